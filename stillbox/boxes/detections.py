@@ -1,0 +1,18 @@
+"""What a detector finds, in arrays of fixed size."""
+
+from typing import NamedTuple
+
+from jax import Array
+
+
+class Detections(NamedTuple):
+    """At most K boxes for each of B images, best first, zeros behind them."""
+
+    boxes: Array
+    """`[B, K, 4]` float32, `[ymin, xmin, ymax, xmax]`, normalised to the true image."""
+    scores: Array
+    """`[B, K]` float32."""
+    classes: Array
+    """`[B, K]` int32, class indices that start at 0."""
+    count: Array
+    """`[B]` int32, how many of the K are detections."""

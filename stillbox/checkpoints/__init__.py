@@ -1,0 +1,1 @@
+"""The self-describing model directory, and weights from elsewhere."""

@@ -1,0 +1,1 @@
+"""The mesh that a batch is spread over."""

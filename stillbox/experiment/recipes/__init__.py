@@ -1,0 +1,1 @@
+"""Recipes: complete experiments as YAML, found by name."""

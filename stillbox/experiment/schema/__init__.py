@@ -1,0 +1,132 @@
+"""The schema of an experiment: frozen dataclasses with a docstring under each field.
+
+Every dialect (pipeline.config, YAML, command line) is a reader into these values, and every later
+command reads them from the model directory. A class with a `kind` is one member of a choice.
+"""
+
+from dataclasses import dataclass, field
+
+from stillbox.experiment.schema.data import (
+    Augmentation,
+    Data,
+    RandomCropImage,
+    RandomHorizontalFlip,
+    Records,
+    SsdRandomCrop,
+)
+from stillbox.experiment.schema.evaluation import Evaluation
+from stillbox.experiment.schema.layers import (
+    L1,
+    L2,
+    BatchNorm,
+    ConvHyperparams,
+    Initializer,
+    RandomNormal,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.losses import (
+    HardExampleMiner,
+    Loss,
+    SigmoidFocalLoss,
+    SigmoidLoss,
+    SmoothL1Loss,
+    SoftmaxLoss,
+)
+from stillbox.experiment.schema.model import (
+    ArgmaxMatcher,
+    ConvolutionalHead,
+    FasterRcnnBoxCoder,
+    FixedShapeResizer,
+    KeepAspectRatioResizer,
+    MobileNetV1,
+    Model,
+    PixelNormalization,
+    Resizer,
+    SsdAnchors,
+    SsdLayers,
+)
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.training import (
+    Adam,
+    ConstantSchedule,
+    CosineSchedule,
+    EarlyStopping,
+    ExponentialSchedule,
+    FineTune,
+    ManualStepSchedule,
+    Momentum,
+    Optimizer,
+    RmsProp,
+    Schedule,
+    ScheduleStep,
+    Training,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything about one detector: data, model, training, evaluation."""
+
+    name: str = "experiment"
+    """A word for logs and reports."""
+    data: Data = field(default_factory=Data)
+    """What is read."""
+    model: Model = field(default_factory=Model)
+    """What is trained."""
+    train: Training = field(default_factory=Training)
+    """How it is trained."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """How it is scored."""
+
+
+__all__ = [
+    "L1",
+    "L2",
+    "Adam",
+    "ArgmaxMatcher",
+    "Augmentation",
+    "BatchNorm",
+    "ConstantSchedule",
+    "ConvHyperparams",
+    "ConvolutionalHead",
+    "CosineSchedule",
+    "Data",
+    "EarlyStopping",
+    "Evaluation",
+    "Experiment",
+    "ExponentialSchedule",
+    "FasterRcnnBoxCoder",
+    "FineTune",
+    "FixedShapeResizer",
+    "HardExampleMiner",
+    "Initializer",
+    "KeepAspectRatioResizer",
+    "Loss",
+    "ManualStepSchedule",
+    "MobileNetV1",
+    "Model",
+    "Momentum",
+    "Nms",
+    "Optimizer",
+    "PixelNormalization",
+    "Postprocessing",
+    "RandomCropImage",
+    "RandomHorizontalFlip",
+    "RandomNormal",
+    "Records",
+    "Resizer",
+    "RmsProp",
+    "Schedule",
+    "ScheduleStep",
+    "SigmoidFocalLoss",
+    "SigmoidLoss",
+    "SmoothL1Loss",
+    "SoftmaxLoss",
+    "SsdAnchors",
+    "SsdLayers",
+    "SsdRandomCrop",
+    "Training",
+    "TruncatedNormal",
+    "VarianceScaling",
+]

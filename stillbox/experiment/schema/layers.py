@@ -1,0 +1,101 @@
+"""How a convolution is regularised, initialised, normalised and activated.
+
+The counterpart of `Hyperparams` in a `pipeline.config` (fact sheet 1.2, protos/hyperparams.proto).
+A class with a `kind` is one member of a choice: in YAML it is written `{kind: l2, weight: 4.0e-05}`.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+Activation = Literal["none", "relu", "relu6", "swish"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2:
+    """Adds `weight / 2 * sum(kernel ** 2)` for every kernel, depthwise ones included."""
+
+    kind: ClassVar[str] = "l2"
+    weight: float = 1.0
+    """The factor before the halved sum of squares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class L1:
+    """Adds `weight * sum(|kernel|)` for every kernel, depthwise ones included."""
+
+    kind: ClassVar[str] = "l1"
+    weight: float = 1.0
+    """The factor before the sum of absolute values."""
+
+
+Regularizer = L2 | L1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedNormal:
+    """A normal distribution cut at two standard deviations."""
+
+    kind: ClassVar[str] = "truncated_normal"
+    mean: float = 0.0
+    """Mean of the distribution before the cut."""
+    stddev: float = 1.0
+    """Standard deviation before the cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomNormal:
+    """A normal distribution."""
+
+    kind: ClassVar[str] = "random_normal"
+    mean: float = 0.0
+    """Mean of the distribution."""
+    stddev: float = 1.0
+    """Standard deviation of the distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceScaling:
+    """Variance `factor / fan`, as slim's `variance_scaling_initializer`."""
+
+    kind: ClassVar[str] = "variance_scaling"
+    factor: float = 2.0
+    """Numerator of the variance."""
+    uniform: bool = False
+    """Draw uniformly instead of from a truncated normal."""
+    mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
+    """Which fan divides."""
+
+
+Initializer = TruncatedNormal | RandomNormal | VarianceScaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNorm:
+    """Batch normalisation. Normalises with the biased variance, remembers the unbiased one."""
+
+    decay: float = 0.999
+    """Share of the old moving statistic that one step keeps."""
+    epsilon: float = 0.001
+    """Added to the variance before the square root."""
+    center: bool = True
+    """Learn an offset (beta)."""
+    scale: bool = False
+    """Learn a factor (gamma)."""
+    train: bool = True
+    """Use the batch's own statistics in training; false uses the moving ones there too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvHyperparams:
+    """Everything that a group of convolutions has in common."""
+
+    activation: Activation = "relu"
+    """Applied after normalisation."""
+    regularizer: Regularizer | None = None
+    """Penalty on the kernels; biases and batch norm parameters have none."""
+    initializer: Initializer = field(default_factory=TruncatedNormal)
+    """Distribution of fresh kernels."""
+    batch_norm: BatchNorm | None = None
+    """None: no normalisation, and the convolution has a bias."""
+    regularize_depthwise: bool = False
+    """Penalise depthwise kernels outside the backbone too."""

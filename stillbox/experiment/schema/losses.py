@@ -1,0 +1,86 @@
+"""What training minimises (fact sheet 3.6)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidLoss:
+    """Independent binary cross entropy for every class."""
+
+    kind: ClassVar[str] = "sigmoid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidFocalLoss:
+    """Binary cross entropy that forgets easy examples (arXiv:1708.02002)."""
+
+    kind: ClassVar[str] = "sigmoid_focal"
+    gamma: float = 2.0
+    """Power of the modulating factor `(1 - p_t)`."""
+    alpha: float | None = None
+    """Weight of positive targets, `1 - alpha` for negative ones; None weighs neither."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxLoss:
+    """Cross entropy over all classes, the background among them."""
+
+    kind: ClassVar[str] = "softmax"
+    logit_scale: float = 1.0
+    """Divides the logits first."""
+
+
+ClassificationLoss = SigmoidLoss | SigmoidFocalLoss | SoftmaxLoss
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothL1Loss:
+    """Huber's loss, summed over the four codes of a box."""
+
+    kind: ClassVar[str] = "smooth_l1"
+    delta: float = 1.0
+    """Where the parabola goes over into the line."""
+
+
+LocalizationLoss = SmoothL1Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardExampleMiner:
+    """Lets only the anchors with the largest losses count, chosen image by image."""
+
+    num_hard_examples: int = 64
+    """Most anchors that one image may keep."""
+    iou_threshold: float = 0.7
+    """Boxes that overlap a harder one by more than this are passed over."""
+    loss_type: Literal["both", "classification", "localization"] = "both"
+    """The loss that hardness is measured by."""
+    max_negatives_per_positive: int = 0
+    """Most background anchors for each matched one; 0 sets no limit."""
+    min_negatives_per_image: int = 0
+    """Background anchors that an image keeps even without a matched one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Classification and localisation losses and how they are put together."""
+
+    classification: ClassificationLoss = field(default_factory=SigmoidLoss)
+    """Loss of the class logits."""
+    localization: LocalizationLoss = field(default_factory=SmoothL1Loss)
+    """Loss of the box encodings of matched anchors."""
+    classification_weight: float = 1.0
+    """Factor on the classification loss."""
+    localization_weight: float = 1.0
+    """Factor on the localisation loss."""
+    normalize_by_matches: bool = True
+    """Divide both by the number of matched anchors in the batch, at least 1."""
+    normalize_localization_by_code_size: bool = False
+    """Divide the localisation loss by 4."""
+    encode_background_as_zeros: bool = False
+    """The target of a background anchor is all zeros instead of one-hot on slot 0."""
+    negative_class_weight: float = 1.0
+    """Weight of background anchors in the classification loss."""
+    hard_example_miner: HardExampleMiner | None = None
+    """None: every anchor counts."""

@@ -1,0 +1,183 @@
+"""How the model is trained."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from stillbox.experiment.schema.data import Augmentation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantSchedule:
+    """One rate for all steps."""
+
+    kind: ClassVar[str] = "constant"
+    learning_rate: float = 0.002
+    """The rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineSchedule:
+    """A straight warm-up, then half a cosine down to 0 at `total_steps` (fact sheet 3.8)."""
+
+    kind: ClassVar[str] = "cosine"
+    learning_rate: float = 0.002
+    """Rate after the warm-up."""
+    total_steps: int = 4_000_000
+    """Step at which the rate is 0."""
+    warmup_learning_rate: float = 0.0002
+    """Rate at step 0."""
+    warmup_steps: int = 10_000
+    """Length of the warm-up."""
+    hold_steps: int = 0
+    """Steps at the full rate between warm-up and decay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialSchedule:
+    """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)` (fact sheet 3.8)."""
+
+    kind: ClassVar[str] = "exponential"
+    learning_rate: float = 0.002
+    """Rate at the start of the decay."""
+    decay_steps: int = 4_000_000
+    """Steps in which the rate falls by one factor."""
+    decay_factor: float = 0.95
+    """The factor."""
+    staircase: bool = True
+    """Fall in steps instead of continuously."""
+    burnin_learning_rate: float = 0.0
+    """Rate during the first `burnin_steps`; 0 stands for `learning_rate`."""
+    burnin_steps: int = 0
+    """Length of the constant start."""
+    min_learning_rate: float = 0.0
+    """Floor of the decay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleStep:
+    """From `step` on, `learning_rate`."""
+
+    step: int = 0
+    """First step with this rate."""
+    learning_rate: float = 0.002
+    """The rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManualStepSchedule:
+    """Piecewise constant rates (fact sheet 3.8)."""
+
+    kind: ClassVar[str] = "manual_step"
+    learning_rate: float = 0.002
+    """Rate before the first boundary."""
+    schedule: tuple[ScheduleStep, ...] = ()
+    """Boundaries in rising order."""
+    warmup: bool = False
+    """Go in a straight line from `learning_rate` to the first scheduled rate."""
+
+
+Schedule = ConstantSchedule | CosineSchedule | ExponentialSchedule | ManualStepSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum:
+    """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a` (fact sheet 3.9)."""
+
+    kind: ClassVar[str] = "momentum"
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step."""
+    momentum: float = 0.9
+    """Share of the accumulated gradient that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsProp:
+    """TF1's RMSProp: epsilon inside the square root, mean square starts at 1 (fact sheet 3.9)."""
+
+    kind: ClassVar[str] = "rms_prop"
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step."""
+    momentum: float = 0.9
+    """Share of the last update that is kept."""
+    decay: float = 0.9
+    """Share of the mean square that is kept."""
+    epsilon: float = 1.0
+    """Added to the mean square before the root."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam (arXiv:1412.6980)."""
+
+    kind: ClassVar[str] = "adam"
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step."""
+    epsilon: float = 1e-8
+    """Added to the root of the second moment."""
+
+
+Optimizer = Momentum | RmsProp | Adam
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune:
+    """Where the first weights come from when there is nothing to resume."""
+
+    checkpoint: str = ""
+    """TF1 checkpoint prefix, `.npz` or stillbox model directory; empty: random weights."""
+    scope: Literal["classification", "detection"] = "detection"
+    """Take the backbone of a classifier, or the feature extractor of a detector."""
+    load_heads: bool = False
+    """Take the predictor's weights of a detector too, where their shapes fit."""
+    min_loaded: float = 0.5
+    """Refuse to start when a smaller share of the wanted parameters was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Ends training when evaluation no longer improves."""
+
+    patience: int = 10
+    """Evaluations without improvement before training ends."""
+    min_delta: float = 0.0
+    """What counts as an improvement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Steps, optimiser, augmentation, checkpoints."""
+
+    batch_size: int = 32
+    """Images of one step, over all devices."""
+    steps: int = 0
+    """Steps to train; must be given."""
+    augmentations: tuple[Augmentation, ...] = ()
+    """Applied in this order, before the image is resized."""
+    optimizer: Optimizer = field(default_factory=Momentum)
+    """Update rule with its learning rate."""
+    ema_decay: float | None = None
+    """Keep a moving average of the parameters with this decay; None keeps none."""
+    gradient_clip_norm: float = 0.0
+    """Scale the gradient down to this global norm; 0 leaves it."""
+    regularization: bool = True
+    """Add the kernels' penalties to the loss."""
+    freeze: tuple[str, ...] = ()
+    """Regular expressions; a parameter whose path (or TF1 name) one of them matches is not trained."""
+    trainable: tuple[str, ...] = ()
+    """Regular expressions; when given, only parameters that match one of them are trained."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations and gradients inside the network; parameters and losses stay float32."""
+    fine_tune: FineTune = field(default_factory=FineTune)
+    """Where the first weights come from."""
+    seed: int = 0
+    """Of fresh weights and dropout."""
+    log_every: int = 20
+    """Steps between two lines of metrics."""
+    checkpoint_every: int = 500
+    """Steps between two checkpoints; the last step always has one."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints that are kept, beside the best."""
+    evaluate_every: int = 0
+    """Steps between two evaluations; 0 evaluates once, at the end."""
+    early_stopping: EarlyStopping | None = None
+    """None trains all steps."""

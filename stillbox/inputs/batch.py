@@ -1,0 +1,29 @@
+"""The batch: a pytree of arrays whose shapes never change."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32] | Array
+Ints = NDArray[np.int32] | Array
+
+
+class Batch(NamedTuple):
+    """B images of H by W with room for N boxes each. Boxes are `[ymin, xmin, ymax, xmax]`."""
+
+    images: Floats
+    """`[B, H, W, 3]` float32, RGB in 0..255, resized and padded but not yet normalised."""
+    boxes: Floats
+    """`[B, N, 4]` float32, normalised to the network input, padding included."""
+    classes: Ints
+    """`[B, N]` int32, class indices that start at 0 (label map id - 1)."""
+    weights: Floats
+    """`[B, N]` float32, 0 for padding and for ignored boxes."""
+    true_sizes: Ints
+    """`[B, 2]` int32, height and width of the image proper inside the network input, in pixels."""
+    records: Ints
+    """`[B]` int32, index of the record in its data set; -1 for a row that only fills up."""
+    image_weights: Floats
+    """`[B]` float32, 0 for a row that only fills up the last batch."""

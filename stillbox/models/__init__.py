@@ -1,0 +1,1 @@
+"""Backbones, necks and heads, and the detector that they make."""

@@ -1,0 +1,1 @@
+"""From the network input to taps of falling resolution, one file a family."""

@@ -1,0 +1,1 @@
+"""From feature maps to box encodings and class logits, one file a kind."""

@@ -1,0 +1,1 @@
+"""From taps to the feature maps that carry anchors, one file a kind."""

@@ -1,0 +1,1 @@
+"""Schedules, optimizers, the step and the loop."""
