@@ -1,0 +1,38 @@
+# Needs python3 (3.11 to 3.13) and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := demo
+
+.PHONY: setup test proof lint demo clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "stillbox needs Python 3.11 to 3.13; name one with make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup lint
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2
+
+proof: setup
+	$(BIN)/python -m pytest -m 'proof' --durations 0
+
+# The same commands that a user would type. The recipe says where the data lies.
+demo: setup
+	$(BIN)/stillbox data scenes --output $(DEMO)/data
+	$(BIN)/stillbox train demo_scenes --model-dir $(DEMO)/model
+	$(BIN)/stillbox evaluate $(DEMO)/model --output $(DEMO)/report
+	@echo "look at $(DEMO)/report/index.html"
+
+clean:
+	rm -rf $(VENV) $(DEMO)
