@@ -1,0 +1,218 @@
+"""The twelve COCO numbers, AP for every class, and the precision curves behind them.
+
+The matching is faster-coco-eval's, which reproduces pycocotools number for number. What stands
+here is the way in (our types, string image ids), the way out (`None` where there is nothing to
+score, never the -1 that people take for a result), and the checks that no image is lost.
+Boundaries as in the fact sheet 5.3: areas 32^2 and 96^2, IoU .50 to .95 in steps of .05, 101
+recalls, at most 1, 10 or 100 detections of a class in an image.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from faster_coco_eval import COCO, COCOeval_faster
+from numpy.typing import NDArray
+
+from stillbox.evaluation.coco_annotations import (
+    number_images,
+    result_annotations,
+    truth_annotations,
+)
+from stillbox.evaluation.results import ImageResult, ImageTruth
+
+_ALL, _SMALL, _MEDIUM, _LARGE = range(4)
+_1, _10, _100 = range(3)
+_IOU_50, _IOU_75 = 0, 5
+
+# key -> (kind, IoU index or None for the mean, area range, detections per image)
+_SUMMARY: dict[str, tuple[str, int | None, int, int]] = {
+    "AP": ("precision", None, _ALL, _100),
+    "AP50": ("precision", _IOU_50, _ALL, _100),
+    "AP75": ("precision", _IOU_75, _ALL, _100),
+    "APs": ("precision", None, _SMALL, _100),
+    "APm": ("precision", None, _MEDIUM, _100),
+    "APl": ("precision", None, _LARGE, _100),
+    "AR1": ("recall", None, _ALL, _1),
+    "AR10": ("recall", None, _ALL, _10),
+    "AR100": ("recall", None, _ALL, _100),
+    "ARs": ("recall", None, _SMALL, _100),
+    "ARm": ("recall", None, _MEDIUM, _100),
+    "ARl": ("recall", None, _LARGE, _100),
+}
+
+SUMMARY_MEANINGS: dict[str, str] = {
+    "AP": "mean over IoU .50 to .95",
+    "AP50": "IoU at least .50",
+    "AP75": "IoU at least .75",
+    "APs": "small objects, area below 32 x 32 pixels",
+    "APm": "medium objects, 32 x 32 to 96 x 96 pixels",
+    "APl": "large objects, area above 96 x 96 pixels",
+    "AR1": "recall with 1 detection of a class per image",
+    "AR10": "recall with 10 detections of a class per image",
+    "AR100": "recall with 100 detections of a class per image",
+    "ARs": "recall of small objects",
+    "ARm": "recall of medium objects",
+    "ARl": "recall of large objects",
+}
+"""The keys of `CocoScores.summary`, in COCO's order, with their meaning."""
+
+NO_TRUTH = "no ground truth"
+"""What is said of a class that the ground truth does not have."""
+NO_TRUTH_OF_SIZE = "no ground truth of this size"
+"""What is said of a size that the ground truth does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """How one class was scored. `None` throughout where it has no ground truth to find."""
+
+    class_id: int
+    """Label map id."""
+    truths: int
+    """Boxes of the class in the ground truth, crowds left out."""
+    detections: int
+    """Boxes of the class that were found."""
+    ap: float | None
+    """Average precision, mean over IoU .50 to .95."""
+    ap50: float | None
+    """Average precision at IoU .50."""
+    ap75: float | None
+    """Average precision at IoU .75."""
+    ar100: float | None
+    """Recall with 100 detections of the class per image, mean over IoU .50 to .95."""
+    precision50: NDArray[np.float64] | None
+    """`[101]`, precision at the recalls of `CocoScores.recalls`, IoU .50."""
+    precision: NDArray[np.float64] | None
+    """`[101]`, the same as a mean over IoU .50 to .95."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CocoScores:
+    """What scoring says."""
+
+    summary: dict[str, float | None]
+    """The twelve numbers under the keys of `SUMMARY_MEANINGS`; `None`: nothing to find."""
+    per_class: dict[str, ClassScores]
+    """Every class of the label map by name, those without ground truth too."""
+    recalls: NDArray[np.float64]
+    """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
+    images: int
+    """Images that were scored, those without boxes too."""
+    truths: int
+    """Ground-truth boxes, crowds left out."""
+    crowds: int
+    """Ground-truth boxes that are crowds."""
+    detections: int
+    """Detections of classes that the label map has."""
+    foreign_detections: int
+    """Detections of classes that the label map lacks (a logit in one of its gaps): not scored."""
+
+    def text(self, key: str) -> str:
+        """Returns a number of the summary to three places, or why there is none."""
+        value = self.summary[key]
+        if value is not None:
+            return f"{value:.3f}"
+        return NO_TRUTH_OF_SIZE if _SUMMARY[key][2] != _ALL and self.truths else NO_TRUTH
+
+
+def score_coco(
+    truths: Sequence[ImageTruth],
+    results: Sequence[ImageResult],
+    class_names: Mapping[int, str],
+) -> CocoScores:
+    """Scores the results of a detector as COCO does.
+
+    Args:
+        truths: every image that counts. An image without a result has simply found nothing.
+        results: at most one for each image, in any order.
+        class_names: label map id -> name of every class that is scored.
+
+    Returns:
+        The scores. A class or size without ground truth is left out of the means.
+
+    Raises:
+        UserError: no image, an image twice, a result for an image that is not in `truths`, a score
+            that is not a number, or ground truth of a class that `class_names` lacks.
+    """
+    numbers = number_images(truths, results)
+    categories = [{"id": class_id, "name": name} for class_id, name in sorted(class_names.items())]
+    wanted = truth_annotations(truths, numbers, class_names)
+    found = result_annotations(results, numbers)
+    known = [annotation for annotation in found if annotation["category_id"] in class_names]
+    evaluated = _evaluate(len(truths), categories, wanted, known)
+    crowds = sum(annotation["iscrowd"] for annotation in wanted)
+    return CocoScores(
+        summary={key: _summary_value(evaluated, *selection) for key, selection in _SUMMARY.items()},
+        per_class=_per_class(evaluated, class_names, wanted, known),
+        recalls=np.linspace(0.0, 1.0, 101),
+        images=len(truths),
+        truths=len(wanted) - crowds,
+        crowds=crowds,
+        detections=len(known),
+        foreign_detections=len(found) - len(known),
+    )
+
+
+def _evaluate(
+    images: int,
+    categories: list[dict[str, Any]],
+    wanted: list[dict[str, Any]],
+    found: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Runs the matching and returns the library's arrays `precision` and `recall`.
+
+    `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
+    the same without its second axis; -1 stands for "no ground truth".
+    """
+    shared = {"images": [{"id": i} for i in range(1, images + 1)], "categories": categories}
+    evaluation = COCOeval_faster(
+        COCO({**shared, "annotations": wanted}),
+        COCO({**shared, "annotations": found}),
+        iouType="bbox",
+    )
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return evaluation.eval
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    scored = values[values > -1]
+    return float(scored.mean()) if scored.size else None
+
+
+def _summary_value(
+    evaluated: dict[str, Any], kind: str, iou: int | None, area: int, limit: int
+) -> float | None:
+    values = evaluated[kind][..., area, limit]
+    return _mean(values if iou is None else values[iou])
+
+
+def _per_class(
+    evaluated: dict[str, Any],
+    class_names: Mapping[int, str],
+    wanted: list[dict[str, Any]],
+    found: list[dict[str, Any]],
+) -> dict[str, ClassScores]:
+    truths = Counter(a["category_id"] for a in wanted if not a["iscrowd"])
+    detections = Counter(a["category_id"] for a in found)
+    shared_names = Counter(class_names.values())
+    scores = {}
+    for column, (class_id, name) in enumerate(sorted(class_names.items())):
+        key = name if shared_names[name] == 1 else f"{name} (id {class_id})"
+        precision = evaluated["precision"][:, :, column, _ALL, _100]
+        scored = bool((precision > -1).any())
+        scores[key] = ClassScores(
+            class_id=class_id,
+            truths=truths[class_id],
+            detections=detections[class_id],
+            ap=_mean(precision),
+            ap50=_mean(precision[_IOU_50]),
+            ap75=_mean(precision[_IOU_75]),
+            ar100=_mean(evaluated["recall"][:, column, _ALL, _100]),
+            precision50=precision[_IOU_50].copy() if scored else None,
+            precision=precision.mean(axis=0) if scored else None,
+        )
+    return scores

@@ -1,0 +1,79 @@
+"""What is compared when a detector is scored: the truth of an image and what was found in it.
+
+Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the original image, class ids are the label
+map's. Float64, because an IoU that lies on a threshold should not tip over by rounding.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTruth:
+    """The ground truth of one image with N boxes."""
+
+    image_id: str
+    """Names the image; unique among those that are scored together."""
+    width: int
+    """Columns of the original image, in pixels."""
+    height: int
+    """Rows of the original image, in pixels."""
+    boxes: NDArray[np.float64]
+    """`[N, 4]`, pixels."""
+    class_ids: NDArray[np.int64]
+    """`[N]`, label map ids."""
+    is_crowd: NDArray[np.bool_]
+    """`[N]`, crowds: a detection inside one is neither right nor wrong."""
+    area: NDArray[np.float64]
+    """`[N]`, segment area in square pixels that decides small, medium or large; NaN: the box's."""
+
+    def areas(self) -> NDArray[np.float64]:
+        """Returns `[N]` areas in square pixels, the box's own where the segment's is unknown."""
+        return np.where(np.isnan(self.area), box_areas(self.boxes), self.area)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageResult:
+    """What a detector found in one image: K boxes."""
+
+    image_id: str
+    """The same name as the truth's."""
+    boxes: NDArray[np.float64]
+    """`[K, 4]`, pixels of the original image."""
+    scores: NDArray[np.float64]
+    """`[K]`, higher is surer."""
+    class_ids: NDArray[np.int64]
+    """`[K]`, label map ids."""
+
+    def at_least(self, min_score: float, limit: int | None = None) -> "ImageResult":
+        """Returns the detections with a score of at least `min_score`, best first, `limit` at most.
+
+        Equal scores keep their order.
+        """
+        order = np.argsort(-self.scores, kind="stable")
+        chosen = order[self.scores[order] >= min_score][:limit]
+        return ImageResult(
+            image_id=self.image_id,
+            boxes=self.boxes[chosen],
+            scores=self.scores[chosen],
+            class_ids=self.class_ids[chosen],
+        )
+
+
+def box_areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns `[N]` areas of boxes `[N, 4]`, in the square of their unit."""
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def boxes_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Converts COCO's `[x, y, width, height]` rows `[N, 4]` to `[ymin, xmin, ymax, xmax]`."""
+    x, y, width, height = boxes.reshape(-1, 4).T
+    return np.stack([y, x, y + height, x + width], axis=1)
+
+
+def boxes_to_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Converts `[ymin, xmin, ymax, xmax]` rows `[N, 4]` to COCO's `[x, y, width, height]`."""
+    ymin, xmin, ymax, xmax = boxes.reshape(-1, 4).T
+    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)

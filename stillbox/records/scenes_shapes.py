@@ -1,0 +1,156 @@
+"""The shapes of the embedded data, as signed distances: negative inside, positive outside.
+
+Rasterised in numpy, so that a scene does not depend on the version of a drawing library. Every
+shape fits into the unit circle around the origin; one unit is the object's radius.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Distance = Callable[[Floats, Floats], Floats]
+
+
+def disc(x: Floats, y: Floats) -> Floats:
+    """The unit disc."""
+    return np.hypot(x, y) - np.float32(1.0)
+
+
+def ring(x: Floats, y: Floats) -> Floats:
+    """The unit disc with a hole a little over half as wide."""
+    return np.abs(np.hypot(x, y) - np.float32(0.77)) - np.float32(0.23)
+
+
+def square(x: Floats, y: Floats) -> Floats:
+    """A square of side 1.6."""
+    return np.maximum(np.abs(x), np.abs(y)) - np.float32(0.8)
+
+
+def triangle(x: Floats, y: Floats) -> Floats:
+    """An equilateral triangle whose corners lie on the unit circle, one of them at the top."""
+    # Its three sides are lines at distance 1/2 from the centre, 120 degrees apart.
+    slant = np.float32(np.sqrt(3.0) / 2.0)
+    return np.maximum(y, slant * np.abs(x) - np.float32(0.5) * y) - np.float32(0.5)
+
+
+def star(x: Floats, y: Floats) -> Floats:
+    """A five-pointed star, inner radius .42."""
+    # Fold the plane into one half of one point: every edge becomes the same line.
+    tenth = np.pi / 5.0
+    angle = np.abs(np.mod(np.arctan2(x, -y) + tenth, 2.0 * tenth) - tenth)
+    radius = np.hypot(x, y)
+    inner_x, inner_y = 0.42 * np.cos(tenth), 0.42 * np.sin(tenth)
+    normal = np.array([inner_y, 1.0 - inner_x]) / np.hypot(inner_y, 1.0 - inner_x)
+    along, across = radius * np.cos(angle), radius * np.sin(angle)
+    return (along * normal[0] + across * normal[1] - normal[0]).astype(np.float32)
+
+
+def cross(x: Floats, y: Floats) -> Floats:
+    """A plus sign with arms .56 wide."""
+    upright = np.maximum(np.abs(x) - np.float32(0.28), np.abs(y) - np.float32(0.96))
+    level = np.maximum(np.abs(x) - np.float32(0.96), np.abs(y) - np.float32(0.28))
+    return np.minimum(upright, level)
+
+
+SHAPES: dict[str, Distance] = {
+    "disc": disc,
+    "ring": ring,
+    "square": square,
+    "triangle": triangle,
+    "star": star,
+    "cross": cross,
+}
+"""The classes of the embedded data, in the order of their label map ids (from 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a shape lies, how large it is and how it is turned. All lengths in pixels."""
+
+    y: float
+    """Row of the centre."""
+    x: float
+    """Column of the centre."""
+    radius: float
+    """Pixels for one unit of the shape."""
+    stretch: float
+    """The shape is this many times as wide as it is high, before it is turned."""
+    angle: float
+    """Turn, in radians."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of pixels of the canvas: rows `top` to `bottom`, columns `left` to `right`."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def pixels(self) -> tuple[slice, slice]:
+        """The index that cuts the window out of an image."""
+        return slice(self.top, self.bottom), slice(self.left, self.right)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.bottom - self.top, self.right - self.left
+
+    def centres(self, y: float, x: float) -> tuple[Floats, Floats]:
+        """Returns `[height, 1]` and `[1, width]`: the pixels' centres as seen from `(y, x)`."""
+        rows = np.arange(self.top, self.bottom, dtype=np.float32)[:, None]
+        columns = np.arange(self.left, self.right, dtype=np.float32)[None, :]
+        return rows + np.float32(0.5 - y), columns + np.float32(0.5 - x)
+
+
+def window_around(
+    lowest: tuple[float, float], highest: tuple[float, float], height: int, width: int
+) -> Window:
+    """Returns the pixels between two (row, column) points that lie on the canvas.
+
+    One pixel is added on all sides, for soft edges.
+    """
+    top, left = (max(0, int(np.floor(value)) - 1) for value in lowest)
+    bottom = min(height, int(np.ceil(highest[0])) + 1)
+    right = min(width, int(np.ceil(highest[1])) + 1)
+    return Window(top, left, max(top, bottom), max(left, right))
+
+
+def placement_window(placement: Placement, height: int, width: int) -> Window:
+    """Returns the part of the canvas that a placed shape can touch."""
+    reach = placement.radius * float(np.sqrt(max(placement.stretch, 1.0 / placement.stretch)))
+    # The corners of the square lie outside the unit circle, at .8 * sqrt(2).
+    reach *= 1.14
+    lowest = (placement.y - reach, placement.x - reach)
+    return window_around(lowest, (placement.y + reach, placement.x + reach), height, width)
+
+
+def coverage(distance: Distance, placement: Placement, window: Window) -> Floats:
+    """Returns how much of every pixel of the window the placed shape covers, 0 to 1."""
+    rows, columns = window.centres(placement.y, placement.x)
+    cos, sin = np.float32(np.cos(placement.angle)), np.float32(np.sin(placement.angle))
+    wide = np.float32(placement.radius * np.sqrt(placement.stretch))
+    high = np.float32(placement.radius / np.sqrt(placement.stretch))
+    x = (columns * cos + rows * sin) / wide
+    y = (rows * cos - columns * sin) / high
+    # One pixel of soft edge: half of a pixel that the outline cuts in two is covered.
+    return np.clip(np.float32(0.5) - distance(x, y) * min(wide, high), 0.0, 1.0)
+
+
+def segment_coverage(
+    start: tuple[float, float], end: tuple[float, float], thickness: float, window: Window
+) -> Floats:
+    """Returns how much of every pixel of the window a line with round ends covers, 0 to 1.
+
+    `start` and `end` are (row, column); they and `thickness` are in pixels.
+    """
+    rows, columns = window.centres(*start)
+    down, right = np.float32(end[0] - start[0]), np.float32(end[1] - start[1])
+    along = np.clip((rows * down + columns * right) / (down**2 + right**2), 0.0, 1.0)
+    away = np.hypot(rows - along * down, columns - along * right)
+    return np.clip(np.float32(0.5 + thickness / 2.0) - away, 0.0, 1.0)

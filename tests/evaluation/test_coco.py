@@ -1,0 +1,221 @@
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from stillbox.errors import UserError
+from stillbox.evaluation.coco import NO_TRUTH, NO_TRUTH_OF_SIZE, SUMMARY_MEANINGS, score_coco
+from stillbox.evaluation.coco_json import (
+    from_coco_json,
+    results_from_coco_json,
+    results_to_coco,
+    truths_to_coco,
+)
+from tests.evaluation.builders import result, truth
+from tests.shared import SHARED, needs_shared
+
+GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "coco_metric.json"
+NAMES = {1: "cat", 2: "dog"}
+BOX = [10, 10, 60, 60]
+OTHER_BOX = [100, 100, 150, 150]
+
+
+def reference_numbers(truths, results, names):
+    """The twelve numbers of pycocotools and its AP for every class, -1 where there is nothing."""
+    coco = COCO()
+    coco.dataset = truths_to_coco(truths, names)
+    coco.createIndex()
+    evaluation = COCOeval(coco, coco.loadRes(results_to_coco(results)), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    per_class = evaluation.eval["precision"][:, :, :, 0, 2]
+    return evaluation.stats, [
+        p[p > -1].mean() if (p > -1).any() else -1 for p in np.moveaxis(per_class, 2, 0)
+    ]
+
+
+def random_set(seed, images=30):
+    """Ground truth and jittered results in which every branch of the matching has its turn."""
+    rng = np.random.default_rng(seed)
+    truths, results = [], []
+    for number in range(images):
+        n, k = rng.integers(0, 8), rng.integers(0, 12)
+        corner = rng.uniform(0, 300, (n, 2))
+        boxes = np.concatenate([corner, corner + rng.choice([15, 60, 150], (n, 1))], axis=1)
+        ids = rng.integers(1, 4, n)
+        crowd = rng.uniform(size=n) < 0.1
+        area = (boxes[:, 2] - boxes[:, 0]) ** 2 * 0.7
+        # Ids out of order and with several digits, as real ones.
+        image_id = str((number * 7919) % 1009 + 1)
+        truths.append(truth(image_id, boxes, ids, is_crowd=crowd, area=area, size=(480, 640)))
+        chosen = rng.integers(0, n, k) if n else np.zeros(0, int)
+        found = boxes[chosen] + rng.normal(0, 4, (len(chosen), 4))
+        found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
+        wrong = rng.uniform(size=len(chosen)) < 0.2
+        found_ids = np.where(wrong, rng.integers(1, 4, len(chosen)), ids[chosen])
+        # One decimal: scores that are equal across images, where the order of images decides.
+        scores = np.round(rng.uniform(size=len(chosen)), 1)
+        results.append(result(image_id, found, scores, found_ids))
+    return truths, results
+
+
+def test_the_golden_of_the_original_is_reproduced(tmp_path):
+    golden = json.loads(GOLDEN.read_text())
+    (tmp_path / "truth.json").write_text(json.dumps(golden["gt"]))
+    (tmp_path / "results.json").write_text(json.dumps(golden["detections"]))
+    truths, names = from_coco_json(tmp_path / "truth.json")
+    scores = score_coco(truths, results_from_coco_json(tmp_path / "results.json"), names)
+    expected = golden["expected"]["summary"]
+    expected["AP"] = expected.pop("mAP")
+    assert scores.summary == pytest.approx(expected, abs=1e-9)
+    per_class = [c.ap if c.ap is not None else -1 for c in scores.per_class.values()]
+    assert per_class == pytest.approx(golden["expected"]["per_category"], abs=1e-9)
+    # Image 2 has no boxes at all and still counts.
+    assert (scores.images, scores.truths, scores.crowds, scores.detections) == (20, 82, 5, 139)
+
+
+@pytest.mark.proof
+@needs_shared
+def test_the_published_oracle_is_reproduced():
+    folder = SHARED / "data" / "coco_eval_oracle"
+    truths, names = from_coco_json(folder / "instances_val2014_100.json")
+    results = results_from_coco_json(folder / "instances_val2014_fakebbox100_results.json")
+    summary = score_coco(truths, results, names).summary
+    precisions = [0.504581, 0.696973, 0.572982, 0.585563, 0.519400, 0.501399]
+    recalls = [0.386813, 0.593680, 0.595353, 0.639811, 0.566422, 0.564291]
+    published = dict(zip(SUMMARY_MEANINGS, [*precisions, *recalls], strict=True))
+    # The published figures of three sizes come from an older release than the one that people
+    # compare with today: pycocotools 2.0.11 itself says APs .585626, APl .501398, ARm .566421.
+    today = dict(zip(SUMMARY_MEANINGS, reference_numbers(truths, results, names)[0], strict=True))
+    assert summary == pytest.approx(today, abs=1e-9)
+    for key in set(SUMMARY_MEANINGS) - {"APs", "APl", "ARm"}:
+        assert summary[key] == pytest.approx(published[key], abs=1e-6), key
+    assert summary["APl"] == pytest.approx(published["APl"], abs=2e-6)
+    assert summary["ARm"] == pytest.approx(published["ARm"], abs=2e-6)
+    assert summary["APs"] == pytest.approx(published["APs"], abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pycocotools_says_the_same_of_random_sets(seed):
+    truths, results = random_set(seed)
+    names = {1: "a", 2: "b", 3: "c"}
+    scores = score_coco(truths, results, names)
+    stats, per_class = reference_numbers(truths, results, names)
+    assert list(scores.summary.values()) == pytest.approx(stats.tolist(), abs=1e-9)
+    assert [c.ap for c in scores.per_class.values()] == pytest.approx(per_class, abs=1e-9)
+
+
+def test_the_order_of_the_images_makes_no_difference():
+    truths, results = random_set(7)
+    names = {1: "a", 2: "b", 3: "c"}
+    forward = score_coco(truths, results, names)
+    assert score_coco(truths[::-1], results[::-1], names).summary == forward.summary
+
+
+def test_average_precision_by_hand():
+    # Two cats. Found, best first: one of them exactly (right), a box on nothing (wrong), the other
+    # exactly (right). Precision after each: 1/1, 1/2, 2/3; recall: 1/2, 1/2, 1. The curve never
+    # rises to the left, so precision is 1 up to recall .5 (51 of the 101 points) and 2/3 beyond
+    # (50 points): AP50 = (51 + 50 * 2/3) / 101. Exact boxes count at every IoU, so AP is the same.
+    scores = score_coco(
+        [truth("a", [BOX, OTHER_BOX])],
+        [result("a", [BOX, [0, 150, 20, 170], OTHER_BOX], [0.9, 0.8, 0.7])],
+        {1: "cat"},
+    )
+    expected = (51 + 50 * 2 / 3) / 101
+    assert scores.summary["AP50"] == pytest.approx(expected)
+    assert scores.summary["AP"] == pytest.approx(expected)
+    # With one detection an image, one of two cats is found.
+    assert scores.summary["AR1"] == pytest.approx(0.5)
+    assert scores.summary["AR10"] == pytest.approx(1.0)
+    # Both cats are medium, 50 x 50; the wrong box is small and does medium objects no harm.
+    assert scores.summary["APm"] == pytest.approx(1.0)
+    assert scores.summary["APs"] is None
+    cat = scores.per_class["cat"]
+    assert cat.precision50 == pytest.approx([1.0] * 51 + [2 / 3] * 50)
+    assert cat.precision == pytest.approx(cat.precision50)
+    assert scores.recalls[50] == 0.5
+
+
+def test_the_mean_over_thresholds_by_hand():
+    # 50 x 50 against 50 x 40 inside it: IoU .8. That is enough at .50, .55 ... .80, seven of ten.
+    scores = score_coco([truth("a", [BOX])], [result("a", [[10, 10, 60, 50]], [1.0])], {1: "cat"})
+    assert scores.summary["AP"] == pytest.approx(0.7)
+    assert (scores.summary["AP50"], scores.summary["AP75"]) == (pytest.approx(1), pytest.approx(1))
+
+
+def test_a_segments_area_decides_the_size_and_not_the_boxs():
+    # The box has 2,500 square pixels (medium), its segment 900 (small).
+    scores = score_coco([truth("a", [BOX], area=[900])], [result("a", [BOX], [1.0])], {1: "cat"})
+    assert scores.summary["APs"] == 1.0
+    assert scores.summary["APm"] is None
+
+
+def test_no_detections_at_all_is_zero_and_not_nothing():
+    scores = score_coco([truth("a", [BOX]), truth("b")], [], NAMES)
+    assert (scores.summary["AP"], scores.summary["AR100"], scores.detections) == (0.0, 0.0, 0)
+    assert scores.images == 2
+
+
+def test_no_ground_truth_at_all_is_nothing_and_not_minus_one():
+    scores = score_coco([truth("a"), truth("b")], [result("a", [BOX], [0.9])], NAMES)
+    assert set(scores.summary.values()) == {None}
+    assert scores.text("AP") == scores.text("APs") == NO_TRUTH
+    assert scores.per_class["cat"].precision50 is None
+
+
+def test_crowds_alone_are_nothing_to_find_and_forgive_what_lies_in_them():
+    crowd_only = score_coco([truth("a", [BOX], is_crowd=[True])], [], {1: "cat"})
+    assert (crowd_only.summary["AP"], crowd_only.truths, crowd_only.crowds) == (None, 0, 1)
+    # A detection inside the crowd scores higher than the right one and does it no harm.
+    scores = score_coco(
+        [truth("a", [BOX, OTHER_BOX], is_crowd=[True, False])],
+        [result("a", [[20, 20, 40, 40], OTHER_BOX], [0.9, 0.5])],
+        {1: "cat"},
+    )
+    assert scores.summary["AP"] == pytest.approx(1.0)
+
+
+def test_an_absent_class_is_left_out_of_the_mean():
+    scores = score_coco([truth("a", [BOX])], [result("a", [BOX], [0.9])], NAMES)
+    assert scores.summary["AP"] == pytest.approx(1.0)
+    assert (scores.per_class["dog"].ap, scores.per_class["dog"].truths) == (None, 0)
+    assert scores.text("AP") == "1.000"
+    assert scores.text("APl") == NO_TRUTH_OF_SIZE
+
+
+def test_a_class_in_a_gap_of_the_label_map_is_counted_and_not_scored():
+    scores = score_coco([truth("a", [BOX])], [result("a", [BOX], [0.9], [7])], {1: "cat"})
+    assert (scores.detections, scores.foreign_detections, scores.summary["AP"]) == (0, 1, 0.0)
+
+
+def test_two_classes_of_one_name_both_keep_their_row():
+    scores = score_coco([truth("a", [BOX])], [], {1: "cat", 2: "cat"})
+    assert list(scores.per_class) == ["cat (id 1)", "cat (id 2)"]
+
+
+def test_scoring_is_quiet(capsys, caplog):
+    caplog.set_level(logging.INFO, logger="stillbox")
+    score_coco([truth("a", [BOX])], [result("a", [BOX], [0.9])], {1: "cat"})
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("truths", "results", "message"),
+    [
+        ([], [], "no image"),
+        ([truth("a"), truth("a")], [], "more than one ground truth, 'a'"),
+        ([truth("a")], [result("a"), result("a")], "more than one result, 'a'"),
+        ([truth("a")], [result("b")], "1 results belong to images without ground truth, 'b'"),
+        ([truth("a", [BOX], [9])], [], "image 'a': the label map has no class with id 9"),
+        ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(truths, results, message):
+    with pytest.raises(UserError, match=message):
+        score_coco(truths, results, {1: "cat"})
