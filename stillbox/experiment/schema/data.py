@@ -37,14 +37,14 @@ class Data:
     seed: int = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
     workers: int = 2
-    """Threads that decode and augment; the result does not depend on it. 0: in the caller's thread."""
+    """Threads that decode and augment; no result depends on it. 0: in the caller's thread."""
     prefetch: int = 2
     """Batches that are ready before they are asked for."""
     bad_records: Literal["fail", "drop"] = "fail"
     """An unreadable record or image: stop and name it, or leave it out and count it."""
     bad_boxes: Literal["fix", "drop", "fail"] = "fix"
-    """A box that is inverted, outside, degenerate or of an unknown class. `fix` clips and swaps what
-    can be mended and drops the rest; every case is counted."""
+    """A box that is inverted, outside, degenerate or of an unknown class. `fix` clips and swaps
+    what can be mended and drops the rest; every case is counted."""
     cache_images: bool = False
     """Keep decoded images in memory, as far as memory allows."""
 

@@ -1,7 +1,7 @@
 """How a convolution is regularised, initialised, normalised and activated.
 
 The counterpart of `Hyperparams` in a `pipeline.config` (fact sheet 1.2, protos/hyperparams.proto).
-A class with a `kind` is one member of a choice: in YAML it is written `{kind: l2, weight: 4.0e-05}`.
+A class with a `kind` is one member of a choice: `{kind: l2, weight: 4.0e-05}` in YAML.
 """
 
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ class FixedShapeResizer:
     width: int = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
-    """Interpolation. `bilinear` is TF1's legacy form without half-pixel centres (fact sheet 3.1)."""
+    """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class ConvolutionalHead:
     max_depth: int = 0
     """Ceiling of their channel count; 0 disables the layers, as the original does."""
     dropout: bool = True
-    """Dropout before the class convolution in training. On by default in the original, so too here."""
+    """Dropout before the class convolution in training; on by default, as in the original."""
     dropout_keep_probability: float = 0.8
     """Share of the activations that dropout keeps."""
     kernel_size: int = 1

@@ -157,12 +157,14 @@ class Training:
     """Update rule with its learning rate."""
     ema_decay: float | None = None
     """Keep a moving average of the parameters with this decay; None keeps none."""
+    ema_warmup: bool = False
+    """Let the decay grow with the step, `(1 + step) / (10 + step)` at most: for short runs."""
     gradient_clip_norm: float = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
     regularization: bool = True
     """Add the kernels' penalties to the loss."""
     freeze: tuple[str, ...] = ()
-    """Regular expressions; a parameter whose path (or TF1 name) one of them matches is not trained."""
+    """Regular expressions; a parameter whose path (or TF1 name) matches one is not trained."""
     trainable: tuple[str, ...] = ()
     """Regular expressions; when given, only parameters that match one of them are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"

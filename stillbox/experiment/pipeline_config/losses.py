@@ -1,0 +1,74 @@
+"""`Loss` and the fields of `Ssd` that say how its parts are put together."""
+
+from typing import Any
+
+from stillbox.experiment.pipeline_config.section import Section
+from stillbox.experiment.schema import (
+    HardExampleMiner,
+    Loss,
+    SigmoidFocalLoss,
+    SigmoidLoss,
+    SmoothL1Loss,
+    SoftmaxLoss,
+)
+
+_LOSS_TYPES: dict[str, Any] = {
+    "BOTH": "both",
+    "CLASSIFICATION": "classification",
+    "LOCALIZATION": "localization",
+}
+
+
+def read_loss(ssd: Section, path: str) -> Loss:
+    """Reads `ssd.loss` and its neighbours."""
+    section = ssd.child("loss")
+    _, smooth = section.child("localization_loss").choose(
+        "localization_loss", ("weighted_smooth_l1",)
+    )
+    return Loss(
+        classification=_read_classification(
+            section.child("classification_loss"), f"{path}.classification"
+        ),
+        localization=SmoothL1Loss(**smooth.fill(f"{path}.localization", "delta")),
+        hard_example_miner=_read_miner(section, f"{path}.hard_example_miner"),
+        **section.fill(path, "classification_weight", "localization_weight"),
+        **ssd.fill(
+            path,
+            "encode_background_as_zeros",
+            "negative_class_weight",
+            normalize_by_matches="normalize_loss_by_num_matches",
+            normalize_localization_by_code_size="normalize_loc_loss_by_codesize",
+        ),
+    )
+
+
+def _read_classification(
+    section: Section, path: str
+) -> SigmoidLoss | SigmoidFocalLoss | SoftmaxLoss:
+    name, chosen = section.choose(
+        "classification_loss", ("weighted_sigmoid", "weighted_sigmoid_focal", "weighted_softmax")
+    )
+    if name == "weighted_sigmoid":
+        return SigmoidLoss()
+    if name == "weighted_softmax":
+        return SoftmaxLoss(**chosen.fill(path, "logit_scale"))
+    # Presence decides: an unset alpha weighs nothing, and that is not an alpha of zero.
+    alpha = chosen.value("alpha", f"{path}.alpha") if chosen.has("alpha") else None
+    return SigmoidFocalLoss(alpha=alpha, **chosen.fill(path, "gamma"))
+
+
+def _read_miner(section: Section, path: str) -> HardExampleMiner | None:
+    if not section.has("hard_example_miner"):
+        return None
+    section.log.origins[path] = section.position("hard_example_miner")
+    miner = section.child("hard_example_miner")
+    return HardExampleMiner(
+        loss_type=_LOSS_TYPES[miner.value("loss_type", f"{path}.loss_type")],
+        **miner.fill(
+            path,
+            "num_hard_examples",
+            "iou_threshold",
+            "max_negatives_per_positive",
+            "min_negatives_per_image",
+        ),
+    )

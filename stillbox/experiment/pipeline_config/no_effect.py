@@ -1,0 +1,101 @@
+"""What a `pipeline.config` may set without changing anything here, and why.
+
+A field in `NO_EFFECT` leaves a note when a file sets it. Every other field that nobody reads is
+refused unless it is set to its default; `REFUSED` says more about some of them.
+"""
+
+_ONE_PROGRAM = "all devices run one synchronous program"
+_RANDOM_ACCESS = "records are read by index, and an epoch is one global permutation"
+_NO_QUEUES = "data.workers and data.prefetch say how records are read, and no result depends on it"
+_STATIC = "all shapes are static here"
+_SAME_LOSS = "the loss is the same sum either way"
+_NO_MASKS = "no masks are read"
+_ONE_PROCESS = "training evaluates in its own process, every train.evaluate_every steps"
+_PICTURES = "pictures always show ground truth beside predictions, with labels and scores"
+_PLACEMENT = "it chooses an implementation, not a result"
+
+NO_EFFECT: dict[str, dict[str, str]] = {
+    "Ssd": {
+        "inplace_batchnorm_update": "every step updates all moving statistics",
+        "implicit_example_weight": "it needs use_confidences_as_targets",
+        "return_raw_detections_during_predict": "it concerns exported graphs",
+    },
+    "ArgMaxMatcher": {"use_matmul_gather": _PLACEMENT},
+    "WeightedSigmoidClassificationLoss": {"anchorwise_output": _SAME_LOSS},
+    "SigmoidFocalClassificationLoss": {"anchorwise_output": _SAME_LOSS},
+    "WeightedSoftmaxClassificationLoss": {"anchorwise_output": _SAME_LOSS},
+    "WeightedSmoothL1LocalizationLoss": {"anchorwise_output": _SAME_LOSS},
+    "Loss": {
+        "min_num_negative_samples": "it needs expected_loss_weights",
+        "desired_negative_sampling_ratio": "it needs expected_loss_weights",
+    },
+    "BatchNonMaxSuppression": {
+        "use_static_shapes": _STATIC,
+        "use_partitioned_nms": "it differs only where an overlap equals the threshold",
+        "use_hard_nms": _PLACEMENT,
+        "use_cpu_nms": _PLACEMENT,
+    },
+    "TrainConfig": {
+        "sync_replicas": _ONE_PROGRAM,
+        "replicas_to_aggregate": _ONE_PROGRAM,
+        "startup_delay_steps": _ONE_PROGRAM,
+        "keep_checkpoint_every_n_hours": "train.keep_checkpoints says how many are kept",
+        "fine_tune_checkpoint_version": "the files of the checkpoint say what they are",
+        "run_fine_tune_checkpoint_dummy_computation": "weights need no dummy computation",
+        "batch_queue_capacity": _NO_QUEUES,
+        "num_batch_queue_threads": _NO_QUEUES,
+        "prefetch_queue_capacity": _NO_QUEUES,
+        "unpad_groundtruth_tensors": _STATIC + ": padded boxes have weight 0",
+        "retain_original_images": "pictures are drawn from the records",
+        "summarize_gradients": "the norm of the gradient is always logged",
+    },
+    "EvalConfig": {
+        "num_examples": "every image is scored; --set evaluation.max_examples=N scores N of them",
+        "max_evals": _ONE_PROCESS,
+        "eval_interval_secs": _ONE_PROCESS,
+        "eval_master": _ONE_PROCESS,
+        "save_graph": "there is no graph file",
+        "visualization_export_dir": "pictures lie in the model directory",
+        "export_path": "results lie in the model directory",
+        "skip_scores": _PICTURES,
+        "skip_labels": _PICTURES,
+        "visualize_groundtruth_boxes": _PICTURES,
+        "groundtruth_box_visualization_color": _PICTURES,
+        "keep_image_id_for_visualization_export": _PICTURES,
+        "retain_original_images": "pictures are drawn from the records",
+        "recall_lower_bound": "it belongs to precision_at_recall_detection_metrics",
+        "recall_upper_bound": "it belongs to precision_at_recall_detection_metrics",
+        "use_dummy_loss_in_eval": "evaluation computes no loss",
+    },
+    "InputReader": {
+        "name": "it is a label",
+        "shuffle_buffer_size": _RANDOM_ACCESS,
+        "filenames_shuffle_buffer_size": _RANDOM_ACCESS,
+        "read_block_length": _RANDOM_ACCESS,
+        "min_after_dequeue": _RANDOM_ACCESS,
+        "num_readers": _NO_QUEUES,
+        "num_parallel_batches": _NO_QUEUES,
+        "num_prefetch_batches": _NO_QUEUES,
+        "queue_capacity": _NO_QUEUES,
+        "prefetch_size": _NO_QUEUES,
+        "num_parallel_map_calls": _NO_QUEUES,
+        "drop_remainder": "training batches run on over the end of an epoch; evaluation pads",
+        "mask_type": _NO_MASKS,
+        "include_source_id": "every image keeps its id",
+        "frame_index": "it needs sequences",
+    },
+}
+
+REFUSED: dict[str, str] = {
+    "TrainEvalPipelineConfig.graph_rewriter": "quantisation-aware training is not supported",
+    "Ssd.mask_head_config": "masks are not supported",
+    "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
+    "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",
+    "SsdFeatureExtractor.bifpn": "this feature extractor has no feature pyramid",
+    "ConvolutionalBoxPredictor.use_depthwise": "depthwise heads (SSDLite) are not supported",
+    "SsdFeatureExtractor.use_depthwise": "depthwise extra layers (SSDLite) are not supported",
+    "BatchNonMaxSuppression.soft_nms_sigma": "soft NMS is not supported",
+    "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported",
+    "InputReader.load_instance_masks": "masks are not supported",
+    "EvalConfig.eval_instance_masks": "masks are not supported",
+}

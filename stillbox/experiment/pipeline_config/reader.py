@@ -1,0 +1,62 @@
+"""From the text of a `pipeline.config` to an experiment."""
+
+from dataclasses import dataclass
+
+from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.evaluation import read_evaluation
+from stillbox.experiment.pipeline_config.inputs import read_data
+from stillbox.experiment.pipeline_config.model import read_model
+from stillbox.experiment.pipeline_config.section import ReadLog, Section
+from stillbox.experiment.pipeline_config.training import read_training
+from stillbox.experiment.schema import Experiment, Training
+from stillbox.experiment.textproto import Decoder, load_schema, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineReading:
+    """An experiment with everything that is worth knowing about how it was read."""
+
+    experiment: Experiment
+    origins: dict[str, str]
+    """Dotted path -> file:line:column, for every field that the file sets."""
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def read_pipeline_config(text: str, file: str, *, name: str = "experiment") -> PipelineReading:
+    """Reads a `TrainEvalPipelineConfig` in text format.
+
+    Args:
+        text: the file's content.
+        file: what positions call it.
+        name: the experiment's name; the format has none.
+
+    Raises:
+        UserError: the text cannot be parsed, or sets something that stillbox does not have.
+    """
+    decoder = Decoder(load_schema())
+    message = decoder.decode(parse(text, file), "TrainEvalPipelineConfig")
+    log = ReadLog()
+    root = Section(message, log)
+    if not root.has("model"):
+        raise UserError("there is no model in this file", where=root.where, fix="add model { ... }")
+    experiment = Experiment(
+        name=name,
+        model=read_model(root.child("model")),
+        data=read_data(root),
+        train=read_training(root.child("train_config")) if root.has("train_config") else Training(),
+        evaluation=read_evaluation(root.child("eval_config")),
+    )
+    log.finish(message)
+    if experiment.train.ema_decay is not None and not experiment.evaluation.use_ema:
+        log.notes.append(
+            f"{root.position('eval_config')}: training keeps a moving average of the parameters, "
+            "but use_moving_averages is false, so evaluation does not use it; "
+            "--set evaluation.use_ema=true does"
+        )
+    return PipelineReading(
+        experiment=experiment,
+        origins=log.origins,
+        warnings=(*decoder.warnings, *log.warnings),
+        notes=tuple(log.notes),
+    )

@@ -1,0 +1,104 @@
+"""From a CONFIG, as the command line knows it, to an experiment."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stillbox.errors import UserError, nearest
+from stillbox.experiment import rules
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.pipeline_config import PipelineReading, read_pipeline_config
+from stillbox.experiment.recipes import recipe_names, recipe_path
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.yaml_config import read_yaml
+
+_PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
+_YAML_SUFFIXES = (".yaml", ".yml")
+_PIPELINE_SECTION = re.compile(
+    r"^\s*(model|train_config|train_input_reader|eval_config|eval_input_reader|graph_rewriter)"
+    r"\s*:?\s*[{<]\s*(#.*)?$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """An experiment that holds together, and how it came about."""
+
+    experiment: Experiment
+    origins: Mapping[str, str]
+    """Dotted path -> file:line:column or `--set ...`, for every field that was set."""
+    warnings: tuple[str, ...]
+    """What a person should look at, each with its place."""
+    notes: tuple[str, ...]
+    """What was set without effect here and why, and defaults that surprise people."""
+    source: str
+    """The file that was read."""
+
+
+def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
+    """Reads an experiment of any dialect.
+
+    Args:
+        config: a recipe's name, a `pipeline.config` in text format, or YAML.
+        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
+
+    Raises:
+        UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
+    """
+    path = _find(config)
+    reading = _read(path)
+    origins = dict(reading.origins)
+    experiment = apply_overrides(reading.experiment, overrides, origins)
+    rules.check(experiment, origins)
+    return Resolved(
+        experiment=experiment,
+        origins=origins,
+        warnings=(*reading.warnings, *rules.warnings_about(experiment, origins)),
+        notes=reading.notes,
+        source=str(path),
+    )
+
+
+def _find(config: str | Path) -> Path:
+    if str(config) in recipe_names() and not Path(config).is_file():
+        return recipe_path(str(config))
+    path = Path(config)
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder",
+            fix="give a config file, or a recipe: " + ", ".join(recipe_names()),
+        )
+    if path.is_file():
+        return path
+    if path.suffix or len(path.parts) > 1:
+        raise UserError(f"there is no file {path}", fix=nearest(path.name, _siblings(path)))
+    raise UserError(
+        f"there is neither a file nor a recipe {str(config)!r}",
+        fix=nearest(str(config), recipe_names()),
+    )
+
+
+def _siblings(path: Path) -> list[str]:
+    if not path.parent.is_dir():
+        return []
+    suffixes = _PIPELINE_SUFFIXES + _YAML_SUFFIXES
+    return [other.name for other in path.parent.iterdir() if other.suffix in suffixes]
+
+
+def _read(path: Path) -> PipelineReading:
+    try:
+        # utf-8-sig: editors on Windows put a byte order mark in front.
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}", fix="give a text file") from error
+    is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
+        path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
+    )
+    if is_pipeline:
+        return read_pipeline_config(text, str(path), name=path.stem)
+    reading = read_yaml(text, str(path), name=path.stem)
+    return PipelineReading(
+        experiment=reading.experiment, origins=reading.origins, warnings=(), notes=()
+    )

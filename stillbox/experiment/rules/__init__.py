@@ -1,0 +1,56 @@
+"""What must hold between the fields of an experiment, and what a person should be told.
+
+A rule is a small function from an experiment to what it breaks; `limits.py`, `model.py` and
+`training.py` hold them by subject. Types and spelling are not rules: `values.py` sees to those.
+"""
+
+from collections.abc import Mapping
+
+from stillbox.errors import UserError
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.limits import check_limits
+from stillbox.experiment.rules.model import MODEL_RULES
+from stillbox.experiment.rules.trainable import TRAINABLE_RULES
+from stillbox.experiment.rules.training import TRAINING_RULES
+from stillbox.experiment.rules.warnings import warnings_about
+from stillbox.experiment.schema import Experiment
+
+_ALWAYS: tuple[Rule, ...] = (check_limits, *MODEL_RULES, *TRAINING_RULES)
+
+
+def check(experiment: Experiment, origins: Mapping[str, str]) -> None:
+    """Refuses an experiment that contradicts itself.
+
+    Raises:
+        UserError: names every broken rule with the place of the value and the remedy.
+    """
+    _raise_all(experiment, origins, _ALWAYS)
+
+
+def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
+    """Refuses an experiment that lacks what training needs: steps, records, a label map.
+
+    Raises:
+        UserError: names everything that is missing with the `--set` that gives it.
+    """
+    _raise_all(experiment, origins, TRAINABLE_RULES)
+
+
+def _raise_all(experiment: Experiment, origins: Mapping[str, str], rules: tuple[Rule, ...]) -> None:
+    found = [broken for rule in rules for broken in rule(experiment)]
+    if not found:
+        return
+    first = found[0]
+    others = "".join(_also(broken, origins) for broken in found[1:])
+    # The first is the message; the others spare a person one run for each of them.
+    raise UserError(
+        first.what, where=origins.get(first.path, first.path), fix=f"{first.fix}{others}"
+    )
+
+
+def _also(broken: Broken, origins: Mapping[str, str]) -> str:
+    where = origins.get(broken.path, broken.path)
+    return f"\nand {where}: {broken.what}\n  fix: {broken.fix}"
+
+
+__all__ = ["Broken", "Rule", "check", "check_trainable", "warnings_about"]

@@ -1,0 +1,71 @@
+"""What training needs beyond an experiment that does not contradict itself."""
+
+import re
+from collections.abc import Iterator
+
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.schema import Experiment
+
+_PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+
+
+def steps_are_given(experiment: Experiment) -> Iterator[Broken]:
+    """A run ends; 0 steps meant forever in the original."""
+    if experiment.train.steps == 0:
+        yield Broken(
+            "train.steps",
+            "train.steps is not given, and stillbox does not train without end",
+            "--set train.steps=20000",
+        )
+
+
+def records_are_given(experiment: Experiment) -> Iterator[Broken]:
+    """There is something to learn from, with names for its classes."""
+    if not experiment.data.train.paths:
+        yield Broken(
+            "data.train.paths",
+            "no records to train on",
+            "--set data.train.paths='[data/train-*.tfrecord]'",
+        )
+    if not experiment.data.train.label_map:
+        yield Broken(
+            "data.train.label_map",
+            "no label map for the training records",
+            "--set data.train.label_map=data/label_map.pbtxt",
+        )
+    if experiment.data.evaluation.paths and not experiment.data.evaluation.label_map:
+        yield Broken(
+            "data.evaluation.label_map",
+            "no label map for the evaluation records",
+            "--set data.evaluation.label_map=data/label_map.pbtxt",
+        )
+
+
+def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
+    """Sample configs hold placeholders, and cloud buckets are not files."""
+    for path, text in _paths(experiment):
+        remedy = f"--set {path}=PATH"
+        if path == "train.fine_tune.checkpoint":
+            remedy += f", or --set {path}= to start from random weights"
+        if placeholder := _PLACEHOLDER.search(text):
+            yield Broken(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
+        elif _URL.match(text):
+            yield Broken(
+                path, f"{text!r} is not a local file", f"copy it to this machine; {remedy}"
+            )
+
+
+def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    for name, records in (
+        ("data.train", experiment.data.train),
+        ("data.evaluation", experiment.data.evaluation),
+    ):
+        for text in records.paths:
+            yield f"{name}.paths", text
+        yield f"{name}.label_map", records.label_map
+    yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
+
+
+TRAINABLE_RULES: tuple[Rule, ...] = (steps_are_given, records_are_given, paths_are_real)
+"""All of them."""

@@ -1,0 +1,131 @@
+"""Rules about training and its data."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.schema import (
+    CosineSchedule,
+    Experiment,
+    ManualStepSchedule,
+    RandomCropImage,
+    SsdRandomCrop,
+)
+
+
+def cosine_fits(experiment: Experiment) -> Iterator[Broken]:
+    """The warm-up rises, and ends before the decay does (fact sheet 3.8)."""
+    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule"
+    if not isinstance(schedule, CosineSchedule):
+        return
+    start = schedule.warmup_steps + schedule.hold_steps
+    if schedule.total_steps <= start:
+        yield Broken(
+            f"{path}.total_steps",
+            f"total_steps {schedule.total_steps} leaves nothing after {schedule.warmup_steps} "
+            f"warmup_steps and {schedule.hold_steps} hold_steps",
+            "raise it, or shorten the warm-up",
+        )
+    if schedule.warmup_steps and schedule.learning_rate < schedule.warmup_learning_rate:
+        yield Broken(
+            f"{path}.warmup_learning_rate",
+            f"warmup_learning_rate {schedule.warmup_learning_rate} is above learning_rate "
+            f"{schedule.learning_rate}, so the warm-up would fall",
+            "lower it",
+        )
+
+
+def boundaries_rise(experiment: Experiment) -> Iterator[Broken]:
+    """Manual steps are in order, and a warm-up has somewhere to go."""
+    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule"
+    if not isinstance(schedule, ManualStepSchedule):
+        return
+    steps = [boundary.step for boundary in schedule.schedule]
+    for index, (before, after) in enumerate(itertools.pairwise(steps)):
+        if after <= before:
+            yield Broken(
+                f"{path}.schedule.{index + 1}.step",
+                f"step {after} follows step {before}",
+                "put the boundaries in rising order",
+            )
+    if schedule.warmup and not steps:
+        yield Broken(
+            f"{path}.warmup",
+            "warmup goes to the first scheduled rate, but the schedule is empty",
+            "add a boundary, or set warmup to false",
+        )
+
+
+def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
+    """Regular expressions are regular expressions."""
+    patterns = {
+        "train.freeze": experiment.train.freeze,
+        "train.trainable": experiment.train.trainable,
+    }
+    for path, texts in patterns.items():
+        for text in texts:
+            try:
+                re.compile(text)
+            except re.error as error:
+                yield Broken(path, f"{text!r} is no regular expression: {error}", "see Python's re")
+
+
+def crops_have_room(experiment: Experiment) -> Iterator[Broken]:
+    """Ranges of areas and aspect ratios are ranges."""
+    for path, crop in _crops(experiment):
+        for name in ("aspect_ratio", "area"):
+            low, high = getattr(crop, f"min_{name}"), getattr(crop, f"max_{name}")
+            if low > high:
+                yield Broken(
+                    f"{path}.min_{name}", f"min_{name} {low} is above max_{name} {high}", "lower it"
+                )
+
+
+def crops_are_given(experiment: Experiment) -> Iterator[Broken]:
+    """`ssd_random_crop` has something to choose from."""
+    for index, augmentation in enumerate(experiment.train.augmentations):
+        if isinstance(augmentation, SsdRandomCrop) and not augmentation.operations:
+            yield Broken(
+                f"train.augmentations.{index}.operations",
+                "ssd_random_crop has no operations",
+                "leave them out for the seven usual ones, or give at least one",
+            )
+
+
+def _crops(experiment: Experiment) -> Iterator[tuple[str, RandomCropImage]]:
+    for index, augmentation in enumerate(experiment.train.augmentations):
+        path = f"train.augmentations.{index}"
+        if isinstance(augmentation, RandomCropImage):
+            yield path, augmentation
+        elif isinstance(augmentation, SsdRandomCrop):
+            for number, crop in enumerate(augmentation.operations):
+                yield f"{path}.operations.{number}", crop
+
+
+def stopping_early_needs_scores(experiment: Experiment) -> Iterator[Broken]:
+    """Early stopping looks at evaluations during training."""
+    if experiment.train.early_stopping is not None and not experiment.train.evaluate_every:
+        yield Broken(
+            "train.early_stopping",
+            "early_stopping without evaluations during training never stops",
+            "set train.evaluate_every",
+        )
+
+
+def metrics_are_named(experiment: Experiment) -> Iterator[Broken]:
+    """A score needs a metric."""
+    if not experiment.evaluation.metrics:
+        yield Broken("evaluation.metrics", "no metrics", "for example [coco]")
+
+
+TRAINING_RULES: tuple[Rule, ...] = (
+    cosine_fits,
+    boundaries_rise,
+    patterns_compile,
+    crops_have_room,
+    crops_are_given,
+    stopping_early_needs_scores,
+    metrics_are_named,
+)
+"""All of them."""

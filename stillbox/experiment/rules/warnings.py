@@ -1,0 +1,46 @@
+"""What is allowed but is seldom meant."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from stillbox.experiment.schema import Experiment
+
+_SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
+
+
+def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a sentence, with its place, for everything that a person should look at."""
+    found = [*_single_shards(experiment), *_layers_without_depth(experiment)]
+    return tuple(f"{origins.get(path, path)}: {sentence}" for path, sentence in found)
+
+
+def _single_shards(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """The sample configs name one shard of many (fact sheet 2.1)."""
+    for path, paths in (
+        ("data.train.paths", experiment.data.train.paths),
+        ("data.evaluation.paths", experiment.data.evaluation.paths),
+    ):
+        for (base, count, suffix), given in _shards(paths).items():
+            if given < int(count):
+                yield (
+                    path,
+                    f"{given} of {int(count)} shards of {base}{suffix}; "
+                    f"for all of them write {base}-?????-of-{count}{suffix}",
+                )
+
+
+def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
+    numbers: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for match in filter(None, map(_SHARD.fullmatch, paths)):
+        numbers[match["base"], match["count"], match["suffix"]].add(match["number"])
+    return {key: len(found) for key, found in numbers.items()}
+
+
+def _layers_without_depth(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    head = experiment.model.head
+    if head.layers_before and not head.max_depth:
+        yield (
+            "model.head.layers_before",
+            f"layers_before {head.layers_before} has no effect while max_depth is 0",
+        )

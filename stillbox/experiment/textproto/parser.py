@@ -1,0 +1,150 @@
+"""From protobuf text format to a syntax tree that knows where everything stands.
+
+The tree knows no schema: it says which names have which values, and nothing of their types.
+"""
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from stillbox.errors import UserError
+from stillbox.experiment.textproto.tokens import Token, tokenize, unquote
+
+MAX_DEPTH = 100
+"""Nesting beyond this is refused, as in protobuf itself."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, a word or a string."""
+
+    text: str
+    """The word or number as written; a string without quotes, escapes and seams."""
+    quoted: bool
+    """It was a string."""
+    where: str
+    """file:line:column."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A name with its value, or with several in a list."""
+
+    name: str
+    """As written; an extension keeps its brackets."""
+    values: "tuple[Scalar | Block, ...]"
+    """One value, or those of `[a, b]`."""
+    where: str
+    """file:line:column of the name."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two braces, or the whole file."""
+
+    fields: tuple[Field, ...]
+    where: str
+    """file:line:column of the opening brace."""
+
+
+def parse(text: str, file: str) -> Block:
+    """Returns the syntax tree of `text`; `file` is only named in positions.
+
+    Raises:
+        UserError: the text is not protobuf text format; says file, line and column.
+    """
+    parser = _Parser(list(tokenize(text, file)))
+    return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
+
+
+class _Parser:
+    """Recursive descent over a list of tokens that ends with an `end`."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens, self._next = tokens, 0
+
+    def fields(self, closing: Token | None, depth: int) -> tuple[Field, ...]:
+        """Reads fields up to the partner of `closing`, or to the end of the file."""
+        end = {"{": "}", "<": ">"}[closing.text] if closing else "end of file"
+        if closing and depth > MAX_DEPTH:
+            raise UserError(f"nested deeper than {MAX_DEPTH} levels", where=closing.where)
+        result = []
+        while self._peek().text != end or self._peek().kind == "string":
+            if closing and self._peek().kind == "end":
+                raise UserError(
+                    f"the {closing.text!r} that opens here is never closed",
+                    where=closing.where,
+                    fix=f"add the missing {end!r}",
+                )
+            result.append(self._field(depth))
+            if self._peek().text in (",", ";"):
+                self._take()
+        self._take()
+        return tuple(result)
+
+    def _field(self, depth: int) -> Field:
+        token = self._take()
+        if token.kind != "name" and token.text != "[":
+            _unexpected(token, "a field name")
+        name = self._extension_name() if token.text == "[" else token.text
+        colon = self._accept(":")
+        following = self._peek()
+        if not colon and following.text not in ("{", "<", "["):
+            _unexpected(following, f"':' or '{{' after {name}")
+        if following.text != "[" or following.kind == "string":
+            return Field(name, (self._value(depth),), token.where)
+        return Field(name, self._list(depth), token.where)
+
+    def _extension_name(self) -> str:
+        words = []
+        while not self._accept("]"):
+            token = self._take()
+            if token.kind != "name" and token.text not in (".", "/"):
+                _unexpected(token, "the name of an extension, then ']'")
+            words.append(token.text)
+        return f"[{''.join(words)}]"
+
+    def _list(self, depth: int) -> "tuple[Scalar | Block, ...]":
+        self._take()
+        if self._accept("]"):
+            return ()
+        values = [self._value(depth)]
+        while self._accept(","):
+            values.append(self._value(depth))
+        if not self._accept("]"):
+            _unexpected(self._peek(), "',' or ']' in a list")
+        return tuple(values)
+
+    def _value(self, depth: int) -> "Scalar | Block":
+        token = self._take()
+        if token.kind == "string":
+            text = unquote(token)
+            # Strings that stand side by side are one string.
+            while self._peek().kind == "string":
+                text += unquote(self._take())
+            return Scalar(text, True, token.where)
+        if token.kind in ("name", "number"):
+            return Scalar(token.text, False, token.where)
+        if token.text in ("{", "<"):
+            return Block(self.fields(closing=token, depth=depth + 1), token.where)
+        return _unexpected(token, "a value")
+
+    def _peek(self) -> Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> Token:
+        token = self._tokens[self._next]
+        # The end token stays: whoever expects more finds it again.
+        self._next += token.kind != "end"
+        return token
+
+    def _accept(self, symbol: str) -> bool:
+        token = self._peek()
+        if token.kind != "symbol" or token.text != symbol:
+            return False
+        self._take()
+        return True
+
+
+def _unexpected(token: Token, wanted: str) -> NoReturn:
+    found = token.text if token.kind == "end" else repr(token.text)
+    raise UserError(f"found {found} where {wanted} should stand", where=token.where)

@@ -1,0 +1,209 @@
+"""Laying plain values over an experiment, strictly typed by the schema.
+
+There is one operation, `update`. A file is laid over the defaults (or over a recipe), a `--set`
+over what was read. What a tree does not mention stays.
+"""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from typing import Literal, NoReturn
+
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.values import (
+    Hint,
+    Node,
+    Plain,
+    Value,
+    choices,
+    field_types,
+    leaf_paths,
+    node_of,
+)
+
+_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def from_plain(plain: Plain, where: str) -> Experiment:
+    """Returns the experiment that a tree of mappings, lists and scalars spells.
+
+    Raises:
+        UserError: an unknown name or a value of the wrong type.
+    """
+    return update(Experiment(), node_of(plain, where), {})
+
+
+def update(current: Experiment, node: Node, origins: dict[str, str]) -> Experiment:
+    """Lays a tree over an experiment.
+
+    Args:
+        current: what holds where the tree says nothing.
+        node: the tree. A `kind` that differs from the current one takes that variant's defaults.
+        origins: dotted path -> where; what the tree sets is entered, what it displaces removed.
+
+    Raises:
+        UserError: an unknown name or a value of the wrong type; names path, place and remedy.
+    """
+    result: Experiment = _Update(origins).dataclass((Experiment,), current, node, "")
+    return result
+
+
+class _Update:
+    """One walk over a tree, guided by the schema's types."""
+
+    def __init__(self, origins: dict[str, str]) -> None:
+        self._origins = origins
+
+    def value(self, hint: Hint, current: Value, node: Node, path: str) -> Value:
+        """Returns the new value of a field of type `hint`."""
+        members = choices(hint)
+        if node.value is None and types.NoneType in members:
+            return self._set(None, node, path)
+        members = tuple(member for member in members if member is not types.NoneType)
+        if dataclasses.is_dataclass(members[0]):
+            return self.dataclass(members, current, node, path)
+        if typing.get_origin(members[0]) is tuple:
+            return self._tuple(typing.get_args(members[0])[0], current, node, path)
+        return self._set(_scalar(members[0], node, path), node, path)
+
+    def dataclass(self, classes: tuple[Hint, ...], current: Value, node: Node, path: str) -> Value:
+        """Returns the new value of a section: one class, or several with a kind each."""
+        if not isinstance(node.value, dict):
+            _refuse(node, path, "a section with named fields", f"{path}.{_first_name(classes)}=...")
+        content = dict(node.value)
+        if hasattr(classes[0], "kind"):
+            current = self._variant(classes, current, content.pop("kind", None), node, path)
+        elif current is None:
+            current = classes[0]()
+        hints = field_types(current.__class__)
+        changes = {}
+        for name, item in content.items():
+            if name not in hints:
+                raise _unknown(name, item, path, classes, current)
+            inner = f"{path}.{name}" if path else name
+            changes[name] = self.value(hints[name], getattr(current, name), item, inner)
+        return dataclasses.replace(current, **changes)
+
+    def _variant(
+        self, classes: tuple[Hint, ...], current: Value, kind: Node | None, node: Node, path: str
+    ) -> Value:
+        kinds = {cls.kind: cls for cls in classes}
+        if kind is None:
+            if current is None and len(classes) > 1:
+                raise UserError(
+                    f"{path} needs a kind", where=node.where, fix=f"kind: {' or '.join(kinds)}"
+                )
+            return classes[0]() if current is None else current
+        if kind.value not in kinds:
+            raise UserError(
+                f"{path} has no kind {kind.value!r}",
+                where=kind.where,
+                fix=nearest(str(kind.value), kinds),
+            )
+        if type(current) is not kinds[kind.value]:
+            # What was set for another variant does not carry over, and neither do its origins.
+            self._forget(path)
+            current = kinds[kind.value]()
+        self._origins[f"{path}.kind"] = kind.where
+        return current
+
+    def _tuple(self, hint: Hint, current: Value, node: Node, path: str) -> tuple[Value, ...]:
+        if isinstance(node.value, dict) and all(name.isdecimal() for name in node.value):
+            return self._elements(hint, current or (), node, path)
+        if isinstance(node.value, dict):
+            _refuse(node, path, "a list", "[first, second]")
+        items = node.value if isinstance(node.value, list) else [node]
+        self._forget(path)
+        result = tuple(
+            self.value(hint, None, item, f"{path}.{index}") for index, item in enumerate(items)
+        )
+        self._origins[path] = node.where
+        return result
+
+    def _elements(
+        self, hint: Hint, current: tuple[Value, ...], node: Node, path: str
+    ) -> tuple[Value, ...]:
+        """Changes single elements of a list: `train.augmentations.0.probability`."""
+        result = list(current)
+        for name, item in node.value.items():
+            if int(name) >= len(result):
+                raise UserError(
+                    f"{path} has no element {name}",
+                    where=item.where,
+                    fix=f"it has {len(result)}, counted from 0",
+                )
+            old = result[int(name)]
+            result[int(name)] = self.value(hint, old, item, f"{path}.{name}")
+        return tuple(result)
+
+    def _set(self, value: Value, node: Node, path: str) -> Value:
+        self._forget(path)
+        self._origins[path] = node.where
+        return value
+
+    def _forget(self, path: str) -> None:
+        for key in [k for k in self._origins if k == path or k.startswith(f"{path}.")]:
+            del self._origins[key]
+
+
+def _scalar(hint: Hint, node: Node, path: str) -> Value:
+    value = node.value
+    if typing.get_origin(hint) is Literal:
+        allowed = typing.get_args(hint)
+        if not isinstance(value, str) or value not in allowed:
+            _refuse(node, path, f"one of {', '.join(allowed)}", nearest(str(value), allowed))
+        return value
+    if hint is str:
+        if not isinstance(value, str) and node.text is None:
+            _refuse(node, path, "text", "put it in quotes")
+        return value if isinstance(value, str) else node.text
+    if hint is bool and not isinstance(value, bool):
+        _refuse(node, path, "true or false", None)
+    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
+        _refuse(node, path, "a whole number", None)
+    return _to_float(node, path) if hint is float else value
+
+
+def _to_float(node: Node, path: str) -> float:
+    value = node.value
+    # YAML 1.1 takes 1e-4 (without a point) for text; nobody who writes it means text.
+    if isinstance(value, str) and _FLOAT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        _refuse(node, path, "a number", None)
+    return float(value)
+
+
+def _refuse(node: Node, path: str, wanted: str, example: str | None) -> NoReturn:
+    found = repr(node.value)
+    if isinstance(node.value, dict | list):
+        found = "a section" if isinstance(node.value, dict) else "a list"
+    raise UserError(f"{path} is {wanted}, not {found}", where=node.where, fix=example)
+
+
+def _first_name(classes: tuple[Hint, ...]) -> str:
+    if len(classes) > 1:
+        return "kind"
+    return next((field.name for field in dataclasses.fields(classes[0])), "kind")
+
+
+def _unknown(
+    name: str, node: Node, path: str, classes: tuple[Hint, ...], current: Value
+) -> UserError:
+    kind = f" (kind {current.kind})" if hasattr(current, "kind") else ""
+    what = f"{path or 'the experiment'}{kind} has no field {name!r}"
+    others = [cls.kind for cls in classes if name in field_types(cls)]
+    if others:
+        return UserError(what, where=node.where, fix=f"kind {' or '.join(others)} has it")
+    below = [leaf for leaf in leaf_paths(current) if leaf.rpartition(".")[2] == name]
+    if below:
+        prefix = f"{path}." if path else ""
+        return UserError(
+            what,
+            where=node.where,
+            fix="did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?",
+        )
+    return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))

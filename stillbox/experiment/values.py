@@ -1,0 +1,96 @@
+"""The schema's dataclasses as plain values: mappings, lists, scalars."""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Plain: TypeAlias = Any
+"""A scalar, None, a list of plain values or a mapping from names to them."""
+Value: TypeAlias = Any
+"""What a field of the schema holds: a scalar, None, a tuple of values or a dataclass."""
+Hint: TypeAlias = Any
+"""A type as a field of the schema declares it."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A plain value that knows where it was written."""
+
+    value: Any
+    """A scalar, a list of nodes, or a mapping from names to nodes."""
+    where: str
+    """file:line:column, or the option that holds it."""
+    text: str | None = None
+    """A command line's value as typed: what a text field takes, whatever YAML makes of it."""
+
+
+def to_plain(value: Value) -> Plain:
+    """Returns dataclasses as mappings (a variant's `kind` first) and tuples as lists."""
+    if dataclasses.is_dataclass(value):
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        names = (field.name for field in dataclasses.fields(value))
+        return kind | {name: to_plain(getattr(value, name)) for name in names}
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def node_of(plain: Plain, where: str) -> Node:
+    """Wraps a plain tree; all of it stands at `where`."""
+    if isinstance(plain, dict):
+        return Node({name: node_of(item, where) for name, item in plain.items()}, where)
+    if isinstance(plain, list | tuple):
+        return Node([node_of(item, where) for item in plain], where)
+    return Node(plain, where)
+
+
+def leaf_paths(value: Value, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted paths of all fields that are not sections."""
+    plain = to_plain(value) if dataclasses.is_dataclass(value) else value
+    if not isinstance(plain, dict):
+        yield prefix
+        return
+    for name, item in plain.items():
+        yield from leaf_paths(item, f"{prefix}.{name}" if prefix else name)
+
+
+def differences(before: Value, after: Value) -> Iterator[tuple[str, Plain, Plain]]:
+    """Yields path, old and new plain value of every field in which two experiments differ.
+
+    Lists of sections are compared element by element. A field that only one of them has (another
+    kind, another length) is None in the other.
+    """
+    yield from _plain_differences(to_plain(before), to_plain(after), "")
+
+
+def _plain_differences(
+    before: Plain, after: Plain, path: str
+) -> Iterator[tuple[str, Plain, Plain]]:
+    before_parts, after_parts = _parts(before), _parts(after)
+    if before_parts is not None and after_parts is not None:
+        for name in before_parts | after_parts:
+            inner = f"{path}.{name}" if path else name
+            yield from _plain_differences(before_parts.get(name), after_parts.get(name), inner)
+    elif before != after:
+        yield path, before, after
+
+
+def _parts(plain: Plain) -> dict[str, Plain] | None:
+    """Returns the named parts of a section or of a list of sections, None for anything else."""
+    if isinstance(plain, list) and plain and isinstance(plain[0], dict):
+        return {str(index): item for index, item in enumerate(plain)}
+    return plain if isinstance(plain, dict) else None
+
+
+@functools.cache
+def field_types(cls: Hint) -> dict[str, Hint]:
+    """Returns the resolved type of every field of a dataclass."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def choices(hint: Hint) -> tuple[Hint, ...]:
+    """Returns the members of a union, the type itself where it is none."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

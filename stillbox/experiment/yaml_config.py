@@ -1,0 +1,170 @@
+"""Experiments as YAML: what `stillbox config` prints and what a model directory stores."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from stillbox.errors import UserError
+from stillbox.experiment.recipes import recipe_path
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import update
+from stillbox.experiment.values import Node, Plain, to_plain
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+
+
+@dataclass(frozen=True)
+class YamlReading:
+    """An experiment and where its values were written."""
+
+    experiment: Experiment
+    origins: dict[str, str]
+    """Dotted path -> file:line:column."""
+
+
+def from_yaml(text: str, where: str = "yaml") -> Experiment:
+    """Returns the experiment that a YAML text spells; `where` names the text in errors.
+
+    Raises:
+        UserError: as `read_yaml`.
+    """
+    return read_yaml(text, where).experiment
+
+
+def read_yaml(text: str, file: str, *, name: str = "experiment") -> YamlReading:
+    """Reads an experiment and remembers where each value stands.
+
+    What the text leaves out has its default. A text that starts from a recipe
+    (`recipe: ssd_mobilenet_v1_300x300`) has the recipe's values there instead.
+
+    Args:
+        text: YAML.
+        file: what positions call it.
+        name: the experiment's name, where the text gives none.
+
+    Raises:
+        UserError: it is not YAML, or holds an unknown or repeated name or a value of a wrong type.
+    """
+    root = compose(text, file)
+    base, origins = Experiment(), {}
+    if root.value is None:
+        root = Node({}, root.where)
+    if isinstance(root.value, dict) and "recipe" in root.value:
+        start = root.value.pop("recipe")
+        path = recipe_path(str(start.value), where=start.where)
+        reading = read_yaml(path.read_text(encoding="utf-8"), path.name)
+        base, origins = reading.experiment, dict(reading.origins)
+    experiment = update(dataclasses.replace(base, name=name), root, origins)
+    return YamlReading(experiment, origins)
+
+
+def compose(text: str, file: str, *, lines: bool = True) -> Node:
+    """Parses YAML into nodes that know where they stand. No tag ever runs code.
+
+    Args:
+        text: YAML.
+        file: what positions call it.
+        lines: append line and column to `file`; an option on the command line has none.
+
+    Raises:
+        UserError: it is not YAML, or a mapping has one name twice.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        return Node(None, file) if root is None else _convert(loader, root, file, lines)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        mark = getattr(error, "problem_mark", None)
+        where = _position(mark, file) if mark is not None and lines else file
+        problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+        raise UserError(f"not YAML: {problem}", where=where) from error
+    finally:
+        loader.dispose()
+
+
+def _position(mark: yaml.Mark, file: str) -> str:
+    return f"{file}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _convert(loader: yaml.SafeLoader, node: yaml.Node, file: str, lines: bool) -> Node:
+    where = _position(node.start_mark, file) if lines else file
+    if isinstance(node, yaml.SequenceNode):
+        return Node([_convert(loader, item, file, lines) for item in node.value], where)
+    if isinstance(node, yaml.MappingNode):
+        content: dict[str, Node] = {}
+        for key, item in node.value:
+            place = _position(key.start_mark, file) if lines else file
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError("a name is one word", where=place, fix="name: value")
+            if key.value in content:
+                raise UserError(
+                    f"{key.value!r} is given twice", where=place, fix="keep one of them"
+                )
+            # Names point at themselves; a section's place is where its name stands.
+            converted = _convert(loader, item, file, lines)
+            content[key.value] = dataclasses.replace(converted, where=place)
+        return Node(content, where)
+    return Node(loader.construct_object(node, deep=True), where)
+
+
+def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:
+    """Returns the experiment as YAML that reads back as the same experiment.
+
+    Every field is there, in the schema's order, and floats have all their digits. With `origins`,
+    a comment says where a value was set.
+    """
+    lines = _emit_mapping(to_plain(experiment), "", "", origins or {})
+    return "\n".join(lines) + "\n"
+
+
+def _emit_mapping(
+    mapping: dict[str, Plain], path: str, indent: str, origins: Mapping[str, str]
+) -> Iterator[str]:
+    for name, value in mapping.items():
+        inner = f"{path}.{name}" if path else name
+        # An origin can be a --set with line breaks in its value; a comment ends with its line.
+        comment = f"  # {' '.join(origins[inner].split())}" if inner in origins else ""
+        if isinstance(value, dict) and value:
+            yield f"{indent}{name}:{comment}"
+            yield from _emit_mapping(value, inner, indent + "  ", origins)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield f"{indent}{name}:{comment}"
+            for index, item in enumerate(value):
+                block = _emit_mapping(item, f"{inner}.{index}", indent + "  ", origins)
+                yield f"{indent}- {next(block).lstrip()}"
+                yield from block
+        else:
+            yield f"{indent}{name}: {_spell(value)}{comment}"
+
+
+def _spell(value: Plain) -> str:
+    if isinstance(value, dict):
+        return "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(_spell(item) for item in value)}]"
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return _spell_float(value)
+    return _spell_text(value) if isinstance(value, str) else str(value)
+
+
+def _spell_float(value: float) -> str:
+    if not math.isfinite(value):
+        raise ValueError(f"an experiment holds finite numbers only, not {value}")
+    mantissa, mark, exponent = repr(value).partition("e")
+    # YAML 1.1 wants a point in a number that has an exponent.
+    return mantissa + (".0" if "." not in mantissa else "") + mark + exponent
+
+
+def _spell_text(value: str) -> str:
+    if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
+        return value
+    quoted: str = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=2**31)
+    return quoted.rstrip("\n")
