@@ -1,0 +1,56 @@
+"""From a model's description to the detector; the registry of its parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from stillbox.boxes.anchors import ssd_anchors_per_location
+from stillbox.experiment import schema
+from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
+from stillbox.models.detector import Detector
+from stillbox.models.heads.convolutional import ConvolutionalHead
+from stillbox.models.necks.ssd_layers import SsdLayers
+from stillbox.models.parts import BuildOptions, Part
+
+# A new part is one file in its folder and one line here.
+BACKBONES: dict[type, Callable[..., Part]] = {schema.MobileNetV1: MobileNetV1}
+NECKS: dict[type, Callable[..., Part]] = {schema.SsdLayers: SsdLayers}
+HEADS: dict[type, Callable[..., Part]] = {schema.ConvolutionalHead: ConvolutionalHead}
+
+
+def build_detector(
+    model: schema.Model,
+    *,
+    seed: int = 0,
+    dtype: Any = jnp.float32,  # noqa: ANN401
+) -> Detector:
+    """Builds a detector with fresh weights.
+
+    Args:
+        model: its description.
+        seed: of the fresh weights.
+        dtype: of activations and products, float32 or bfloat16; parameters are always float32.
+
+    Raises:
+        UserError: the neck taps a layer that the backbone lacks.
+    """
+    rng = np.random.default_rng(seed)
+    options = BuildOptions(dtype=dtype, freeze_norm=model.freeze_batch_norm, rng=rng)
+    backbone = BACKBONES[type(model.backbone)](model.backbone, model.neck.taps, options)
+    neck = NECKS[type(model.neck)](model.neck, backbone.channels, options)
+    slots = model.num_classes + model.background_class
+    per_location = anchors_per_location(model.anchors, len(neck.channels))
+    head = HEADS[type(model.head)](model.head, neck.channels, per_location, slots, options)
+    return Detector(backbone, neck, head, model, dtype)
+
+
+def anchors_per_location(config: schema.SsdAnchors, maps: int) -> tuple[int, ...]:
+    """Anchors at each location of each of the `maps` feature maps."""
+    return ssd_anchors_per_location(
+        maps,
+        aspect_ratios=config.aspect_ratios,
+        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
+        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
+    )

@@ -1,0 +1,119 @@
+"""The detector: from pixels to predictions for every anchor."""
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from stillbox.boxes.anchors import ssd_anchors
+from stillbox.experiment import schema
+from stillbox.models.layers import ConvLayer
+from stillbox.models.parts import Part
+from stillbox.models.predictions import Predictions
+
+Shape = tuple[int, int]
+
+
+class Detector(nnx.Module):
+    """Backbone, neck and head, and the anchors that their predictions are relative to.
+
+    Parameters are `nnx.Param` and float32, moving statistics `nnx.BatchStat`; everything else is
+    static, so that the module can be taken apart and compiled.
+
+    Args:
+        backbone: pixels to taps.
+        neck: taps to feature maps.
+        head: feature maps to predictions.
+        model: the description that the parts were built from.
+        dtype: of activations.
+    """
+
+    def __init__(
+        self,
+        backbone: Part,
+        neck: Part,
+        head: Part,
+        model: schema.Model,
+        dtype: Any,  # noqa: ANN401
+    ) -> None:
+        self.backbone = backbone
+        self.neck = neck
+        self.head = head
+        self.pixels = model.pixels
+        self.anchor_config = model.anchors
+        self.image_shape = network_input(model.resizer)
+        self.dtype = jnp.dtype(dtype)
+        self.feature_shapes = self._measure_features()
+
+    def __call__(
+        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> Predictions:
+        """Predicts boxes and classes for every anchor.
+
+        Args:
+            images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
+            train: use and remember the batch's statistics; apply dropout.
+            dropout_key: needed in training by a head with dropout.
+
+        Returns:
+            float32 predictions in the order of `anchors`.
+        """
+        maps = self.features(images, train=train)
+        return self.head(maps, train=train, dropout_key=dropout_key)
+
+    def features(self, images: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
+        mean = np.asarray(self.pixels.mean, np.float32)
+        std = np.asarray(self.pixels.std, np.float32)
+        normalized = (images.astype(jnp.float32) - mean) / std
+        return self.neck(self.backbone(normalized.astype(self.dtype), train=train), train=train)
+
+    @property
+    def anchors(self) -> NDArray[np.float32]:
+        """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
+        return _anchors(self.anchor_config, self.feature_shapes, self.image_shape)
+
+    def regularization(self) -> jax.Array:
+        """Sum of the penalties of all kernels, a float32 scalar."""
+        layers = [module for _, module in nnx.iter_modules(self) if isinstance(module, ConvLayer)]
+        return jnp.sum(jnp.stack([layer.penalty() for layer in layers]))
+
+    def _measure_features(self) -> tuple[Shape, ...]:
+        image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
+        maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
+        return tuple((array.shape[1], array.shape[2]) for array in maps)
+
+
+def network_input(resizer: schema.Resizer) -> Shape:
+    """Height and width of the network input, padding included, in pixels."""
+    if isinstance(resizer, schema.FixedShapeResizer):
+        return resizer.height, resizer.width
+    return resizer.max_dimension, resizer.max_dimension
+
+
+@lru_cache(maxsize=8)
+def _anchors(
+    config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
+) -> NDArray[np.float32]:
+    anchors = ssd_anchors(
+        feature_shapes,
+        image_shape,
+        min_scale=config.min_scale,
+        max_scale=config.max_scale,
+        scales=config.scales,
+        aspect_ratios=config.aspect_ratios,
+        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
+        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
+        base_anchor_height=config.base_anchor_height,
+        base_anchor_width=config.base_anchor_width,
+        height_strides=config.height_strides,
+        width_strides=config.width_strides,
+        height_offsets=config.height_offsets,
+        width_offsets=config.width_offsets,
+    )
+    anchors.setflags(write=False)
+    return anchors

@@ -1,0 +1,46 @@
+"""SSD's extra feature maps behind the backbone (arXiv:1512.02325; fact sheet 3.2)."""
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d
+from stillbox.models.parts import BuildOptions, Part
+
+
+class SsdLayers(Part):
+    """The taps as they are, then maps that each halve the one before.
+
+    Map k is made by `extra_{k}_1x1` and the strided `extra_{k}_3x3`; k counts the taps too, as
+    TF1's variable names do.
+
+    Args:
+        config: widths and hyperparameters.
+        inputs: channels of each tap.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.SsdLayers, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        def width(depth: float) -> int:
+            return max(int(depth * config.depth_multiplier), config.min_depth)
+
+        channels = list(inputs)
+        layers = options.layer_arguments()
+        for index, depth in enumerate(config.extra_depths, start=len(inputs)):
+            squeezed = width(depth / 2)
+            squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
+            setattr(self, f"extra_{index}_1x1", squeeze)
+            shrink = Conv2d(squeezed, width(depth), 3, 2, config.conv, **layers)
+            setattr(self, f"extra_{index}_3x3", shrink)
+            channels.append(width(depth))
+        self.extra = tuple(range(len(inputs), len(channels)))
+        self.channels = tuple(channels)
+
+    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        maps = list(taps)
+        for index in self.extra:
+            squeezed = getattr(self, f"extra_{index}_1x1")(maps[-1], train=train)
+            maps.append(getattr(self, f"extra_{index}_3x3")(squeezed, train=train))
+        return tuple(maps)
