@@ -1,0 +1,180 @@
+"""One checkpoint: a folder that explains itself.
+
+Every section of the training state is one `.npz` that numpy can open; `checkpoint.json` says which
+there are, and holds what else training needs to go on. The folder carries copies of the experiment,
+the label map and the versions that it was made with.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from stillbox.checkpoints.files import replace_durably, sync_folder, write_durably
+from stillbox.checkpoints.npz import read_npz, write_npz
+from stillbox.errors import UserError, nearest
+
+MANIFEST = "checkpoint.json"
+EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
+_FORMAT = 1
+# Sections that `Checkpoint.parameters` looks into; all others belong to whoever wrote them.
+PARAMS, STATS, EMA = "params", "stats", "ema"
+
+Arrays = dict[str, np.ndarray]
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    sections: Mapping[str, Arrays],
+    metadata: Mapping[str, Any],
+    copies: Iterable[Path] = (),
+) -> None:
+    """Fills an empty folder and waits until the disk has all of it."""
+    for name, arrays in sections.items():
+        write_npz(folder / f"{name}.npz", arrays)
+    for source in copies:
+        write_durably(folder / source.name, source.read_bytes())
+    manifest = {
+        "format": _FORMAT,
+        "step": step,
+        "sections": {name: len(arrays) for name, arrays in sections.items()},
+        "metadata": dict(metadata),
+    }
+    write_durably(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    sync_folder(folder)
+
+
+def flatten_section(tree: Any) -> Arrays:  # noqa: ANN401
+    """Names the leaves of a pytree by their path: `0.trace.backbone.conv_0.kernel`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    # `device_get` says that the transfer is meant; a guard against others may be on.
+    return {_leaf_name(path): np.asarray(jax.device_get(leaf)) for path, leaf in leaves}
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+
+
+class Checkpoint:
+    """Reads one finished checkpoint.
+
+    Args:
+        folder: the checkpoint's folder.
+
+    Raises:
+        UserError: the folder is none, or a newer stillbox wrote it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self._manifest = json.loads((folder / MANIFEST).read_text())
+            known, self.step = self._manifest["format"], int(self._manifest["step"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
+        if known != _FORMAT:
+            raise UserError(
+                f"the checkpoint has format {known}, this version reads format {_FORMAT}",
+                where=str(folder),
+                fix="use the version of stillbox that versions.json names",
+            )
+
+    @property
+    def experiment(self) -> str:
+        """The experiment as YAML."""
+        return (self.folder / EXPERIMENT).read_text()
+
+    @property
+    def label_map(self) -> str:
+        """The label map as text."""
+        return (self.folder / LABEL_MAP).read_text()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was stored beside the arrays."""
+        return dict(self._manifest["metadata"])
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Names of the parts of the training state."""
+        return tuple(self._manifest["sections"])
+
+    def read(self, section: str) -> Arrays:
+        """Returns the arrays of one section by name.
+
+        Raises:
+            UserError: there is no such section, or its file is missing or damaged.
+        """
+        if section not in self.sections:
+            raise UserError(
+                f"the checkpoint has no section {section!r}",
+                where=str(self.folder),
+                fix=nearest(section, self.sections),
+            )
+        path = self.folder / f"{section}.npz"
+        arrays, expected = read_npz(path), self._manifest["sections"][section]
+        # The archive guards the arrays that it lists, but nothing guards its list.
+        if len(arrays) != expected:
+            raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))
+        return arrays
+
+    def restore(self, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns pytrees of the structure of `like`, bit for bit as they were saved.
+
+        Args:
+            like: a pytree for each section that is wanted. Where a leaf has a sharding, the array
+                is put there; otherwise it stays a numpy array.
+
+        Raises:
+            UserError: names, shapes or types of the stored arrays are not those of `like`.
+        """
+        return {section: self._restore_section(section, tree) for section, tree in like.items()}
+
+    def _restore_section(self, section: str, tree: Any) -> Any:  # noqa: ANN401
+        stored = self.read(section)
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        wanted = {_leaf_name(path): leaf for path, leaf in leaves}
+        differences = [
+            f"{name}: {_describe(wanted.get(name))} wanted, {_describe(stored.get(name))} stored"
+            for name in sorted(wanted.keys() | stored.keys())
+            if _describe(wanted.get(name)) != _describe(stored.get(name))
+        ]
+        if differences:
+            raise UserError(
+                f"section {section!r} does not fit this experiment, {len(differences)} arrays "
+                f"differ: {'; '.join(differences[:3])}",
+                where=str(self.folder),
+                fix="take the experiment.yaml that lies there, or start a new model directory",
+            )
+        placed = [_place(stored[name], leaf) for name, leaf in wanted.items()]
+        return jax.tree_util.tree_unflatten(structure, placed)
+
+    def parameters(self, *, prefer_ema: bool = False) -> Arrays:
+        """Returns parameters and moving statistics by path; needs no knowledge of the optimizer.
+
+        Args:
+            prefer_ema: take the moving average of every parameter that has one.
+        """
+        sections = [PARAMS, STATS] + [EMA] * prefer_ema
+        found = [self.read(name) for name in sections if name in self.sections]
+        return {path: array for arrays in found for path, array in arrays.items()}
+
+    def update_metadata(self, values: Mapping[str, Any]) -> None:
+        """Adds to the metadata, or replaces entries of it; the arrays stay as they are."""
+        self._manifest["metadata"].update(values)
+        replace_durably(self.folder / MANIFEST, json.dumps(self._manifest, indent=1))
+
+
+def _describe(leaf: Any) -> str:  # noqa: ANN401
+    if leaf is None:
+        return "nothing"
+    return f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
+
+
+def _place(array: np.ndarray, leaf: Any) -> Any:  # noqa: ANN401
+    sharding = getattr(leaf, "sharding", None)
+    return array if sharding is None else jax.device_put(array, sharding)

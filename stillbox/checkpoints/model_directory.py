@@ -1,0 +1,280 @@
+"""The model directory: all that evaluation, prediction, export and serving need of a model.
+
+    DIR/experiment.yaml, label_map.pbtxt, versions.json   what the model is
+    DIR/best.json                                         which step scored best
+    DIR/checkpoints/<step>/                               see `checkpoint.py`
+
+A step's folder gets its name in one rename, after the disk has all of its content. So whatever is
+called `<step>` is whole, and everything else there is rubbish that the next training run removes.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from stillbox.checkpoints.checkpoint import (
+    EXPERIMENT,
+    LABEL_MAP,
+    VERSIONS,
+    Arrays,
+    Checkpoint,
+    flatten_section,
+    write_checkpoint,
+)
+from stillbox.checkpoints.files import (
+    DYING,
+    list_folder,
+    remove_folder,
+    replace_durably,
+    sync_folder,
+)
+from stillbox.errors import UserError, nearest
+
+_BEST = "best.json"
+_CHECKPOINTS = "checkpoints"
+UNFINISHED = ".unfinished-"
+
+Which = int | Literal["best", "latest"]
+
+
+class Best(NamedTuple):
+    """The checkpoint that scored highest."""
+
+    step: int
+    metric: str
+    value: float
+
+
+class ModelDirectory:
+    """A model with its checkpoints. Use `create` to train and `open` for everything else.
+
+    Args:
+        path: the folder.
+        keep: newest checkpoints that are kept, beside the best; 0 keeps all.
+    """
+
+    def __init__(self, path: str | Path, *, keep: int = 3) -> None:
+        self.path = Path(path)
+        self._keep = keep
+        self._checkpoints = self.path / _CHECKPOINTS
+        self._writer: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        experiment: str,
+        label_map: str,
+        versions: Mapping[str, str],
+        keep: int = 3,
+    ) -> "ModelDirectory":
+        """Makes the directory, or goes on with one, for the one process that writes into it.
+
+        Args:
+            path: the folder; a new one, or one that may already hold checkpoints.
+            experiment: the experiment as YAML.
+            label_map: the label map as text; empty where there is none.
+            versions: versions of whatever the numbers may depend on.
+            keep: newest checkpoints that are kept, beside the best; 0 keeps all.
+
+        Raises:
+            UserError: a file has that name.
+        """
+        directory = cls(path, keep=keep)
+        if directory.path.exists() and not directory.path.is_dir():
+            raise UserError("the model directory is a file", where=str(path))
+        directory._checkpoints.mkdir(parents=True, exist_ok=True)
+        for leftover in directory._checkpoints.iterdir():
+            if leftover.name.startswith((UNFINISHED, DYING)):
+                shutil.rmtree(leftover)
+        replace_durably(directory.path / EXPERIMENT, experiment)
+        replace_durably(directory.path / LABEL_MAP, label_map)
+        replace_durably(directory.path / VERSIONS, json.dumps(dict(versions), indent=1))
+        return directory
+
+    @classmethod
+    def open(cls, path: str | Path) -> "ModelDirectory":
+        """Opens a directory for reading. Changes nothing, so training may be going on in it.
+
+        Raises:
+            UserError: there is no such folder, or it is no model directory.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
+            raise UserError(
+                "there is no such model directory",
+                where=str(path),
+                fix=nearest(folder.name, siblings),
+            )
+        if not is_model_directory(folder):
+            raise UserError(
+                f"this is not a model directory: {EXPERIMENT} or {_CHECKPOINTS}/ is missing",
+                where=str(path),
+                fix=f"give the folder that training wrote; this one holds {list_folder(folder)}",
+            )
+        return cls(folder)
+
+    @property
+    def experiment(self) -> str:
+        """The experiment as YAML."""
+        return (self.path / EXPERIMENT).read_text()
+
+    @property
+    def label_map(self) -> str:
+        """The label map as text."""
+        return (self.path / LABEL_MAP).read_text()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What the model was made with."""
+        return dict(json.loads((self.path / VERSIONS).read_text()))
+
+    def steps(self) -> tuple[int, ...]:
+        """Returns the steps of all finished checkpoints, oldest first."""
+        names = [entry.name for entry in self._checkpoints.iterdir()]
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+    def latest_step(self) -> int | None:
+        """Returns the newest finished checkpoint's step."""
+        return max(self.steps(), default=None)
+
+    def best(self) -> Best | None:
+        """Returns the best checkpoint as far as one was marked and is still there."""
+        try:
+            best = Best(**json.loads((self.path / _BEST).read_text()))
+        except FileNotFoundError:
+            return None
+        return best if best.step in self.steps() else None
+
+    def best_step(self) -> int | None:
+        """Returns the step of the best checkpoint."""
+        best = self.best()
+        return best.step if best else None
+
+    def checkpoint(self, which: Which = "latest") -> Checkpoint:
+        """Opens a checkpoint.
+
+        Args:
+            which: a step, the newest, or the best; the best is the newest where none was marked.
+
+        Raises:
+            UserError: there is none like that.
+        """
+        step: int | None
+        if isinstance(which, int):
+            step = which
+        else:
+            best = self.best_step() if which == "best" else None
+            step = self.latest_step() if best is None else best
+        steps = self.steps()
+        if step not in steps:
+            held = ", ".join(map(str, steps)) or "none"
+            raise UserError(
+                f"there is no checkpoint {which!r}",
+                where=str(self.path),
+                fix=f"finished checkpoints: {held}",
+            )
+        return Checkpoint(self._checkpoints / str(step))
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Writes a checkpoint; then removes those that are too many.
+
+        Args:
+            step: updates done so far.
+            arrays: a pytree for each section of the training state. `params`, `stats` and `ema`
+                are flat dictionaries keyed by parameter path; others may be anything.
+            metadata: what JSON can hold: position in the data, metrics, counters.
+            wait: return when the disk has it. Otherwise a thread writes, and `wait` waits.
+
+        Raises:
+            FileExistsError: this step has a checkpoint; a finished one never changes its arrays.
+        """
+        self.wait()
+        target = self._checkpoints / str(step)
+        if target.exists():
+            raise FileExistsError(f"{target} exists")
+        # On the host before this returns: the next training step may give the buffers away.
+        sections = {name: flatten_section(tree) for name, tree in arrays.items()}
+        if wait:
+            self._write(step, sections, metadata)
+            return
+        self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
+        self._pending = self._writer.submit(self._write, step, sections, metadata)
+
+    def wait(self) -> None:
+        """Waits for a checkpoint that is being written, and raises what went wrong with it."""
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
+
+    def close(self) -> None:
+        """Waits like `wait`, then ends the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._writer:
+                self._writer.shutdown()
+                self._writer = None
+
+    def mark_best(self, step: int, metric: str, value: float) -> None:
+        """Remembers a finished checkpoint as the best, and keeps it from then on."""
+        self.wait()
+        best = Best(self.checkpoint(step).step, metric, value)
+        replace_durably(self.path / _BEST, json.dumps(best._asdict()))
+        self._prune()
+
+    def restore(self, step: int, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the sections that `like` names; see `Checkpoint.restore`."""
+        return self.checkpoint(step).restore(like)
+
+    def read_metadata(self, step: int) -> dict[str, Any]:
+        """Returns what was stored beside the arrays of a step."""
+        return self.checkpoint(step).metadata
+
+    def update_metadata(self, step: int, values: Mapping[str, Any]) -> None:
+        """Adds to the metadata of a finished checkpoint: the scores that it got, for example."""
+        self.wait()
+        self.checkpoint(step).update_metadata(values)
+
+    def restore_parameters(self, which: Which = "latest", *, prefer_ema: bool = False) -> Arrays:
+        """Returns parameters and moving statistics by path, without their optimizer.
+
+        Args:
+            which: a step, the newest, or the best.
+            prefer_ema: take the moving average of every parameter that has one.
+        """
+        return self.checkpoint(which).parameters(prefer_ema=prefer_ema)
+
+    def _write(
+        self, step: int, sections: Mapping[str, Arrays], metadata: Mapping[str, Any]
+    ) -> None:
+        unfinished = self._checkpoints / f"{UNFINISHED}{step}"
+        unfinished.mkdir()
+        copies = [self.path / name for name in (EXPERIMENT, LABEL_MAP, VERSIONS)]
+        write_checkpoint(unfinished, step, sections, metadata, copies)
+        unfinished.rename(self._checkpoints / str(step))
+        sync_folder(self._checkpoints)
+        self._prune()
+
+    def _prune(self) -> None:
+        for step in self.steps()[: -self._keep]:
+            if step != self.best_step():
+                remove_folder(self._checkpoints / str(step))
+
+
+def is_model_directory(path: Path) -> bool:
+    """Whether a folder looks like one that training wrote."""
+    return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()

@@ -1,0 +1,136 @@
+"""Finds out what kind of weights a path stands for, and opens them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stillbox.checkpoints.checkpoint import MANIFEST, Checkpoint
+from stillbox.checkpoints.files import list_folder
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.npz import read_npz_weights
+from stillbox.checkpoints.tf1 import read_tf1_checkpoint
+from stillbox.checkpoints.tf1_table import is_table
+from stillbox.errors import UserError, nearest
+
+_READABLE = "a TF1 checkpoint's prefix, an .npz file or a stillbox model directory"
+# Name of the text file in which TensorFlow writes down its newest checkpoint.
+_TF_STATE_FILE = "checkpoint"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Named arrays, read when they are asked for."""
+
+    path: str
+    """What they were read from, in the form that the reader wants."""
+    arrays: Mapping[str, np.ndarray]
+    """By TF1 name, or by our own path."""
+
+
+def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
+    """Opens weights of any kind.
+
+    Args:
+        path: `.npz` file; TF1 prefix or any of its files; folder with a TF1 checkpoint; stillbox
+            model directory (its best checkpoint, or else its newest) or one checkpoint in it.
+        prefer_ema: take moving averages from a model directory. In TF1 files they have names of
+            their own.
+
+    Raises:
+        UserError: there is nothing, or nothing readable, under that path.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path, prefer_ema)
+    prefix = _tf1_prefix(path)
+    if prefix:
+        return Weights(prefix, read_tf1_checkpoint(prefix))
+    if not path.is_file():
+        raise _missing(path)
+    if path.suffix == ".npz":
+        return Weights(str(path), read_npz_weights(path))
+    raise _unreadable(path)
+
+
+def _open_folder(path: Path, prefer_ema: bool) -> Weights:
+    if is_model_directory(path):
+        checkpoint = ModelDirectory.open(path).checkpoint("best")
+    elif (path / MANIFEST).is_file():
+        checkpoint = Checkpoint(path)
+    else:
+        prefix = _prefix_in_folder(path)
+        return Weights(prefix, read_tf1_checkpoint(prefix))
+    return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
+
+
+def _prefix_in_folder(path: Path) -> str:
+    """Follows the `checkpoint` file; without one, takes the only index that there is."""
+    state = path / _TF_STATE_FILE
+    if state.is_file():
+        named = re.search(r'^model_checkpoint_path:\s*"(.*)"', state.read_text(), re.MULTILINE)
+        if named:
+            # The file often holds the absolute path of another machine: only the name counts.
+            prefix = path / re.split(r"[/\\]", named[1])[-1]
+            if Path(f"{prefix}.index").is_file():
+                return str(prefix)
+    prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
+    if len(prefixes) == 1:
+        return prefixes[0]
+    if prefixes:
+        names = ", ".join(Path(prefix).name for prefix in prefixes)
+        raise UserError(
+            f"the folder holds {len(prefixes)} checkpoints: {names}",
+            where=str(path),
+            fix="say which, for example " + prefixes[-1],
+        )
+    raise UserError(
+        "the folder holds no weights", where=str(path), fix=f"it holds {list_folder(path)}"
+    )
+
+
+def _tf1_prefix(path: Path) -> str | None:
+    """Returns the prefix that a path is, or belongs to."""
+    prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
+    if Path(prefix + ".index").is_file():
+        return prefix
+    if prefix != str(path) and path.is_file():
+        raise UserError(
+            "the checkpoint's index is missing",
+            where=prefix + ".index",
+            fix=f"copy it to where {path.name} lies",
+        )
+    return None
+
+
+def _missing(path: Path) -> UserError:
+    if not path.parent.is_dir():
+        return UserError("there is no such folder", where=str(path.parent))
+    names = [
+        entry.name.removesuffix(".index")
+        for entry in path.parent.iterdir()
+        if entry.is_dir() or entry.suffix in (".npz", ".index")
+    ]
+    return UserError(
+        "there are no such weights",
+        where=str(path),
+        fix=f"{nearest(path.name, names)} (the folder holds {list_folder(path.parent)})",
+    )
+
+
+def _unreadable(path: Path) -> UserError:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        if is_table(file.read()):
+            return UserError(
+                "this is a checkpoint in TensorFlow's format V1 (one file), which is not supported",
+                where=str(path),
+                fix="save it once with TensorFlow 1.x: tf.train.Saver(write_version=2)",
+            )
+    return UserError(
+        f"weights of type {path.suffix or 'unknown'!r} cannot be read",
+        where=str(path),
+        fix=f"give {_READABLE}",
+    )

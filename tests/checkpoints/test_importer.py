@@ -1,0 +1,193 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.names import reference_names
+from stillbox.checkpoints.npz import write_npz
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from tests.checkpoints.detectors import build, random_arrays, read, ssd_mobilenet_shapes
+from tests.checkpoints.tf1_writer import write_checkpoint
+
+KERNEL = "backbone.conv_0.kernel"
+NAME = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
+
+
+def _model(classes=20):
+    return schema.Model(num_classes=classes)
+
+
+def _shapes(classes=20):
+    return ssd_mobilenet_shapes(classes=classes, multiplier=0.25)
+
+
+def _reference_arrays(shapes, scope="detection"):
+    """Random weights under the original's names."""
+    structs = {path: np.empty(shape) for path, shape in shapes.items()}
+    names = reference_names(_model(), structs, scope=scope)
+    return random_arrays({name: shapes[path] for path, name in names.items()})
+
+
+def _import(detector, path, *, classes=20, scope="detection", heads=False, least=0.5, **options):
+    return import_weights(
+        detector,
+        _model(classes),
+        path,
+        scope=scope,
+        load_heads=heads,
+        min_loaded=least,
+        **options,
+    )
+
+
+@pytest.fixture
+def detector():
+    return build(_shapes())
+
+
+def test_a_detectors_checkpoint_fills_all_of_a_detector(tmp_path, detector):
+    arrays = _reference_arrays(_shapes())
+    write_checkpoint(tmp_path / "model.ckpt", arrays)
+    report = _import(detector, tmp_path / "model.ckpt", heads=True, least=1.0)
+    assert len(report.loaded) == report.wanted == 199
+    assert not report.missing and not report.mismatched and not report.skipped
+    for path, name in report.loaded.items():
+        assert np.array_equal(read(detector, path), arrays[name]), path
+
+
+def test_without_heads_only_the_feature_extractor_is_taken(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
+    report = _import(detector, tmp_path / "model.ckpt")
+    # 199 less a kernel and a bias of two heads on six maps.
+    assert len(report.loaded) == 199 - 24
+    assert set(report.skipped.values()) == {"head not asked for"}
+    assert np.all(read(detector, "head.map_0.box.kernel") == 7)
+
+
+def test_a_classifier_gives_its_backbone_and_its_logits_are_named(tmp_path, detector):
+    arrays = _reference_arrays(_shapes(), scope="classification")
+    arrays["MobilenetV1/Logits/Conv2d_1c_1x1/biases"] = np.zeros(1001, np.float32)
+    bars = {name.replace("/", "|"): array for name, array in arrays.items()}
+    np.savez(tmp_path / "w.npz", **bars)
+    report = _import(detector, tmp_path / "w.npz", scope="classification", least=1.0)
+    assert len(report.loaded) == 135
+    assert report.skipped == {
+        "MobilenetV1/Logits/Conv2d_1c_1x1/biases": "classifier's logits",
+    }
+    assert np.all(read(detector, "neck.extra_2_1x1.kernel") == 7)
+
+
+def test_optimizer_slots_and_counters_are_skipped_with_their_reason(tmp_path, detector):
+    arrays = _reference_arrays(_shapes())
+    extra = {f"{NAME}/{slot}": arrays[NAME] for slot in ("Momentum", "RMSProp", "RMSProp_1")}
+    extra["global_step"] = np.array(7, np.int64)
+    extra[f"{NAME}/ExponentialMovingAverage"] = arrays[NAME] + 1
+    extra["Mystery/weights"] = np.zeros(3, np.float32)
+    write_checkpoint(tmp_path / "model.ckpt", arrays | extra)
+    report = _import(detector, tmp_path / "model.ckpt", heads=True)
+    reasons = {name: report.skipped[name] for name in extra}
+    assert reasons == {
+        f"{NAME}/Momentum": "optimizer slot",
+        f"{NAME}/RMSProp": "optimizer slot",
+        f"{NAME}/RMSProp_1": "optimizer slot",
+        f"{NAME}/ExponentialMovingAverage": "moving average",
+        "global_step": "training counter",
+        "Mystery/weights": "no such parameter in this model",
+    }
+    assert "3 optimizer slot" in report.render()
+    assert np.array_equal(read(detector, KERNEL), arrays[NAME])
+
+
+def test_moving_averages_are_taken_when_they_are_preferred(tmp_path, detector):
+    arrays = _reference_arrays(_shapes())
+    average = f"{NAME}/ExponentialMovingAverage"
+    write_checkpoint(tmp_path / "model.ckpt", arrays | {average: arrays[NAME] + 1})
+    report = _import(detector, tmp_path / "model.ckpt", prefer_ema=True)
+    assert report.loaded[KERNEL] == average
+    assert report.skipped[NAME] == "its moving average was taken"
+    assert np.array_equal(read(detector, KERNEL), arrays[NAME] + 1)
+
+
+def test_heads_for_other_classes_stay_fresh_and_the_report_says_so(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes(classes=90)))
+    report = _import(detector, tmp_path / "model.ckpt", heads=True)
+    # The class kernel and bias of six maps; the box heads fit.
+    assert len(report.mismatched) == 12
+    assert report.notes == (
+        "the class head in the file has 91 logits an anchor, this model's has 21: "
+        "heads of another shape keep their fresh weights",
+    )
+    assert "note: the class head" in report.render()
+    assert np.all(read(detector, "head.map_0.class_.kernel") == 7)
+    assert np.any(read(detector, "head.map_0.box.kernel") != 7)
+
+
+def test_half_precision_weights_become_float32(tmp_path, detector):
+    arrays = {
+        name: array.astype(jnp.bfloat16) for name, array in _reference_arrays(_shapes()).items()
+    }
+    write_checkpoint(tmp_path / "model.ckpt", arrays)
+    _import(detector, tmp_path / "model.ckpt")
+    assert read(detector, KERNEL).dtype == np.float32
+    assert np.array_equal(read(detector, KERNEL), arrays[NAME].astype(np.float32))
+
+
+def test_our_own_paths_are_understood(tmp_path, detector):
+    arrays = random_arrays(_shapes())
+    write_npz(tmp_path / "params.npz", arrays)
+    report = _import(detector, tmp_path / "params.npz", heads=True, least=1.0)
+    assert len(report.loaded) == 199
+    assert np.array_equal(read(detector, KERNEL), arrays[KERNEL])
+
+
+def test_a_file_without_any_match_is_refused_and_changes_nothing(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", {"resnet/conv1/weights": np.zeros(3, np.float32)})
+    with pytest.raises(UserError, match=r"only 0 of 175 wanted arrays \(0%\)") as caught:
+        _import(detector, tmp_path / "model.ckpt", least=0.0)
+    assert "resnet/conv1/weights" in str(caught.value)
+    assert np.all(read(detector, KERNEL) == 7)
+
+
+def test_too_small_a_share_is_refused_and_changes_nothing(tmp_path, detector):
+    arrays = _reference_arrays(_shapes())
+    some = {name: arrays[name] for name in sorted(arrays) if "Conv2d_1_" in name}
+    write_checkpoint(tmp_path / "model.ckpt", some)
+    # Depthwise and pointwise with five arrays each.
+    with pytest.raises(UserError, match=r"only 10 of 175 wanted arrays \(6%\)"):
+        _import(detector, tmp_path / "model.ckpt")
+    assert np.all(read(detector, "backbone.conv_1_pointwise.kernel") == 7)
+    assert len(_import(detector, tmp_path / "model.ckpt", least=0.05).loaded) == 10
+
+
+def test_the_wrong_scope_is_guessed(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes(), "classification"))
+    with pytest.raises(UserError, match=r"--set train\.fine_tune\.scope=classification"):
+        _import(detector, tmp_path / "model.ckpt")
+
+
+def test_another_width_is_named_with_a_shape(tmp_path, detector):
+    wide = ssd_mobilenet_shapes(classes=20, multiplier=0.5)
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(wide))
+    with pytest.raises(UserError, match=r"\[3, 3, 3, 16\] in the file, .* depth_multiplier"):
+        _import(build(ssd_mobilenet_shapes(classes=20)), tmp_path / "model.ckpt")
+
+
+def test_an_object_based_checkpoint_is_recognised(tmp_path, detector):
+    arrays = {
+        "_CHECKPOINTABLE_OBJECT_GRAPH": np.zeros(1, np.float32),
+        "model/_backbone/layer-0/kernel/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(3, np.float32),
+    }
+    write_checkpoint(tmp_path / "ckpt-0", arrays)
+    with pytest.raises(UserError, match="object-based TF2 checkpoint"):
+        _import(detector, tmp_path / "ckpt-0")
+
+
+def test_gamma_that_the_model_has_no_place_for_is_pointed_out(tmp_path):
+    shapes = {path: s for path, s in _shapes().items() if not path.endswith("norm.scale")}
+    detector = build(shapes)
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
+    report = _import(detector, tmp_path / "model.ckpt")
+    assert (
+        list(report.skipped.values()).count("gamma, but this model's batch norm has no scale") == 35
+    )

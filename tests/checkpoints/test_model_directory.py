@@ -1,0 +1,262 @@
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.npz import write_npz
+from stillbox.errors import UserError
+
+VERSIONS = {"stillbox": "0.1.0", "jax": "0.10.0"}
+
+
+def _create(path, **options):
+    return ModelDirectory.create(
+        path, experiment="name: cells\n", label_map="item {}\n", versions=VERSIONS, **options
+    )
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return _create(tmp_path / "run")
+
+
+def _state(seed=0):
+    """A training state with everything that one may hold."""
+    generator = np.random.default_rng(seed)
+    params = {
+        "backbone.conv_0.kernel": jnp.asarray(generator.standard_normal((3, 3, 3, 8)), jnp.float32),
+        "head.map_0.box.bias": jnp.asarray(generator.standard_normal(12), jnp.bfloat16),
+    }
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)).init(params)
+    return {
+        "step": jnp.asarray(seed, jnp.int32),
+        "params": params,
+        "stats": {"backbone.conv_0.norm.mean": jnp.asarray([np.nan, -0.0, 1e-40], jnp.float32)},
+        "optimizer": optimizer,
+        "ema": jax.tree.map(lambda array: array * 2, params),
+        "key": jnp.asarray([0xFFFFFFFF, seed], jnp.uint32),
+    }
+
+
+def _assert_same_bits(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
+def test_a_state_comes_back_bit_for_bit_in_its_own_structure(directory):
+    state = _state(5)
+    directory.save(5, state, {})
+    restored = directory.restore(5, _state(0))
+    _assert_same_bits(restored, state)
+    assert isinstance(restored["params"]["backbone.conv_0.kernel"], jax.Array)
+
+
+def test_shapes_are_enough_to_restore(directory):
+    state = _state(5)
+    directory.save(5, state, {})
+    shapes = jax.eval_shape(lambda: _state(0))
+    restored = directory.restore(5, shapes)
+    _assert_same_bits(restored, state)
+    assert isinstance(restored["params"]["backbone.conv_0.kernel"], np.ndarray)
+
+
+def test_sections_that_are_not_asked_for_are_not_read(directory):
+    directory.save(5, _state(5), {})
+    assert directory.restore(5, {"step": np.zeros((), np.int32)}) == {"step": 5}
+
+
+def test_saving_works_under_a_transfer_guard(directory):
+    state = _state(5)
+    with jax.transfer_guard("disallow"):
+        directory.save(5, state, {})
+    _assert_same_bits(directory.restore(5, _state(0)), state)
+
+
+def test_parameters_are_found_without_knowing_the_optimizer(directory):
+    state = _state(5)
+    directory.save(5, state, {})
+    arrays = directory.restore_parameters()
+    assert arrays.keys() == state["params"].keys() | state["stats"].keys()
+    averages = directory.restore_parameters("latest", prefer_ema=True)
+    name = "backbone.conv_0.kernel"
+    assert np.array_equal(arrays[name], state["params"][name])
+    assert np.array_equal(averages[name], state["ema"][name])
+    assert averages.keys() == arrays.keys()
+
+
+def test_where_no_average_is_kept_the_parameters_serve(directory):
+    directory.save(1, {"params": {"w": np.ones(2)}, "stats": {}, "ema": {}}, {})
+    assert list(directory.restore_parameters(prefer_ema=True)) == ["w"]
+
+
+def test_a_single_checkpoint_explains_itself(directory):
+    metadata = {"loader": {"next_step": 5, "seed": 3}, "best": None, "scores": {"AP": 0.25}}
+    directory.save(5, _state(5), metadata)
+    folder = directory.path / "checkpoints" / "5"
+    assert {entry.name for entry in folder.iterdir()} == {
+        "checkpoint.json",
+        "experiment.yaml",
+        "label_map.pbtxt",
+        "versions.json",
+        *(f"{section}.npz" for section in _state()),
+    }
+    assert directory.read_metadata(5) == metadata
+    checkpoint = directory.checkpoint(5)
+    assert checkpoint.experiment == "name: cells\n"
+    assert checkpoint.label_map == "item {}\n"
+    assert json.loads((folder / "versions.json").read_text()) == VERSIONS
+    assert (directory.experiment, directory.label_map) == ("name: cells\n", "item {}\n")
+    assert directory.versions == VERSIONS
+
+
+def test_metadata_may_grow_while_the_arrays_stay(directory):
+    directory.save(5, _state(5), {"seed": 1})
+    directory.update_metadata(5, {"scores": {"AP": 0.5}})
+    assert directory.read_metadata(5) == {"seed": 1, "scores": {"AP": 0.5}}
+    _assert_same_bits(directory.restore(5, _state(0)), _state(5))
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    directory = _create(tmp_path / "run", keep=2)
+    for step in range(1, 7):
+        directory.save(step, {"step": np.array(step)}, {})
+        if step == 2:
+            directory.mark_best(2, "AP", 0.4)
+    assert directory.steps() == (2, 5, 6)
+    assert directory.best() == (2, "AP", 0.4)
+    directory.mark_best(6, "AP", 0.5)
+    assert directory.steps() == (5, 6)
+    assert (directory.best_step(), directory.latest_step()) == (6, 6)
+    assert directory.checkpoint("best").step == 6
+
+
+def test_steps_are_ordered_as_numbers_and_0_keeps_all(tmp_path):
+    directory = _create(tmp_path / "run", keep=0)
+    for step in (9, 10, 100):
+        directory.save(step, {"step": np.array(step)}, {})
+    assert directory.steps() == (9, 10, 100)
+
+
+def test_the_best_is_the_newest_where_none_was_marked(directory):
+    directory.save(3, {"step": np.array(3)}, {})
+    assert directory.best() is None
+    assert directory.checkpoint("best").step == 3
+
+
+def test_a_finished_checkpoint_is_never_written_again(directory):
+    directory.save(3, {"step": np.array(3)}, {})
+    with pytest.raises(FileExistsError):
+        directory.save(3, {"step": np.array(4)}, {})
+    assert directory.checkpoint(3).read("step") == {"value": 3}
+
+
+def test_saving_can_go_on_in_the_background(directory):
+    for step in (1, 2, 3):
+        directory.save(step, _state(step), {}, wait=False)
+    directory.wait()
+    assert directory.steps() == (1, 2, 3)
+    _assert_same_bits(directory.restore(3, _state(0)), _state(3))
+    directory.close()
+    assert not [thread for thread in threading.enumerate() if "checkpoint" in thread.name]
+
+
+def test_what_goes_wrong_in_the_background_is_raised(directory):
+    directory.save(1, {"step": np.array(1)}, {"not for JSON": object()}, wait=False)
+    with pytest.raises(TypeError, match="JSON"):
+        directory.wait()
+    assert directory.steps() == ()
+
+
+def test_what_a_killed_run_left_is_ignored_and_removed(directory):
+    directory.save(1, _state(1), {})
+    for name in (".unfinished-2", ".deleted-0"):
+        (directory.path / "checkpoints" / name).mkdir()
+        (directory.path / "checkpoints" / name / "params.npz").write_bytes(b"half")
+    assert ModelDirectory.open(directory.path).steps() == (1,)
+    # Reading leaves it alone: it may be a training run that is writing right now.
+    assert (directory.path / "checkpoints" / ".unfinished-2").exists()
+    again = _create(directory.path)
+    assert [entry.name for entry in (again.path / "checkpoints").iterdir()] == ["1"]
+    again.save(2, _state(2), {})
+    assert again.latest_step() == 2
+
+
+def test_another_experiment_does_not_fit_and_the_message_names_arrays(directory):
+    directory.save(1, _state(1), {})
+    other = _state(1)
+    other["params"]["backbone.conv_0.kernel"] = jnp.zeros((3, 3, 3, 16))
+    other["params"]["neck.new"] = jnp.zeros(1)
+    with pytest.raises(UserError, match=r"'params' does not fit .* 2 arrays differ") as caught:
+        directory.restore(1, other)
+    assert "float32[3, 3, 3, 16] wanted, float32[3, 3, 3, 8] stored" in str(caught.value)
+    assert "neck.new: float32[1] wanted, nothing stored" in str(caught.value)
+
+
+def test_another_type_does_not_fit_either(directory):
+    directory.save(1, {"step": np.array(1, np.int32)}, {})
+    with pytest.raises(UserError, match=r"value: int64\[\] wanted, int32\[\] stored"):
+        directory.restore(1, {"step": np.array(1, np.int64)})
+
+
+def test_a_section_that_was_not_saved_is_named(directory):
+    directory.save(1, {"params": {}}, {})
+    with pytest.raises(UserError, match=r"no section 'parms'\n  fix: did you mean 'params'\?"):
+        directory.restore(1, {"parms": {}})
+
+
+def test_damaged_and_missing_arrays_are_refused(directory):
+    directory.save(1, _state(1), {})
+    path = directory.path / "checkpoints" / "1" / "params.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1  # among the first array's values
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"params\.npz: the file is damaged .*Bad CRC-32"):
+        directory.restore_parameters()
+    write_npz(path, {"backbone.conv_0.kernel": np.ones(3)})
+    with pytest.raises(UserError, match=r"params\.npz: 1 of 2 arrays are left"):
+        directory.restore_parameters()
+    path.unlink()
+    with pytest.raises(UserError, match=r"params\.npz"):
+        directory.restore_parameters()
+
+
+def test_a_format_of_the_future_is_refused(directory):
+    directory.save(1, {"params": {}}, {})
+    manifest = directory.path / "checkpoints" / "1" / "checkpoint.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(UserError, match="has format 2, this version reads format 1"):
+        directory.checkpoint(1)
+
+
+def test_opening_something_else_says_what_is_there(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "photo.jpg").touch()
+    with pytest.raises(UserError, match=r"not a model directory.*\n.*holds photo\.jpg"):
+        ModelDirectory.open(tmp_path / "other")
+    with pytest.raises(UserError, match=r"no such model directory\n  fix: did you mean 'other'\?"):
+        ModelDirectory.open(tmp_path / "othr")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        _create(tmp_path / "file")
+
+
+def test_asking_for_a_checkpoint_that_is_not_there_lists_those_that_are(directory):
+    assert directory.latest_step() is None
+    with pytest.raises(UserError, match="finished checkpoints: none"):
+        directory.checkpoint("latest")
+    directory.save(1, {"params": {}}, {})
+    with pytest.raises(UserError, match=r"no checkpoint 7\n  fix: finished checkpoints: 1"):
+        directory.checkpoint(7)
+
+
+def test_only_what_training_wrote_is_a_model_directory(directory, tmp_path):
+    assert is_model_directory(directory.path)
+    assert not is_model_directory(tmp_path)

@@ -1,0 +1,91 @@
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.npz import read_npz, read_npz_weights, write_npz
+from stillbox.errors import UserError
+
+
+def test_every_type_comes_back_bit_for_bit(tmp_path):
+    path = tmp_path / "arrays.npz"
+    bits = np.array([0, 1, 0x7FC00001, 0x80000000, 0xFFFFFFFF, 0x3F800000], np.uint32)
+    arrays = {
+        "float32, NaN payloads and -0": bits.view(np.float32),
+        "bfloat16": bits.view(jnp.bfloat16).reshape(3, 4),
+        "bfloat16 scalar": np.array(1.5, jnp.bfloat16),
+        "int32": bits.view(np.int32),
+        "uint32 key": bits,
+        "int64": np.array(2**40, np.int64),
+        "bool": np.array([True, False]),
+        "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "empty": np.zeros((0, 3), np.float32),
+        "file": np.ones(1, np.float32),
+    }
+    write_npz(path, arrays)
+    restored = read_npz(path)
+    assert list(restored) == list(arrays)
+    for name, array in arrays.items():
+        assert restored[name].dtype == array.dtype, name
+        assert restored[name].shape == array.shape, name
+        assert restored[name].tobytes() == array.tobytes(), name
+
+
+def test_the_same_arrays_give_the_same_bytes(tmp_path):
+    arrays = {"a": np.arange(5), "b": np.ones(3, jnp.bfloat16)}
+    write_npz(tmp_path / "1.npz", arrays)
+    write_npz(tmp_path / "2.npz", arrays)
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+
+
+def test_numpy_alone_reads_what_we_write(tmp_path):
+    write_npz(tmp_path / "a.npz", {"w": np.arange(5, dtype=np.float32)})
+    with np.load(tmp_path / "a.npz") as loaded:
+        assert np.array_equal(loaded["w"], np.arange(5, dtype=np.float32))
+
+
+@pytest.mark.parametrize("separator", ["|", "/"])
+def test_bars_stand_for_slashes(tmp_path, separator):
+    name = separator.join(["MobilenetV1", "Conv2d_0", "weights"])
+    np.savez(tmp_path / "w.npz", **{name: np.ones(2), f"{name}_1:0": np.zeros(2)})
+    assert list(read_npz_weights(tmp_path / "w.npz")) == [
+        "MobilenetV1/Conv2d_0/weights",
+        "MobilenetV1/Conv2d_0/weights_1",
+    ]
+
+
+def test_no_flipped_bit_changes_a_value_unnoticed(tmp_path):
+    path = tmp_path / "arrays.npz"
+    arrays = {name: np.arange(60, dtype=np.float32) for name in ("first", "second")}
+    write_npz(path, arrays)
+    good = path.read_bytes()
+    generator = random.Random(0)
+    refused = 0
+    for position in range(len(good)):
+        damaged = bytearray(good)
+        damaged[position] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            restored = read_npz(path)
+        except UserError:
+            refused += 1
+            continue
+        # The archive's list may lose entries: that is why a checkpoint counts its arrays.
+        assert restored.keys() <= arrays.keys(), position
+        assert all(np.array_equal(restored[name], arrays[name]) for name in restored), position
+    assert refused > 480  # every byte of the 2 x 240 bytes of values, and most of the headers
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "arrays.npz"
+    write_npz(path, {"w": np.ones(100)})
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"arrays\.npz: the file is damaged"):
+        read_npz(path)
+
+
+def test_pickled_objects_are_refused_unopened(tmp_path):
+    np.savez(tmp_path / "w.npz", w=np.array([{"a": 1}], object))
+    with pytest.raises(UserError, match=r"no \.npz of plain arrays"):
+        read_npz(tmp_path / "w.npz")

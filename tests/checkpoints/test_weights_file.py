@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.weights_file import open_weights
+from stillbox.errors import UserError
+from tests.checkpoints import tf1_writer
+
+ARRAYS = {"w": np.arange(3, dtype=np.float32)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tf1_writer.write_checkpoint(tmp_path / "model.ckpt-100", ARRAYS)
+    (tmp_path / "model.ckpt-100.meta").write_bytes(b"a graph")
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", ["", ".index", ".meta", ".data-00000-of-00001"])
+def test_any_file_of_a_tf1_checkpoint_stands_for_it(folder, ending):
+    weights = open_weights(folder / f"model.ckpt-100{ending}")
+    assert weights.path == str(folder / "model.ckpt-100")
+    assert np.array_equal(weights.arrays["w"], ARRAYS["w"])
+
+
+def test_a_folder_with_one_checkpoint_stands_for_it(folder):
+    assert open_weights(folder).path == str(folder / "model.ckpt-100")
+
+
+def test_of_several_the_checkpoint_file_says_which(folder):
+    tf1_writer.write_checkpoint(folder / "model.ckpt-200", ARRAYS)
+    with pytest.raises(UserError, match=r"2 checkpoints: model\.ckpt-100, model\.ckpt-200"):
+        open_weights(folder)
+    # Written on another machine: only the name at the end can be right.
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "/mnt/elsewhere/model.ckpt-100"\n'
+        'all_model_checkpoint_paths: "/mnt/elsewhere/model.ckpt-200"\n'
+    )
+    assert open_weights(folder).path == str(folder / "model.ckpt-100")
+
+
+def test_data_without_an_index_is_said_to_lack_it(folder):
+    (folder / "model.ckpt-100.index").unlink()
+    with pytest.raises(UserError, match="index is missing"):
+        open_weights(folder / "model.ckpt-100.data-00000-of-00001")
+
+
+def test_npz_files_are_opened_by_their_name(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"scope|w": ARRAYS["w"]})
+    assert list(open_weights(str(tmp_path / "a.npz")).arrays) == ["scope/w"]
+
+
+def _train(path, *, best=None):
+    directory = ModelDirectory.create(path, experiment="", label_map="", versions={})
+    for step in (1, 2):
+        directory.save(
+            step, {"params": {"w": np.full(2, step)}, "ema": {"w": np.full(2, -step)}}, {}
+        )
+    if best:
+        directory.mark_best(best, "AP", 0.5)
+
+
+@pytest.mark.parametrize(("best", "value"), [(None, 2), (1, 1)])
+def test_a_model_directory_gives_its_best_or_newest(tmp_path, best, value):
+    _train(tmp_path / "run", best=best)
+    assert open_weights(tmp_path / "run").arrays["w"][0] == value
+    assert open_weights(tmp_path / "run", prefer_ema=True).arrays["w"][0] == -value
+
+
+def test_a_single_checkpoint_of_a_model_directory_is_enough(tmp_path):
+    _train(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "1").rename(tmp_path / "mailed")
+    assert open_weights(tmp_path / "mailed").arrays["w"][0] == 1
+
+
+def test_a_misspelt_name_leads_to_what_is_there(folder):
+    with pytest.raises(UserError, match=r"did you mean 'model\.ckpt-100'\?"):
+        open_weights(folder / "modell.ckpt-100")
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UserError, match="there is no such folder"):
+        open_weights(tmp_path / "nowhere" / "model.ckpt")
+
+
+def test_a_folder_without_weights_says_what_it_holds(tmp_path):
+    (tmp_path / "frozen_inference_graph.pb").touch()
+    with pytest.raises(UserError, match=r"it holds frozen_inference_graph\.pb"):
+        open_weights(tmp_path)
+
+
+def test_an_empty_folder_says_that_it_is(tmp_path):
+    with pytest.raises(UserError, match="it holds nothing"):
+        open_weights(tmp_path)
+
+
+def test_version_1_checkpoints_are_refused_by_name(tmp_path):
+    path = tmp_path / "model.ckpt-5"
+    path.write_bytes(tf1_writer.table([(b"", b"slices")]))
+    with pytest.raises(UserError, match="format V1"):
+        open_weights(path)
+
+
+@pytest.mark.parametrize("name", ["model.h5", "graph.pb", "model.pth", "noending"])
+def test_other_kinds_are_refused_with_those_that_can_be_read(tmp_path, name):
+    (tmp_path / name).write_bytes(b"something")
+    with pytest.raises(
+        UserError, match=r"TF1 checkpoint's prefix, an \.npz file or a stillbox model"
+    ):
+        open_weights(Path(tmp_path / name))
