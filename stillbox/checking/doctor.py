@@ -1,0 +1,109 @@
+"""What this machine offers, and which versions on it do not go together."""
+
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+
+import jax
+
+from stillbox import __version__
+from stillbox.devices.setup import compilation_cache_folder
+
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "opencv-python-headless",
+    "faster-coco-eval",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax2onnx",
+    "onnxruntime",
+    "libtpu",
+)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Findings, in the order in which they are printed."""
+
+    lines: list[str] = field(default_factory=list)
+    """What there is."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong, each with its remedy."""
+
+    def text(self) -> str:
+        """Returns the whole report."""
+        verdict = self.problems or ["nothing wrong was found"]
+        return "\n".join([*self.lines, "", *(f"=> {line}" for line in verdict)])
+
+
+def examine() -> Examination:
+    """Looks at this machine. Starts the accelerator, changes nothing."""
+    versions = {name: version for name in _PACKAGES if (version := _version(name))}
+    lines = [
+        f"stillbox {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        *(f"  {name} {version}" for name, version in versions.items()),
+        f"devices: {_devices()}",
+        f"processors: {os.cpu_count()}",
+        f"memory: {_memory()}",
+        f"compiled programs are kept in {compilation_cache_folder()}",
+    ]
+    return Examination(lines, bad_pairs(versions) + _python_problem())
+
+
+def bad_pairs(versions: dict[str, str]) -> list[str]:
+    """Returns what is known about versions that do not work together (field fact sheet 4.2)."""
+    problems = []
+    jax_version = _numbers(versions.get("jax", "0"))
+    tensorflow = versions.get("tensorflow") or versions.get("tensorflow-cpu")
+    if tensorflow and _numbers(tensorflow) < (2, 22) and jax_version > (0, 10, 0):
+        problems.append(
+            f"jax {versions['jax']} writes SavedModels that TensorFlow {tensorflow} cannot load "
+            "(top_k becomes vhlo.composite_v2): use jax 0.10.0, or TensorFlow 2.22 or newer"
+        )
+    if "jax2onnx" in versions and _numbers(versions.get("orbax-checkpoint", "0")) >= (0, 11, 37):
+        problems.append(
+            "jax2onnx wants orbax-checkpoint below 0.11.37: keep it in an environment of its own"
+        )
+    if "jax2onnx" in versions and jax_version < (0, 8):
+        problems.append("jax2onnx cannot convert top_k, sort and loops of jax below 0.8")
+    if versions.get("jax") != versions.get("jaxlib"):
+        problems.append(
+            f"jax {versions.get('jax')} and jaxlib {versions.get('jaxlib')} are not of one release"
+        )
+    return problems
+
+
+def _python_problem() -> list[str]:
+    if (3, 11) <= sys.version_info < (3, 14):
+        return []
+    return [f"Python {platform.python_version()} is not supported: use 3.11, 3.12 or 3.13"]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _devices() -> str:
+    devices = jax.devices()
+    kinds = sorted({f"{device.platform} ({device.device_kind})" for device in devices})
+    return f"{len(devices)} x {', '.join(kinds)}"
+
+
+def _memory() -> str:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return f"{pages * size / 2**30:.1f} GiB on the host"

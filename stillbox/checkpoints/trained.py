@@ -1,0 +1,112 @@
+"""A trained model, from nothing but its model directory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from stillbox.boxes.detections import Detections
+from stillbox.checkpoints.importer import ImportReport, import_weights
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.experiment import schema
+from stillbox.experiment.yaml_config import from_yaml
+from stillbox.models.build import build_detector
+from stillbox.models.detect import make_detect
+from stillbox.models.variables import Arrays, split_detector
+from stillbox.records.label_map import LabelMap
+
+BoundDetect = Callable[[np.ndarray, np.ndarray], Detections]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What evaluation, prediction, export and serving need."""
+
+    experiment: schema.Experiment
+    """The experiment that the weights belong to."""
+    label_map: LabelMap | None
+    """Names of the classes; None where only weights were given."""
+    graph: Any
+    """Static part of the detector."""
+    params: Arrays
+    """Parameters by path."""
+    stats: Arrays
+    """Moving statistics by path."""
+    anchors: np.ndarray
+    """`[A, 4]`, normalised to the network input."""
+    source: str
+    """Where the weights come from, for reports."""
+    step: int | None = None
+    """Training step of the weights, where it is known."""
+    report: ImportReport | None = None
+    """What was taken from a weights file."""
+
+    def compile(self) -> BoundDetect:
+        """Returns `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`, compiled for each B."""
+        detect = jax.jit(make_detect(self.graph, self.anchors, self.experiment.model))
+        return partial(detect, self.params, self.stats)
+
+
+def load_trained(
+    directory: Path,
+    *,
+    step: int | Literal["best", "latest"] = "best",
+    prefer_ema: bool | None = None,
+) -> TrainedModel:
+    """Loads a model directory.
+
+    Args:
+        directory: what `stillbox train` wrote.
+        step: which checkpoint; `best` is the newest where none was marked.
+        prefer_ema: take the moving average; None asks the experiment.
+
+    Raises:
+        UserError: this is no model directory, or it has no such checkpoint.
+    """
+    store = ModelDirectory.open(directory)
+    if step == "best" and store.best_step() is None:
+        step = "latest"
+    checkpoint = store.checkpoint(step)
+    experiment = from_yaml(checkpoint.experiment, str(checkpoint.folder))
+    if prefer_ema is None:
+        prefer_ema = experiment.evaluation.use_ema
+    arrays = checkpoint.parameters(prefer_ema=prefer_ema)
+    detector = build_detector(experiment.model)
+    graph, params, stats = split_detector(detector)
+    return TrainedModel(
+        experiment=experiment,
+        label_map=LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder)),
+        graph=graph,
+        params={path: jax.numpy.asarray(arrays[path]) for path in params},
+        stats={path: jax.numpy.asarray(arrays[path]) for path in stats},
+        anchors=detector.anchors,
+        source=f"{directory}, step {checkpoint.step}",
+        step=checkpoint.step,
+    )
+
+
+def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
+    """Builds the experiment's detector with all its weights from a file.
+
+    Raises:
+        UserError: the file cannot be read, or a parameter is missing or has another shape.
+    """
+    detector = build_detector(experiment.model)
+    report = import_weights(
+        detector, experiment.model, weights, scope="detection", load_heads=True, min_loaded=1.0
+    )
+    graph, params, stats = split_detector(detector)
+    return TrainedModel(
+        experiment=experiment,
+        label_map=None,
+        graph=graph,
+        params=params,
+        stats=stats,
+        anchors=detector.anchors,
+        source=weights,
+        report=report,
+    )

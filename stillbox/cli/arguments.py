@@ -1,0 +1,53 @@
+"""Arguments that several verbs share."""
+
+import argparse
+import sys
+from typing import Literal
+
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import Resolved, resolve
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Adds CONFIG and --set."""
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        help="a recipe's name, a pipeline.config, or a stillbox YAML file",
+    )
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Adds --set."""
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="change one field, for example --set train.batch_size=8; may be repeated",
+    )
+
+
+def resolve_config(arguments: argparse.Namespace) -> Resolved:
+    """Resolves CONFIG with its overrides; warnings go to standard error."""
+    resolved = resolve(arguments.config, arguments.overrides)
+    for warning in resolved.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return resolved
+
+
+def checkpoint_choice(text: str) -> int | Literal["best", "latest"]:
+    """Reads --step.
+
+    Raises:
+        UserError: it is neither a number nor one of the two words.
+    """
+    if text == "best" or text == "latest":
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise UserError(
+        f"{text!r} names no checkpoint", where="--step", fix="give best, latest or a step's number"
+    )

@@ -1,0 +1,73 @@
+"""`stillbox predict`: detections in photographs, as JSON and as annotated pictures."""
+
+import argparse
+import json
+from pathlib import Path
+
+
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the verb."""
+    parser = verbs.add_parser(
+        "predict", help="detect objects in image files", description=__doc__
+    )
+    parser.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image files")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("predictions"),
+        help="folder for predictions.json and the pictures (default: predictions)",
+    )
+    parser.add_argument(
+        "--min-score", type=float, default=0.3, help="least score that is shown (default: 0.3)"
+    )
+    parser.add_argument(
+        "--step", default="best", help="checkpoint: best, latest or a number (default: best)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the predictions and prints a line for each image."""
+    from stillbox.checkpoints.trained import load_trained
+    from stillbox.cli.arguments import checkpoint_choice
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.pictures import draw_detections, write_picture
+    from stillbox.evaluation.predictor import predict_images
+
+    use_compilation_cache()
+    model = load_trained(arguments.model_dir, step=checkpoint_choice(arguments.step))
+    names = model.class_names()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    records = []
+    for path, image, found in predict_images(
+        model.compile(), arguments.images, model.experiment.model.resizer
+    ):
+        shown = found.at_least(arguments.min_score)
+        picture = arguments.output / f"{path.stem}.png"
+        write_picture(picture, draw_detections(image, shown, names))
+        records.append(
+            {
+                "image": str(path),
+                "height": image.shape[0],
+                "width": image.shape[1],
+                "detections": [
+                    {
+                        "class_id": int(class_id),
+                        "class": names.get(int(class_id), str(int(class_id))),
+                        "score": round(float(score), 6),
+                        "box": dict(
+                            zip(("ymin", "xmin", "ymax", "xmax"), box.round(2).tolist(), strict=True)
+                        ),
+                    }
+                    for class_id, score, box in zip(
+                        shown.class_ids, shown.scores, shown.boxes, strict=True
+                    )
+                ],
+            }
+        )
+        print(f"{path}: {len(shown.scores)} objects -> {picture}")
+    output = arguments.output / "predictions.json"
+    output.write_text(json.dumps(records, indent=1))
+    print(f"{output}: boxes are in pixels of the image as it is shown")
+    return 0

@@ -1,0 +1,80 @@
+"""From photographs to detections that a person can read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from stillbox.boxes.detections import Detections
+from stillbox.errors import UserError
+from stillbox.evaluation.results import ImageResult
+from stillbox.experiment import schema
+from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.inputs.resize import resize_image
+
+BoundDetect = Callable[[np.ndarray, np.ndarray], Detections]
+
+
+class PredictedImage(NamedTuple):
+    """One photograph and what was found in it."""
+
+    path: Path
+    image: np.ndarray
+    """`[H, W, 3]` uint8 RGB, upright."""
+    result: ImageResult
+    """Boxes in pixels of `image`; class ids are the label map's."""
+
+
+def predict_images(
+    detect: BoundDetect, paths: Sequence[Path], resizer: schema.Resizer, *, batch_size: int = 1
+) -> Iterator[PredictedImage]:
+    """Detects in image files, a batch at a time; the last batch is padded with its last image.
+
+    A photograph is turned upright as its EXIF tag says: unlike a record it has no boxes that would
+    have to turn with it.
+
+    Args:
+        detect: `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`.
+        paths: image files.
+        resizer: of the model.
+        batch_size: images a call of `detect`.
+
+    Raises:
+        UserError: a file is missing or holds no image; before anything is computed.
+    """
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        raise UserError("there is no such image file", where=", ".join(missing[:5]))
+    for start in range(0, len(paths), batch_size):
+        chunk = paths[start : start + batch_size]
+        images = [_decode(path) for path in chunk]
+        resized = [resize_image(image, resizer) for image in images]
+        rows = [min(row, len(chunk) - 1) for row in range(batch_size)]
+        found = jax.device_get(
+            detect(
+                np.stack([resized[row][0] for row in rows]),
+                np.array([resized[row][1] for row in rows], np.int32),
+            )
+        )
+        for row, (path, image) in enumerate(zip(chunk, images, strict=True)):
+            yield PredictedImage(path, image, _in_pixels(found, row, str(path), image))
+
+
+def _decode(path: Path) -> np.ndarray:
+    try:
+        return decode_image(path.read_bytes(), apply_exif=True)
+    except ImageError as error:
+        raise UserError(f"cannot be decoded: {error}", where=str(path)) from error
+
+
+def _in_pixels(found: Detections, row: int, name: str, image: np.ndarray) -> ImageResult:
+    count = int(found.count[row])
+    height, width = image.shape[:2]
+    return ImageResult(
+        image_id=name,
+        boxes=np.float64(found.boxes[row, :count]) * [height, width, height, width],
+        scores=np.float64(found.scores[row, :count]),
+        class_ids=np.int64(found.classes[row, :count]) + 1,
+    )

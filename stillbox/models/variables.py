@@ -1,0 +1,50 @@
+"""A detector as plain data: flat dictionaries of arrays, keyed by dotted parameter paths.
+
+The module object stays outside compiled functions; inside, `bind` puts the arrays back. A flat
+dictionary is what freezing, averaging, checkpoints and weight import all want to look at.
+"""
+
+from typing import Any
+
+import jax
+from flax import nnx
+
+Arrays = dict[str, jax.Array]
+
+
+def split_detector(detector: nnx.Module) -> tuple[Any, Arrays, Arrays]:
+    """Takes a detector apart.
+
+    Returns:
+        Its static graph (hashable), its trainable parameters and its moving statistics, the
+        latter two keyed like `backbone.conv_0.kernel`.
+    """
+    graph, params, stats = nnx.split(detector, nnx.Param, nnx.BatchStat)
+    return graph, _flatten(params), _flatten(stats)
+
+
+def bind_detector(graph: Any, params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+    """Puts a detector together again from what `split_detector` returned."""
+    return nnx.merge(graph, _unflatten(params), _unflatten(stats))
+
+
+def read_statistics(detector: nnx.Module) -> Arrays:
+    """Returns the moving statistics of a detector, which a training call has updated."""
+    return _flatten(nnx.state(detector, nnx.BatchStat))
+
+
+def _flatten(state: Any) -> Arrays:  # noqa: ANN401
+    flat = nnx.to_pure_dict(state)
+    leaves = jax.tree_util.tree_leaves_with_path(flat)
+    return {".".join(str(key.key) for key in path): leaf for path, leaf in leaves}
+
+
+def _unflatten(arrays: Arrays) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *parents, name = path.split(".")
+        node = nested
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = array
+    return nested

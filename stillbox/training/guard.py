@@ -1,0 +1,58 @@
+"""Looks at every step's metrics without ever waiting for the newest one."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from stillbox.training.step import Metrics
+
+
+class NonFiniteLossError(FloatingPointError):
+    """Training met a loss or a gradient that is not a number; the message says where."""
+
+
+class MetricsGuard:
+    """Fetches metrics one step late and stops on the first that is not finite.
+
+    Waiting for the newest step would leave the device idle while the host prepares the next one;
+    one step later its metrics have long been there.
+
+    Args:
+        name_records: from record indices to what a person can find them by.
+    """
+
+    def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
+        self._name_records = name_records
+        self._pending: deque[tuple[int, Metrics, jax.Array]] = deque()
+
+    def push(self, step: int, metrics: Metrics, records: jax.Array) -> None:
+        """Takes the metrics of the step just dispatched."""
+        self._pending.append((step, metrics, records))
+
+    def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
+        """Returns step and metrics of all but the `leave` newest steps.
+
+        Raises:
+            NonFiniteLossError: naming step, loss parts and images.
+        """
+        seen = []
+        while len(self._pending) > leave:
+            step, metrics, records = self._pending.popleft()
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if not values.pop("finite"):
+                raise NonFiniteLossError(self._complaint(step, values, np.asarray(records)))
+            seen.append((step, values))
+        return seen
+
+    def _complaint(self, step: int, values: Mapping[str, float], records: np.ndarray) -> str:
+        parts = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+        images = "\n    ".join(self._name_records(records))
+        return (
+            f"step {step}: the loss or its gradient is not finite\n  {parts}\n"
+            f"  images of the batch:\n    {images}\n"
+            "  fix: look at these images' boxes with `stillbox data check`; if they are sound, "
+            "lower the learning rate, lengthen its warm-up, or set train.gradient_clip_norm.\n"
+            "  The parameters were left as they were before this step; the last checkpoint is good."
+        )

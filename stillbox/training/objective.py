@@ -1,0 +1,136 @@
+"""From raw predictions to the loss: targets, the two losses, mining, normalisation.
+
+The arithmetic is that of the fact sheet 3.5 and 3.6; the parts live in `boxes`, and what stands
+here only hands them the experiment's values.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stillbox.boxes.coders import decode_faster_rcnn, encode_faster_rcnn
+from stillbox.boxes.hard_examples import mine_hard_examples
+from stillbox.boxes.losses import sigmoid_focal_loss, sigmoid_loss, smooth_l1_loss, softmax_loss
+from stillbox.boxes.matchers import argmax_match
+from stillbox.boxes.targets import Targets, assign_targets
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.models.predictions import Predictions
+
+
+class LossParts(NamedTuple):
+    """The terms of the loss, float32 scalars, weighted and normalised."""
+
+    classification: jax.Array
+    localization: jax.Array
+    matched_anchors: jax.Array
+    """Anchors of the batch that answer for a box; no loss, but the first thing to look at."""
+
+
+def detection_loss(
+    predictions: Predictions, batch: Batch, anchors: np.ndarray, model: schema.Model
+) -> LossParts:
+    """Returns the loss of a batch.
+
+    Args:
+        predictions: for B images and A anchors.
+        batch: ground truth of the same images.
+        anchors: `[A, 4]`, normalised to the network input.
+        model: the detector's description.
+    """
+    targets = batch_targets(batch, anchors, model)
+    classification = _classification(predictions.class_logits, targets, model.loss)
+    localization = smooth_l1_loss(
+        predictions.box_encodings,
+        targets.box_targets,
+        targets.box_weights,
+        delta=model.loss.localization.delta,
+    )
+    if model.loss.hard_example_miner is not None:
+        chosen = _mine(predictions, targets, classification, localization, anchors, model)
+        classification, localization = classification * chosen, localization * chosen
+
+    loss, matches = model.loss, jnp.sum(targets.box_weights)
+    # The floor of 1 lets a batch without any object still teach what the background is.
+    normalizer = jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones(())
+    code_size = 4.0 if loss.normalize_localization_by_code_size else 1.0
+    return LossParts(
+        classification=loss.classification_weight * jnp.sum(classification) / normalizer,
+        localization=loss.localization_weight * jnp.sum(localization) / (normalizer * code_size),
+        matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
+    )
+
+
+def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Targets:
+    """Returns the targets of a batch; rows that only fill it up weigh nothing."""
+    matcher, coder = model.matcher, model.box_coder
+    match = partial(
+        argmax_match,
+        matched_threshold=matcher.matched_threshold,
+        unmatched_threshold=matcher.unmatched_threshold,
+        ignore_thresholds=matcher.ignore_thresholds,
+        negatives_lower_than_unmatched=matcher.negatives_lower_than_unmatched,
+        force_match_for_each_row=matcher.force_match_for_each_row,
+    )
+    assign = partial(
+        assign_targets,
+        jnp.asarray(anchors),
+        num_classes=model.num_classes,
+        background_class=model.background_class,
+        encode_background_as_zeros=model.loss.encode_background_as_zeros,
+        negative_class_weight=model.loss.negative_class_weight,
+        match=match,
+        encode=partial(encode_faster_rcnn, scales=_scales(coder)),
+    )
+    targets = jax.vmap(assign)(batch.boxes, batch.classes, batch.weights)
+    counted = jnp.asarray(batch.image_weights)[:, None]
+    return targets._replace(
+        class_weights=targets.class_weights * counted, box_weights=targets.box_weights * counted
+    )
+
+
+def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:
+    """Returns `[B, A]`, weighted."""
+    arguments = logits, targets.class_targets, targets.class_weights
+    kind = loss.classification
+    if isinstance(kind, schema.SigmoidFocalLoss):
+        return sigmoid_focal_loss(*arguments, gamma=kind.gamma, alpha=kind.alpha)
+    if isinstance(kind, schema.SoftmaxLoss):
+        return softmax_loss(*arguments, logit_scale=kind.logit_scale)
+    return sigmoid_loss(*arguments)
+
+
+def _mine(
+    predictions: Predictions,
+    targets: Targets,
+    classification: jax.Array,
+    localization: jax.Array,
+    anchors: np.ndarray,
+    model: schema.Model,
+) -> jax.Array:
+    """Returns `[B, A]`, 1 for the anchors that may count."""
+    miner = model.loss.hard_example_miner
+    assert miner is not None
+    boxes = decode_faster_rcnn(
+        predictions.box_encodings, jnp.asarray(anchors), scales=_scales(model.box_coder)
+    )
+    return mine_hard_examples(
+        localization,
+        classification,
+        boxes,
+        targets.matches,
+        loss_type=miner.loss_type,
+        classification_weight=model.loss.classification_weight,
+        localization_weight=model.loss.localization_weight,
+        num_hard_examples=miner.num_hard_examples,
+        iou_threshold=miner.iou_threshold,
+        max_negatives_per_positive=miner.max_negatives_per_positive,
+        min_negatives_per_image=miner.min_negatives_per_image,
+    )
+
+
+def _scales(coder: schema.FasterRcnnBoxCoder) -> tuple[float, float, float, float]:
+    return coder.y_scale, coder.x_scale, coder.height_scale, coder.width_scale

@@ -1,0 +1,168 @@
+"""Evaluation while training goes on: scores, the best checkpoint, early stopping."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.mesh import data_mesh, put_batch
+from stillbox.evaluation.evaluator import evaluate
+from stillbox.evaluation.pictures import Mark, class_color, draw_marks, contact_sheet, side_by_side
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.loader import EvalLoader
+from stillbox.models.detect import make_detect
+from stillbox.training.progress import RunProgress
+from stillbox.training.state import TrainState
+from stillbox.training.summaries import Summaries
+
+Scores = dict[str, float | None]
+
+
+class PeriodicEvaluation:
+    """Scores the model at the steps that the experiment asks for.
+
+    Without evaluation records there is nothing to score, and training goes on without.
+
+    Args:
+        experiment: all of it.
+        graph: static part of the detector.
+        anchors: `[A, 4]`.
+    """
+
+    def __init__(
+        self,
+        experiment: schema.Experiment,
+        graph: Any,  # noqa: ANN401
+        anchors: np.ndarray,
+    ) -> None:
+        self._experiment = experiment
+        self._settings = experiment.evaluation
+        self._dataset = (
+            open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
+            if experiment.data.evaluation.paths
+            else None
+        )
+        self._mesh = data_mesh(self._settings.batch_size)
+        self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
+
+    def due(self, step: int) -> bool:
+        """Whether the model is to be scored after `step` updates."""
+        train = self._experiment.train
+        if self._dataset is None or step == 0:
+            return False
+        return step == train.steps or bool(train.evaluate_every and step % train.evaluate_every == 0)
+
+    def catch_up(
+        self,
+        step: int,
+        state: TrainState,
+        directory: ModelDirectory,
+        summaries: Summaries,
+        progress: RunProgress,
+    ) -> Scores | None:
+        """Scores the checkpoint resumed from, if the run was killed before it came to that."""
+        done = dict(summaries.evaluations())
+        if step in done:
+            return done[step]
+        return self.run(step, state, directory, summaries, progress) if self.due(step) else None
+
+    def run(
+        self,
+        step: int,
+        state: TrainState,
+        directory: ModelDirectory,
+        summaries: Summaries,
+        progress: RunProgress,
+    ) -> Scores:
+        """Scores `state`, records the scores and marks the checkpoint if it is the best."""
+        assert self._dataset is not None
+        progress.doing("evaluating")
+        params = state.ema if state.ema and self._settings.use_ema else state.params
+        loader = EvalLoader(
+            self._dataset,
+            batch_size=self._settings.batch_size,
+            workers=self._experiment.data.workers,
+            prefetch=self._experiment.data.prefetch,
+            max_examples=self._settings.max_examples,
+        )
+        result = evaluate(
+            lambda batch: self._detect(params, state.stats, batch.images, batch.true_sizes),
+            (put_batch(batch, self._mesh) for batch in loader),
+            self._dataset.source,
+            self._dataset.class_names,
+            num_classes=self._experiment.model.num_classes,
+            records=loader.records,
+        )
+        scores = result.scores.summary
+        summaries.evaluation(step, scores)
+        for number in range(min(3, len(result.truths))):
+            summaries.image(step, f"eval_side_by_side_{number}", self._picture(result, number))
+        self._mark_best(step, scores, directory)
+        numbers = ", ".join(f"{name} {result.scores.text(name)}" for name in ("AP", "AP50", "AP75"))
+        progress.say(f"step {step}: {numbers} on {len(result.truths)} images")
+        return scores
+
+    def exhausted(self, summaries: Summaries) -> str:
+        """Returns why early stopping ends the run now, or nothing."""
+        stopping = self._experiment.train.early_stopping
+        if stopping is None:
+            return ""
+        metric, best, since = self._settings.best_metric, float("-inf"), 0
+        for _, scores in summaries.evaluations():
+            value = _value(scores, metric)
+            if value > best + stopping.min_delta:
+                best, since = value, 0
+            else:
+                since += 1
+        if since < stopping.patience:
+            return ""
+        return f"{metric} has not risen above {best:.4f} in {since} evaluations"
+
+    def _mark_best(self, step: int, scores: Scores, directory: ModelDirectory) -> None:
+        metric, best = self._settings.best_metric, directory.best()
+        value = _value(scores, metric)
+        if best is None or best.metric != metric or value > best.value:
+            directory.mark_best(step, metric, value)
+
+    def _picture(self, result: Any, number: int) -> np.ndarray:  # noqa: ANN401
+        assert self._dataset is not None
+        return side_by_side(
+            self._dataset.image(result.records[number]),
+            result.truths[number],
+            result.results[number],
+            self._dataset.class_names,
+            min_score=self._settings.min_score,
+            max_boxes=self._settings.max_boxes_drawn,
+        )
+
+
+def draw_inputs(batch: Batch, class_names: Mapping[int, str], *, limit: int = 8) -> np.ndarray:
+    """Returns a contact sheet of the images that the model trains on, with their boxes."""
+    host = jax.device_get(batch)
+    height, width = host.images.shape[1:3]
+    scale = np.array([height, width, height, width], np.float64)
+    pictures = []
+    for row in range(min(limit, len(host.images))):
+        marks = [
+            Mark(
+                box=tuple(box * scale),
+                text=class_names.get(int(index) + 1, f"class {index + 1}"),
+                color=class_color(int(index) + 1),
+                dashed=False,
+            )
+            for box, index, weight in zip(
+                host.boxes[row], host.classes[row], host.weights[row], strict=True
+            )
+            if weight > 0
+        ]
+        pictures.append(draw_marks(host.images[row].astype(np.uint8), marks))
+    return contact_sheet(pictures)
+
+
+def _value(scores: Scores, metric: str) -> float:
+    value = scores.get(metric)
+    return float("-inf") if value is None else value

@@ -1,0 +1,78 @@
+"""What a person sees while a run goes on."""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class RunProgress:
+    """A progress bar on a terminal, plain lines elsewhere.
+
+    Args:
+        start: first step of this run.
+        stop: step at which it ends.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._stop, self._started_at, self._start = stop, time.monotonic(), start
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("training", total=stop, completed=start, numbers="")
+
+    def __enter__(self) -> "RunProgress":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        (self._bar.console if self._bar else self._console).print(text, soft_wrap=True, markup=False)
+
+    def doing(self, what: str) -> None:
+        """Names what the run is busy with."""
+        if self._bar:
+            self._bar.update(self._task, description=what)
+        else:
+            self.say(f"... {what}")
+
+    def at(self, step: int) -> None:
+        """Moves the bar."""
+        if self._bar:
+            self._bar.update(self._task, completed=step, description="training")
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Shows the metrics of a step."""
+        numbers = (
+            f"loss {values['loss']:.4f} (class {values['classification_loss']:.4f}, box "
+            f"{values['localization_loss']:.4f}, penalty {values['regularization_loss']:.4f})  "
+            f"rate {values['learning_rate']:.3g}  {values['images_per_second']:.1f} images/s  "
+            f"waiting for data {values['waiting_for_data']:.0%}"
+        )
+        if self._bar:
+            self._bar.update(self._task, numbers=numbers)
+            return
+        seconds = (time.monotonic() - self._started_at) / max(step - self._start, 1)
+        left = time.strftime("%H:%M:%S", time.gmtime(seconds * (self._stop - step)))
+        self.say(f"step {step}/{self._stop}  {numbers}  ETA {left}")

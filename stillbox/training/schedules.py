@@ -1,0 +1,80 @@
+"""Learning rates by step, compiled into the train step (fact sheet 3.8)."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+
+ScheduleFunction = Callable[[jax.Array | int], jax.Array]
+
+
+def build_schedule(schedule: schema.Schedule) -> ScheduleFunction:
+    """Returns the function from a step (int32 scalar) to its learning rate (float32 scalar)."""
+    return _BUILDERS[type(schedule)](schedule)
+
+
+def _constant(schedule: schema.ConstantSchedule) -> ScheduleFunction:
+    return lambda step: jnp.full_like(jnp.asarray(step, jnp.float32), schedule.learning_rate)
+
+
+def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
+    start = schedule.warmup_steps + schedule.hold_steps
+    length = max(schedule.total_steps - start, 1)
+
+    def rate(step: jax.Array | int) -> jax.Array:
+        now = jnp.asarray(step, jnp.float32)
+        slope = (schedule.learning_rate - schedule.warmup_learning_rate) / max(
+            schedule.warmup_steps, 1
+        )
+        warm = schedule.warmup_learning_rate + slope * now
+        cosine = 0.5 * schedule.learning_rate * (1 + jnp.cos(jnp.pi * (now - start) / length))
+        # The hold includes its last step only where there is one: without a hold the cosine
+        # takes over right after the warm-up.
+        held = jnp.where(now <= start, schedule.learning_rate, cosine) if schedule.hold_steps else cosine
+        after = jnp.where(now < schedule.warmup_steps, warm, held)
+        return jnp.where(now > schedule.total_steps, 0.0, after).astype(jnp.float32)
+
+    return rate
+
+
+def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
+    burnin_rate = schedule.burnin_learning_rate or schedule.learning_rate
+
+    def rate(step: jax.Array | int) -> jax.Array:
+        now = jnp.asarray(step, jnp.float32)
+        power = (now - schedule.burnin_steps) / schedule.decay_steps
+        power = jnp.floor(power) if schedule.staircase else power
+        decayed = schedule.learning_rate * schedule.decay_factor**power
+        after = jnp.maximum(decayed, schedule.min_learning_rate)
+        return jnp.where(now < schedule.burnin_steps, burnin_rate, after).astype(jnp.float32)
+
+    return rate
+
+
+def _manual_step(schedule: schema.ManualStepSchedule) -> ScheduleFunction:
+    boundaries = jnp.asarray([step.step for step in schedule.schedule], jnp.int32)
+    rates = jnp.asarray(
+        [schedule.learning_rate, *(step.learning_rate for step in schedule.schedule)], jnp.float32
+    )
+
+    def rate(step: jax.Array | int) -> jax.Array:
+        now = jnp.asarray(step, jnp.int32)
+        flat = rates[jnp.sum(now >= boundaries)]
+        if not (schedule.warmup and schedule.schedule):
+            return flat
+        first = schedule.schedule[0]
+        slope = (first.learning_rate - schedule.learning_rate) / first.step
+        warm = schedule.learning_rate + slope * now.astype(jnp.float32)
+        return jnp.where(now < first.step, warm, flat).astype(jnp.float32)
+
+    return rate
+
+
+_BUILDERS: dict[type, Callable] = {
+    schema.ConstantSchedule: _constant,
+    schema.CosineSchedule: _cosine,
+    schema.ExponentialSchedule: _exponential,
+    schema.ManualStepSchedule: _manual_step,
+}

@@ -1,0 +1,110 @@
+"""How a run begins: resume, fine-tune or from scratch, and saying which."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from stillbox.checkpoints.importer import ImportReport, import_weights
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.names import reference_names
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.values import differences
+from stillbox.experiment.yaml_config import from_yaml
+from stillbox.models.build import build_detector
+from stillbox.models.detector import Detector
+from stillbox.models.variables import split_detector
+from stillbox.training.state import TrainState, create_state, select_trained
+
+# Fields that may change between two parts of one run: none of them changes what a step computes.
+_FREE_TO_CHANGE = (
+    "name",
+    "train.steps",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "train.evaluate_every",
+    "train.early_stopping",
+    "train.fine_tune",
+    "data.workers",
+    "data.prefetch",
+    "data.cache_images",
+    "data.evaluation",
+    "evaluation",
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state that the first step of this run gets, and how it came about."""
+
+    detector: Detector
+    state: TrainState
+    trained: frozenset[str]
+    decision: str
+    report: ImportReport | None = None
+
+
+def start_run(experiment: schema.Experiment, directory: Path) -> Start:
+    """Decides where the first weights come from. There are three cases, tried in this order.
+
+    Nothing is written: the caller does that once the decision stands.
+
+    1. The model directory holds a checkpoint: resume from the newest. `fine_tune` is not looked at.
+    2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
+    3. Neither: fresh weights.
+
+    Raises:
+        UserError: the directory belongs to a different experiment, or the checkpoint fits badly.
+    """
+    train = experiment.train
+    dtype = jax.numpy.dtype(train.precision)
+    detector = build_detector(experiment.model, seed=train.seed, dtype=dtype)
+    previous = ModelDirectory.open(directory) if is_model_directory(directory) else None
+    latest = previous.latest_step() if previous else None
+    report = None
+    if latest is None and train.fine_tune.checkpoint:
+        report = import_weights(
+            detector,
+            experiment.model,
+            train.fine_tune.checkpoint,
+            scope=train.fine_tune.scope,
+            load_heads=train.fine_tune.load_heads,
+            min_loaded=train.fine_tune.min_loaded,
+        )
+    _, params, stats = split_detector(detector)
+    trained = select_trained(params, reference_names(experiment.model, params), train)
+    state = create_state(params, stats, train, trained)
+
+    if previous is not None and latest is not None:  # case 1
+        _refuse_other_experiment(experiment, previous)
+        state = TrainState(**previous.restore(latest, state._asdict()))
+        decision = f"resuming at step {latest} from {directory}"
+        if train.fine_tune.checkpoint:
+            decision += "; train.fine_tune.checkpoint is not looked at"
+    elif report is not None:  # case 2
+        decision = f"fine-tuning from {train.fine_tune.checkpoint}: {report.summary()}"
+    else:  # case 3
+        decision = (
+            f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "
+            "is not given"
+        )
+    return Start(detector, state, trained, decision, report)
+
+
+def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirectory) -> None:
+    before = from_yaml(previous.experiment, str(previous.path))
+    changed = [
+        f"{path}: {old!r} -> {new!r}"
+        for path, old, new in differences(before, experiment)
+        if not path.startswith(_FREE_TO_CHANGE)
+    ]
+    if changed:
+        raise UserError(
+            "the model directory holds checkpoints of a different experiment:\n    "
+            + "\n    ".join(changed),
+            where=str(previous.path),
+            fix="take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its "
+            "weights are wanted), or undo the changes",
+        )

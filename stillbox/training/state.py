@@ -1,0 +1,85 @@
+"""Everything that a training step changes."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.models.variables import Arrays
+from stillbox.training.optimizer import build_optimizer
+
+
+class TrainState(NamedTuple):
+    """The value that goes into a step and comes out of it, and that a checkpoint holds."""
+
+    step: jax.Array
+    """int32 scalar, updates done so far; the position in the data follows from it."""
+    params: Arrays
+    """Parameters by path, float32, frozen ones included."""
+    stats: Arrays
+    """Moving statistics of batch norm by path, float32."""
+    optimizer: optax.OptState
+    """Accumulators of the trained parameters."""
+    ema: Arrays
+    """Moving average of the parameters by path; empty where none is kept."""
+
+
+def create_state(
+    params: Arrays, stats: Arrays, train: schema.Training, trained: frozenset[str]
+) -> TrainState:
+    """Returns the state before the first step."""
+    optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trained)})
+    # A copy, because the step gives its input buffers away and may not give one away twice.
+    ema = jax.tree.map(jnp.copy, params) if train.ema_decay is not None else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema)
+
+
+def select_trained(
+    paths: Iterable[str], reference_names: Mapping[str, str], train: schema.Training
+) -> frozenset[str]:
+    """Returns the paths of the parameters that training may change.
+
+    A pattern is searched for in our path and in the name that the parameter has in the original's
+    checkpoints, because `freeze_variables` in a `pipeline.config` speaks of the latter.
+
+    Raises:
+        UserError: a pattern matches nothing, or nothing is left to train.
+    """
+    paths = frozenset(paths)
+    trained = paths
+    if train.trainable:
+        trained = _matching(paths, reference_names, train.trainable, "train.trainable")
+    if train.freeze:
+        trained -= _matching(paths, reference_names, train.freeze, "train.freeze")
+    if not trained:
+        raise UserError(
+            "no parameter is left to train",
+            where="train.freeze, train.trainable",
+            fix="freeze fewer: for example --set 'train.freeze=[^backbone]'",
+        )
+    return trained
+
+
+def _matching(
+    paths: frozenset[str], names: Mapping[str, str], patterns: Iterable[str], where: str
+) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for pattern in patterns:
+        matches = frozenset(
+            path
+            for path in paths
+            if re.search(pattern, path) or re.search(pattern, names.get(path, ""))
+        )
+        if not matches:
+            raise UserError(
+                f"the pattern {pattern!r} matches no parameter",
+                where=where,
+                fix=f"paths look like {', '.join(sorted(paths)[:3])}",
+            )
+        found |= matches
+    return found

@@ -1,0 +1,89 @@
+"""What a run leaves for people: a history in JSON lines and TensorBoard events."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorboardX import SummaryWriter
+
+HISTORY = "metrics.jsonl"
+
+
+class Summaries:
+    """Writes metrics of a run into its model directory.
+
+    The history is the one that early stopping, the best checkpoint and the report read again, so a
+    resumed run first cuts it back to the step that it resumes from.
+    """
+
+    def __init__(self, directory: Path, *, from_step: int) -> None:
+        self._path = directory / HISTORY
+        self._cut_back(from_step)
+        # tensorboardX hides the events of an aborted run behind the step that it is told.
+        self._events = SummaryWriter(
+            str(directory / "tensorboard"), purge_step=from_step, flush_secs=30
+        )
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Records the metrics of one training step."""
+        self._append({"step": step, **values})
+        for name, value in values.items():
+            self._events.add_scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
+
+    def evaluation(self, step: int, summary: Mapping[str, float | None]) -> None:
+        """Records the scores of one evaluation."""
+        self._append({"step": step, "evaluation": dict(summary)})
+        for name, value in summary.items():
+            if value is not None:
+                self._events.add_scalar(f"evaluation/{name}", value, step)
+        self._events.flush()
+
+    def image(self, step: int, name: str, image: np.ndarray) -> None:
+        """Records a picture, `[H, W, 3]` uint8."""
+        self._events.add_image(name, image, step, dataformats="HWC")
+
+    def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
+        """Returns step and scores of every evaluation so far, oldest first."""
+        return [
+            (line["step"], line["evaluation"]) for line in self._lines() if "evaluation" in line
+        ]
+
+    def close(self) -> None:
+        """Flushes the events."""
+        self._events.close()
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _lines(self) -> list[dict[str, Any]]:
+        if not self._path.exists():
+            return []
+        lines = []
+        for text in self._path.read_text().splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                # A killed process may have left half of the last line; nothing hangs on it.
+                continue
+        return lines
+
+    def _cut_back(self, step: int) -> None:
+        kept = [line for line in self._lines() if line["step"] <= step]
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        os.replace(temporary, self._path)
+
+
+_EVENT_NAMES = {
+    "loss": "Loss/total_loss",
+    "classification_loss": "Loss/classification_loss",
+    "localization_loss": "Loss/localization_loss",
+    "regularization_loss": "Loss/regularization_loss",
+    "learning_rate": "learning_rate",
+    "images_per_second": "speed/images_per_second",
+    "waiting_for_data": "speed/share_of_time_waiting_for_data",
+}

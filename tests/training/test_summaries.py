@@ -1,0 +1,46 @@
+"""The history that early stopping, the best checkpoint and the report are read from."""
+
+import json
+from contextlib import closing
+
+from stillbox.training.summaries import HISTORY, Summaries
+
+
+def steps_of(directory):
+    return [json.loads(line)["step"] for line in (directory / HISTORY).read_text().splitlines()]
+
+
+def test_a_resumed_run_cuts_the_history_back_to_its_checkpoint(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        for step in (10, 20, 30):
+            summaries.metrics(step, {"loss": 1.0})
+    with closing(Summaries(tmp_path, from_step=20)):
+        pass
+    assert steps_of(tmp_path) == [10, 20]
+
+
+def test_half_a_last_line_of_a_killed_process_is_passed_over(tmp_path):
+    (tmp_path / HISTORY).write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
+    with closing(Summaries(tmp_path, from_step=20)) as summaries:
+        summaries.metrics(30, {"loss": 0.5})
+    assert steps_of(tmp_path) == [10, 30]
+
+
+def test_evaluations_come_back_in_order(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.evaluation(5, {"AP": 0.1, "APs": None})
+        summaries.metrics(6, {"loss": 1.0})
+        summaries.evaluation(10, {"AP": 0.2, "APs": None})
+        assert summaries.evaluations() == [
+            (5, {"AP": 0.1, "APs": None}),
+            (10, {"AP": 0.2, "APs": None}),
+        ]
+
+
+def test_tensorboard_events_are_written(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.metrics(1, {"loss": 1.0, "learning_rate": 0.1})
+    (event_file,) = (tmp_path / "tensorboard").iterdir()
+    content = event_file.read_bytes()
+    assert b"Loss/total_loss" in content
+    assert b"learning_rate" in content
