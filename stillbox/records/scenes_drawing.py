@@ -156,7 +156,7 @@ def _find_place(
     small = rng.uniform() < _SMALL_SHARE
     share = rng.uniform(0.035, 0.06) if small else np.exp(rng.uniform(*np.log((0.07, 0.21))))
     radius = side * share
-    nearness = 0.35 if rng.uniform() < 0.3 else 1.1
+    nearness = 0.2 if rng.uniform() < 0.3 else 1.1
     inset = radius * 0.6
     for _ in range(10):
         y, x = rng.uniform(inset, height - inset), rng.uniform(inset, width - inset)

@@ -1,0 +1,180 @@
+"""Figures from plain arrays: losses, learning rate, AP over steps, precision over recall.
+
+Drawn with matplotlib's objects and without pyplot, so nothing global is touched and several
+threads may draw.
+"""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from stillbox.evaluation.coco import CocoScores
+from stillbox.evaluation.history import History, Series
+from stillbox.evaluation.palette import PALETTE, css
+
+_INK, _MUTED, _GRID = "#212529", "#6c757d", "#e9ecef"
+_LOSSES = {
+    "loss": "total",
+    "classification_loss": "classification",
+    "localization_loss": "localisation",
+    "regularization_loss": "regularisation",
+}
+_SCORES = ("AP", "AP50", "AP75")
+# More lines than this cannot be told apart by colour.
+_MOST_CURVES = 10
+
+
+def loss_figure(history: History) -> Figure | None:
+    """Returns the losses over steps, None where none was logged.
+
+    The faint line is what was logged, the strong one its moving average.
+    """
+    present = {label: history.series(name) for name, label in _LOSSES.items()}
+    present = {label: series for label, series in present.items() if len(series[0])}
+    if not present:
+        return None
+    figure, (axes,) = _figure(1)
+    _label(axes, "Training loss", "step", "loss")
+    for number, (label, (steps, values)) in enumerate(present.items()):
+        color = css(PALETTE[number])
+        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0)
+        smooth = moving_average(values, max(1, len(values) // 25))
+        axes.plot(steps, smooth, color=color, linewidth=2.0, label=label)
+    lowest = min(values.min() for _, values in present.values())
+    highest = max(values.max() for _, values in present.values())
+    # A loss that starts in the hundreds would press everything after it flat.
+    if lowest > 0 and highest / lowest > 50:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=min(0.0, lowest))
+    _legend(axes)
+    return figure
+
+
+def rate_figure(history: History) -> Figure | None:
+    """Returns learning rate and speed over steps, None where neither was logged."""
+    rate, speed = history.series("learning_rate"), history.series("images_per_second")
+    panels: list[tuple[str, str, Series]] = []
+    if len(rate[0]):
+        panels.append(("Learning rate", "learning rate", rate))
+    if len(speed[0]):
+        panels.append(("Speed", "images per second", speed))
+    if not panels:
+        return None
+    figure, all_axes = _figure(len(panels))
+    for number, (axes, (title, unit, (steps, values))) in enumerate(
+        zip(all_axes, panels, strict=True)
+    ):
+        _label(axes, title, "step", unit)
+        axes.plot(steps, values, color=css(PALETTE[number + 1]), linewidth=2.0)
+        axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
+    return figure
+
+
+def score_figure(history: History) -> Figure | None:
+    """Returns AP, AP50 and AP75 over steps, None where nothing was evaluated."""
+    present = {name: history.evaluation_series(name) for name in _SCORES}
+    present = {name: series for name, series in present.items() if len(series[0])}
+    if not present:
+        return None
+    figure, (axes,) = _figure(1)
+    _label(axes, "Average precision on the evaluation set", "step", "average precision")
+    for number, (name, (steps, values)) in enumerate(present.items()):
+        color = css(PALETTE[number])
+        axes.plot(steps, values, color=color, linewidth=2.0, marker="o", markersize=4.5, label=name)
+        axes.annotate(
+            f"{values[-1]:.3f}",
+            (float(steps[-1]), float(values[-1])),
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=color,
+            fontsize=9,
+            va="center",
+        )
+    axes.set_ylim(0.0, 1.02)
+    axes.margins(x=0.08)
+    _legend(axes)
+    return figure
+
+
+def precision_recall_figure(scores: CocoScores) -> Figure | None:
+    """Returns precision over recall of every class at IoU .50, None without ground truth.
+
+    With many classes they turn grey and only their mean is named; the table has the rest.
+    """
+    curves: Mapping[str, NDArray[np.float64]] = {
+        f"{name}  {scored.ap50:.2f}": scored.precision50
+        for name, scored in scores.per_class.items()
+        if scored.precision50 is not None
+    }
+    if not curves:
+        return None
+    figure, (axes,) = _figure(1)
+    _label(axes, "Precision over recall, IoU .50", "recall", "precision")
+    few = len(curves) <= _MOST_CURVES
+    for number, (label, precision) in enumerate(curves.items()):
+        if few:
+            color = css(PALETTE[number % len(PALETTE)])
+            axes.plot(scores.recalls, precision, color=color, linewidth=2.0, label=label)
+        else:
+            axes.plot(scores.recalls, precision, color="#adb5bd", linewidth=0.8, alpha=0.7)
+    if len(curves) > 1:
+        mean = np.mean(list(curves.values()), axis=0)
+        label = f"mean  {mean.mean():.2f}"
+        axes.plot(scores.recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
+    axes.set_xlim(0.0, 1.0)
+    axes.set_ylim(0.0, 1.03)
+    _legend(axes, title="class  AP50")
+    return figure
+
+
+def figure_png(figure: Figure) -> bytes:
+    """Returns the figure as PNG, with twice the pixels of its size on a page."""
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    # Without a date and a version inside, the same figure gives the same bytes.
+    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
+    """Returns `[S]`, the mean over up to `reach` neighbours on either side."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    places = np.arange(len(values))
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(6.4, 3.9), layout="constrained", facecolor="white")
+    return figure, [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
+    axes.set_xlabel(x, fontsize=10, color=_MUTED)
+    axes.set_ylabel(y, fontsize=10, color=_MUTED)
+    axes.tick_params(labelsize=9, colors=_MUTED, length=0)
+    axes.grid(True, color=_GRID, linewidth=0.9)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#ced4da")
+    if x == "step":
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _legend(axes: Axes, title: str | None = None) -> None:
+    legend = axes.legend(
+        fontsize=9, frameon=True, framealpha=0.85, edgecolor="none", title=title, title_fontsize=9
+    )
+    for text in legend.get_texts():
+        text.set_color(_INK)

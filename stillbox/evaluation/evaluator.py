@@ -1,0 +1,220 @@
+"""Runs a detector over an evaluation set and scores it, every image exactly once."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stillbox.boxes.detections import Detections
+from stillbox.evaluation.agreement import check_agreement
+from stillbox.evaluation.coco import CocoScores, score_coco
+from stillbox.evaluation.ground_truth import TruthSource, read_truths
+from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.inputs.batch import Batch
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """Where an evaluation spent its time. The parts overlap with nothing and are in seconds."""
+
+    waiting: float
+    """For batches from the loader."""
+    detecting: float
+    """For the device: compilation (in the first batch), computation, transfer."""
+    scoring: float
+    """In reading the ground truth and matching."""
+    images: int
+    """Images that were detected."""
+
+    @property
+    def total(self) -> float:
+        """All of it, in seconds."""
+        return self.waiting + self.detecting + self.scoring
+
+    @property
+    def images_per_second(self) -> float:
+        """Images in a second of loading and detecting, scoring left out."""
+        return self.images / max(self.waiting + self.detecting, 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Scores, and what they were computed from. The three sequences run in step."""
+
+    scores: CocoScores
+    """The numbers."""
+    records: tuple[int, ...]
+    """Record index of every image, rising."""
+    truths: tuple[ImageTruth, ...]
+    """Ground truth of every image."""
+    results: tuple[ImageResult, ...]
+    """What was found in every image."""
+    left_out: int
+    """Records that the data policy left out, so that nothing was scored for them."""
+    warnings: tuple[str, ...]
+    """What is odd about classes and label map."""
+    timings: Timings
+    """Where the time went."""
+
+
+def evaluate(
+    detect: Callable[[Batch], Detections],
+    loader: Iterable[Batch],
+    source: TruthSource,
+    class_names: Mapping[int, str],
+    *,
+    num_classes: int,
+    records: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Scores a detector.
+
+    Label map, model and annotations are compared before the first batch, so that a wrong label map
+    costs no time on the device.
+
+    Args:
+        detect: the compiled detector; it is given every batch of the loader.
+        loader: the evaluation set in batches. Row r of a batch belongs to record
+            `batch.records[r]`; -1 marks a row that only fills up.
+        source: the same set's ground truth.
+        class_names: label map id -> name; class index i of the detector is id i + 1.
+        num_classes: classes that the detector tells apart.
+        records: the records that the loader goes through; None: all of `source`.
+        progress: told after every batch.
+
+    Raises:
+        UserError: label map, model and annotations disagree, or there is no image.
+        RuntimeError: the loader brought a record twice, or not at all.
+    """
+    wanted = range(len(source)) if records is None else records
+    started = time.perf_counter()
+    truths = read_truths(source, wanted)
+    warnings = check_agreement(tuple(truths.values()), class_names, num_classes=num_classes)
+    reading = time.perf_counter() - started
+
+    clock = _Clock()
+    results: dict[int, ImageResult] = {}
+    seen: Counter[int] = Counter()
+    for batch, detections in _one_ahead(detect, loader, clock):
+        for record, result in _results_of(batch, detections, truths):
+            seen[record] += 1
+            results[record] = result
+        if progress is not None:
+            progress(len(results), len(truths))
+    _check_each_once(seen, truths)
+
+    order = sorted(truths)
+    started = time.perf_counter()
+    ordered_truths = tuple(truths[record] for record in order)
+    ordered_results = tuple(results[record] for record in order)
+    scores = score_coco(ordered_truths, ordered_results, class_names)
+    return EvaluationResult(
+        scores=scores,
+        records=tuple(order),
+        truths=ordered_truths,
+        results=ordered_results,
+        left_out=len(wanted) - len(truths),
+        warnings=warnings,
+        timings=Timings(
+            waiting=clock.waiting,
+            detecting=clock.detecting,
+            scoring=reading + time.perf_counter() - started,
+            images=len(order),
+        ),
+    )
+
+
+@dataclass
+class _Clock:
+    waiting: float = 0.0
+    detecting: float = 0.0
+
+
+def _one_ahead(
+    detect: Callable[[Batch], Detections], loader: Iterable[Batch], clock: _Clock
+) -> Iterator[tuple[Batch, Detections]]:
+    """Yields every batch with its detections as numpy arrays.
+
+    The device starts on a batch before the host looks at the one before it, so that the two work
+    at the same time.
+    """
+    pending: tuple[Batch, Detections] | None = None
+    batches = iter(loader)
+    while True:
+        started = time.perf_counter()
+        batch = next(batches, None)
+        clock.waiting += time.perf_counter() - started
+        started = time.perf_counter()
+        upcoming = None if batch is None else (batch, detect(batch))
+        fetched = None if pending is None else _fetch(*pending)
+        clock.detecting += time.perf_counter() - started
+        if fetched is not None:
+            yield fetched
+        if upcoming is None:
+            return
+        pending = upcoming
+
+
+def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
+    # The images stay where they are: nothing after this looks at them.
+    host = batch._replace(records=np.asarray(batch.records))
+    return host, Detections(*(np.asarray(leaf) for leaf in detections))  # type: ignore[arg-type]
+
+
+def _results_of(
+    batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth]
+) -> Iterator[tuple[int, ImageResult]]:
+    """Yields record and result of every row that is an image."""
+    for row, record in enumerate(np.asarray(batch.records).tolist()):
+        if record < 0:
+            continue
+        if record not in truths:
+            raise RuntimeError(f"the loader brought record {record}, which is not to be scored")
+        truth, count = truths[record], int(detections.count[row])
+        yield (
+            record,
+            result_of(
+                truth,
+                np.asarray(detections.boxes[row, :count]),
+                np.asarray(detections.scores[row, :count]),
+                np.asarray(detections.classes[row, :count]),
+            ),
+        )
+
+
+def result_of(
+    image: ImageTruth,
+    boxes: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    scores: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    classes: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+) -> ImageResult:
+    """Converts one row of `Detections` to pixels of the original image and label map ids.
+
+    Args:
+        image: the image that the row belongs to.
+        boxes: `[K, 4]`, normalised to the true image.
+        scores: `[K]`.
+        classes: `[K]`, class indices that start at 0.
+    """
+    scale = np.array([image.height, image.width, image.height, image.width], np.float64)
+    return ImageResult(
+        image_id=image.image_id,
+        boxes=boxes.astype(np.float64) * scale,
+        scores=scores.astype(np.float64),
+        class_ids=classes.astype(np.int64) + 1,
+    )
+
+
+def _check_each_once(seen: Mapping[int, int], truths: Mapping[int, ImageTruth]) -> None:
+    twice = sorted(record for record, count in seen.items() if count > 1)
+    missing = sorted(set(truths) - set(seen))
+    if twice or missing:
+        raise RuntimeError(
+            f"the loader brought {len(twice)} records more than once (first {twice[:3]}) and "
+            f"{len(missing)} not at all (first {missing[:3]}): the scores would be wrong"
+        )

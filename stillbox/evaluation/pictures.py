@@ -1,0 +1,277 @@
+"""Draws boxes on images, and puts images beside each other. Images are uint8 RGB `[H, W, 3]`."""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from stillbox.errors import UserError
+from stillbox.evaluation.palette import Color, class_color, text_color
+from stillbox.evaluation.results import ImageResult, ImageTruth
+
+Picture = NDArray[np.uint8]
+
+LEAST_SIDE = 420
+"""An image whose longer side is shorter than this is enlarged first, so that labels fit."""
+
+_INK: Color = (33, 37, 41)
+_PAPER: Color = (255, 255, 255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One box to draw."""
+
+    box: tuple[float, float, float, float]
+    """`ymin, xmin, ymax, xmax` in pixels of the image."""
+    text: str
+    """What stands at the box."""
+    color: Color
+    """RGB of outline and label."""
+    dashed: bool = False
+    """A broken outline."""
+
+
+def truth_marks(truth: ImageTruth, class_names: Mapping[int, str]) -> list[Mark]:
+    """Returns a mark for every ground-truth box; crowds are dashed."""
+    return [
+        Mark(
+            box=(box[0], box[1], box[2], box[3]),
+            text=_name(class_id, class_names) + (" (crowd)" if crowd else ""),
+            color=class_color(class_id),
+            dashed=crowd,
+        )
+        for box, class_id, crowd in zip(
+            truth.boxes.tolist(), truth.class_ids.tolist(), truth.is_crowd.tolist(), strict=True
+        )
+    ]
+
+
+def result_marks(
+    result: ImageResult,
+    class_names: Mapping[int, str],
+    *,
+    min_score: float = 0.5,
+    max_boxes: int = 20,
+) -> list[Mark]:
+    """Returns a mark with its score for the best detections, the best one last, thus on top.
+
+    Args:
+        result: the detections.
+        class_names: label map id -> name.
+        min_score: least score of a detection that is drawn.
+        max_boxes: most detections that are drawn.
+    """
+    best = result.at_least(min_score, max_boxes)
+    marks = [
+        Mark(
+            box=(box[0], box[1], box[2], box[3]),
+            text=f"{_name(class_id, class_names)} {score:.2f}",
+            color=class_color(class_id),
+        )
+        for box, class_id, score in zip(
+            best.boxes.tolist(), best.class_ids.tolist(), best.scores.tolist(), strict=True
+        )
+    ]
+    return marks[::-1]
+
+
+def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
+    """Returns a copy of the image with boxes and labels, enlarged where it is small.
+
+    Line and text grow with the image. A label lies on top of its box, inside it where there is no
+    room above, and never runs over the edge of the image.
+    """
+    canvas, factor = _enlarged(image)
+    draw = ImageDraw.Draw(canvas)
+    side = max(canvas.size)
+    line = max(2, round(side / 320))
+    font = _font(min(34, max(15, round(side / 29))))
+    scaled = [(mark, _clip_box(mark.box, factor, canvas.size)) for mark in marks]
+    for mark, corners in scaled:
+        _draw_outline(draw, corners, line, mark)
+    # Labels last: no outline crosses a text.
+    for mark, corners in scaled:
+        _draw_label(draw, corners, line, mark, font, canvas.size)
+    return np.asarray(canvas)
+
+
+def side_by_side(
+    image: Picture,
+    truth: ImageTruth,
+    result: ImageResult,
+    class_names: Mapping[int, str],
+    *,
+    min_score: float = 0.5,
+    max_boxes: int = 20,
+) -> Picture:
+    """Returns the ground truth and, to its right, the prediction, each under its caption."""
+    marks = result_marks(result, class_names, min_score=min_score, max_boxes=max_boxes)
+    expected = truth_marks(truth, class_names)
+    return beside(
+        [draw_marks(image, expected), draw_marks(image, marks)],
+        [f"ground truth: {count_boxes(len(expected))}", f"prediction: {count_boxes(len(marks))}"],
+    )
+
+
+def count_boxes(count: int) -> str:
+    """Returns `no boxes`, `1 box`, `2 boxes`."""
+    return "1 box" if count == 1 else f"{count or 'no'} boxes"
+
+
+def beside(pictures: Sequence[Picture], captions: Sequence[str]) -> Picture:
+    """Returns pictures of one height in a row on white, each under its caption."""
+    height = max(picture.shape[0] for picture in pictures)
+    gap = max(6, height // 50)
+    font = _font(min(28, max(15, pictures[0].shape[1] // 24)))
+    band = round(font.size * 1.7)
+    width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
+    page = Image.new("RGB", (width, height + band), _PAPER)
+    draw = ImageDraw.Draw(page)
+    left = 0
+    for picture, caption in zip(pictures, captions, strict=True):
+        text = _shortened(caption, picture.shape[1], font)
+        draw.text((left + 2, band / 2), text, fill=_INK, font=font, anchor="lm")
+        page.paste(Image.fromarray(picture), (left, band))
+        left += picture.shape[1] + gap
+    return np.asarray(page)
+
+
+def contact_sheet(
+    pictures: Sequence[Picture], *, columns: int = 4, cell: int = 360, gap: int = 8
+) -> Picture:
+    """Returns the pictures in a grid on white, row by row.
+
+    Args:
+        pictures: at least one.
+        columns: pictures in a row.
+        cell: longest side that a picture is shrunk to, in pixels.
+        gap: white between pictures and around them, in pixels.
+    """
+    tiles = [Image.fromarray(picture) for picture in pictures]
+    for tile in tiles:
+        tile.thumbnail((cell, cell), Image.Resampling.LANCZOS)
+    columns = min(columns, len(tiles))
+    rows = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
+    height = gap + sum(max(tile.height for tile in row) + gap for row in rows)
+    page = Image.new("RGB", (columns * (cell + gap) + gap, height), _PAPER)
+    top = gap
+    for row in rows:
+        tallest = max(tile.height for tile in row)
+        for column, tile in enumerate(row):
+            left = gap + column * (cell + gap) + (cell - tile.width) // 2
+            page.paste(tile, (left, top + (tallest - tile.height) // 2))
+        top += tallest + gap
+    return np.asarray(page)
+
+
+def picture_bytes(picture: Picture, image_format: Literal["PNG", "JPEG"]) -> bytes:
+    """Returns the picture as a file's content."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format=image_format, quality=88)
+    return buffer.getvalue()
+
+
+def save_picture(picture: Picture, path: str | Path) -> Path:
+    """Writes a PNG or JPEG, by the ending of the name. It appears when it is complete.
+
+    Raises:
+        UserError: another ending, or the folder cannot be written to.
+    """
+    path = Path(path)
+    formats: dict[str, Literal["PNG", "JPEG"]] = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+    if path.suffix.lower() not in formats:
+        raise UserError(
+            f"no picture format has the ending {path.suffix!r}",
+            where=str(path),
+            fix="use .png, .jpg or .jpeg",
+        )
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(picture_bytes(picture, formats[path.suffix.lower()]))
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from error
+    return path
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    # With a size, Pillow hands out its own scalable font, whatever the machine has installed.
+    return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))
+
+
+def _name(class_id: int, class_names: Mapping[int, str]) -> str:
+    return class_names.get(class_id, f"class {class_id}")
+
+
+def _enlarged(image: Picture) -> tuple[Image.Image, int]:
+    canvas = Image.fromarray(image)
+    factor = max(1, -(-LEAST_SIDE // max(canvas.size)))
+    if factor == 1:
+        return canvas, 1
+    size = (canvas.width * factor, canvas.height * factor)
+    return canvas.resize(size, Image.Resampling.BICUBIC), factor
+
+
+def _clip_box(
+    box: tuple[float, float, float, float], factor: int, size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Returns left, top, right, bottom in whole pixels of the canvas, the last two included."""
+    ymin, xmin, ymax, xmax = (round(value * factor) for value in box)
+    left, top = min(max(xmin, 0), size[0] - 1), min(max(ymin, 0), size[1] - 1)
+    return left, top, max(left, min(xmax, size[0]) - 1), max(top, min(ymax, size[1]) - 1)
+
+
+def _draw_outline(
+    draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], line: int, mark: Mark
+) -> None:
+    left, top, right, bottom = corners
+    if not mark.dashed:
+        # A dark rim, or a green box is lost on grass.
+        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_INK, width=line + 2)
+        draw.rectangle(corners, outline=mark.color, width=line)
+        return
+    dash = 4 * line
+    for x in range(left, right, 2 * dash):
+        for y in (top, max(top, bottom - line + 1)):
+            draw.rectangle((x, y, min(x + dash, right), y + line - 1), fill=mark.color)
+    for y in range(top, bottom, 2 * dash):
+        for x in (left, max(left, right - line + 1)):
+            draw.rectangle((x, y, x + line - 1, min(y + dash, bottom)), fill=mark.color)
+
+
+def _draw_label(
+    draw: ImageDraw.ImageDraw,
+    corners: tuple[int, int, int, int],
+    line: int,
+    mark: Mark,
+    font: ImageFont.FreeTypeFont,
+    size: tuple[int, int],
+) -> None:
+    pad = line + 1
+    text = _shortened(mark.text, size[0] - 2 * pad, font)
+    ascent = draw.textbbox((0, 0), "Ag", font=font)
+    width, height = round(draw.textlength(text, font=font)) + 2 * pad, round(ascent[3]) + pad
+    left = max(0, min(corners[0], size[0] - width))
+    above = corners[1] - height
+    top = above if above >= 0 else min(corners[1], max(0, size[1] - height))
+    draw.rectangle((left, top, left + width, top + height), fill=mark.color)
+    draw.text((left + pad, top + pad // 2), text, fill=text_color(mark.color), font=font)
+
+
+def _shortened(text: str, width: int, font: ImageFont.FreeTypeFont) -> str:
+    """Returns the text, or as much of it as fits into `width` pixels with dots at its end."""
+    if font.getlength(text) <= width:
+        return text
+    length = len(text)
+    while length > 1 and font.getlength(text[:length] + "...") > width:
+        length -= 1
+    return text[:length] + "..."

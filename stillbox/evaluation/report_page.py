@@ -1,0 +1,244 @@
+"""The report as HTML: plain templates, every text escaped, nothing loaded from elsewhere."""
+
+import base64
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import stillbox
+from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, CocoScores
+from stillbox.evaluation.history import History
+from stillbox.evaluation.pictures import Picture, picture_bytes
+from stillbox.evaluation.report_style import STYLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportPicture:
+    """A picture of the report."""
+
+    picture: Picture
+    """`[H, W, 3]` uint8 RGB."""
+    name: str
+    """What it shows: the image's id. Also the name of its file."""
+    about: str = ""
+    """A sentence for people who cannot see it, and under it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a report shows; what is absent leaves its section out."""
+
+    title: str
+    """Heading of the page."""
+    subtitle: str = ""
+    """A line under it."""
+    scores: CocoScores | None = None
+    """The scores of the model that the report is about."""
+    history: History = field(default_factory=History)
+    """Losses and scores over the steps of its training."""
+    pictures: Sequence[ReportPicture] = ()
+    """Ground truth beside prediction."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """The experiment in a few lines."""
+    config_text: str = ""
+    """The experiment in full, as YAML."""
+    timings: Mapping[str, str] = field(default_factory=dict)
+    """How long things took, with units."""
+    warnings: Sequence[str] = ()
+    """What a reader of the numbers should know."""
+
+
+def render_report(report: Report, figures: Mapping[str, bytes]) -> str:
+    """Returns the page.
+
+    Args:
+        report: what it shows.
+        figures: PNG files under the names of `_FIGURE_TEXTS`; what is absent is not shown.
+    """
+    sections = [
+        _cards(report.scores, report.timings),
+        _section("Worth knowing", _warnings(report.warnings)),
+        _section("Scores", _scores(report.scores)),
+        _section("Classes", _classes(report.scores, figures)),
+        _section("Training", _training(figures)),
+        _section("Ground truth beside prediction", _pictures(report.pictures)),
+        _section("Experiment", _experiment(report)),
+    ]
+    return _PAGE.format(
+        title=html.escape(report.title),
+        subtitle=f"<p>{html.escape(report.subtitle)}</p>" if report.subtitle else "",
+        style=STYLE,
+        body="\n".join(section for section in sections if section),
+        version=html.escape(stillbox.__version__),
+    )
+
+
+# The policy forbids the page to load anything at all, whatever is written into it.
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><div><h1>{title}</h1>{subtitle}</div></header>
+<main>
+{body}
+</main>
+<footer>Written by stillbox {version}. This page loads nothing from elsewhere.</footer>
+</body>
+</html>
+"""
+
+
+_FIGURE_TEXTS = {
+    "loss": "Training loss and its parts over steps",
+    "average_precision": "AP, AP50 and AP75 on the evaluation set over steps",
+    "learning_rate": "Learning rate and images per second over steps",
+    "precision_recall": "Precision over recall for every class at IoU .50",
+}
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
+
+
+def _cards(scores: CocoScores | None, timings: Mapping[str, str]) -> str:
+    if scores is None:
+        return ""
+    cards = [(scores.text(key), f"{key}, {SUMMARY_MEANINGS[key]}") for key in ("AP50", "AP")]
+    cards += [(scores.text("AR100"), f"AR100, {SUMMARY_MEANINGS['AR100']}")]
+    cards += [(f"{scores.images:,}", "images scored"), (f"{scores.truths:,}", "objects to find")]
+    cells = "".join(
+        f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
+        f"<span>{html.escape(about)}</span></div>"
+        for number, (value, about) in enumerate(cards)
+    )
+    return f'<div class="cards">{cells}</div>'
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
+        return ""
+    return (
+        '<ul class="warnings">' + "".join(f"<li>{html.escape(w)}</li>" for w in warnings) + "</ul>"
+    )
+
+
+def _scores(scores: CocoScores | None) -> str:
+    if scores is None:
+        return ""
+    keys = list(SUMMARY_MEANINGS)
+    halves = [
+        ("Average precision", keys[:6]),
+        ("Average recall, mean over IoU .50 to .95", keys[6:]),
+    ]
+    tables = [
+        _table(caption, None, [_score_row(scores, key) for key in chosen])
+        for caption, chosen in halves
+    ]
+    return f'<div class="columns">{"".join(tables)}</div>'
+
+
+def _score_row(scores: CocoScores, key: str) -> str:
+    value, about = scores.summary[key], SUMMARY_MEANINGS[key]
+    if value is None:
+        about = f"{about}: {scores.text(key)}"
+    return (
+        f'<tr><th scope="row">{key}</th>{_number(value)}'
+        f'<td class="about">{html.escape(about)}</td></tr>'
+    )
+
+
+def _classes(scores: CocoScores | None, figures: Mapping[str, bytes]) -> str:
+    if scores is None:
+        return ""
+    head = (
+        '<tr><th scope="col">class</th><th scope="col" class="number">objects</th>'
+        '<th scope="col" class="number">found boxes</th><th scope="col" class="number">AP50</th>'
+        '<th scope="col"></th><th scope="col" class="number">AP75</th>'
+        '<th scope="col" class="number">AP</th><th scope="col" class="number">AR100</th></tr>'
+    )
+    rows = []
+    for name, scored in scores.per_class.items():
+        share = round(100 * (scored.ap50 or 0.0))
+        rows.append(
+            f'<tr><th scope="row">{html.escape(name)}</th>'
+            f'<td class="number">{scored.truths:,}</td>'
+            f'<td class="number">{scored.detections:,}</td>'
+            + _number(scored.ap50)
+            + f'<td class="bar"><i><b style="width:{share}%"></b></i></td>'
+            + "".join(_number(value) for value in (scored.ap75, scored.ap, scored.ar100))
+            + "</tr>"
+        )
+    curve = _figure_list(figures, ["precision_recall"])
+    return _table("", head, rows) + curve
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return f'<td class="number none" title="{NO_TRUTH}">&ndash;</td>'
+    return f'<td class="number">{value:.3f}</td>'
+
+
+def _training(figures: Mapping[str, bytes]) -> str:
+    return _figure_list(figures, ["loss", "average_precision", "learning_rate"])
+
+
+def _figure_list(figures: Mapping[str, bytes], names: Iterable[str]) -> str:
+    shown = [
+        f'<figure><img src="{_data_uri(figures[name], "png")}" '
+        f'alt="{_FIGURE_TEXTS[name]}"></figure>'
+        for name in names
+        if name in figures
+    ]
+    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
+
+
+def _pictures(pictures: Sequence[ReportPicture]) -> str:
+    if not pictures:
+        return ""
+    shown = []
+    for picture in pictures:
+        about = f"{picture.name}: {picture.about}" if picture.about else picture.name
+        uri = _data_uri(picture_bytes(picture.picture, "JPEG"), "jpeg")
+        shown.append(
+            f'<figure><img loading="lazy" src="{uri}" '
+            f'alt="Ground truth beside prediction, image {html.escape(about)}">'
+            f"<figcaption>{html.escape(about)}</figcaption></figure>"
+        )
+    return f'<div class="pictures">{"".join(shown)}</div>'
+
+
+def _experiment(report: Report) -> str:
+    tables = [
+        _table(caption, None, [_fact_row(name, value) for name, value in facts.items()])
+        for caption, facts in (("Configuration", report.facts), ("Time", report.timings))
+        if facts
+    ]
+    body = f'<div class="columns">{"".join(tables)}</div>' if tables else ""
+    if report.config_text:
+        body += (
+            "<details><summary>The whole configuration, as YAML</summary>"
+            f"<pre>{html.escape(report.config_text)}</pre></details>"
+        )
+    return body
+
+
+def _fact_row(name: str, value: str) -> str:
+    return f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+
+
+def _table(caption: str, head: str | None, rows: Sequence[str]) -> str:
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    top = f"<thead>{head}</thead>" if head else ""
+    return f'<div class="scroll"><table>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _data_uri(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
