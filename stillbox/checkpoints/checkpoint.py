@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.files import replace_durably, sync_folder, write_durably
+from stillbox.checkpoints.files import sync_folder, write_durably
 from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
 
@@ -162,11 +162,6 @@ class Checkpoint:
         sections = [PARAMS, STATS] + [EMA] * prefer_ema
         found = [self.read(name) for name in sections if name in self.sections]
         return {path: array for arrays in found for path, array in arrays.items()}
-
-    def update_metadata(self, values: Mapping[str, Any]) -> None:
-        """Adds to the metadata, or replaces entries of it; the arrays stay as they are."""
-        self._manifest["metadata"].update(values)
-        replace_durably(self.folder / MANIFEST, json.dumps(self._manifest, indent=1))
 
 
 def _describe(leaf: Any) -> str:  # noqa: ANN401

@@ -76,8 +76,9 @@ def import_weights(
     )
     if not loaded or report.loaded_share < min_loaded:
         raise UserError(
-            f"only {len(loaded)} of {len(wanted)} wanted arrays ({report.loaded_share:.0%}) were "
-            f"found, at least {min_loaded:.0%} are asked for",
+            # Rounded down: 399 of 400 must not read as all of them.
+            f"only {len(loaded)} of {len(wanted)} wanted arrays ({int(report.loaded_share * 100)}%) "
+            f"were found, at least {min_loaded:.0%} are asked for",
             where=weights.path,
             fix=explain_failure(report, weights.arrays, _found_by_scope(model, variables, weights)),
         )

@@ -130,11 +130,6 @@ class ModelDirectory:
         """The label map as text."""
         return (self.path / LABEL_MAP).read_text()
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """What the model was made with."""
-        return dict(json.loads((self.path / VERSIONS).read_text()))
-
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""
         names = [entry.name for entry in self._checkpoints.iterdir()]
@@ -243,11 +238,6 @@ class ModelDirectory:
     def read_metadata(self, step: int) -> dict[str, Any]:
         """Returns what was stored beside the arrays of a step."""
         return self.checkpoint(step).metadata
-
-    def update_metadata(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds to the metadata of a finished checkpoint: the scores that it got, for example."""
-        self.wait()
-        self.checkpoint(step).update_metadata(values)
 
     def restore_parameters(self, which: Which = "latest", *, prefer_ema: bool = False) -> Arrays:
         """Returns parameters and moving statistics by path, without their optimizer.

@@ -114,14 +114,6 @@ def test_a_single_checkpoint_explains_itself(directory):
     assert checkpoint.label_map == "item {}\n"
     assert json.loads((folder / "versions.json").read_text()) == VERSIONS
     assert (directory.experiment, directory.label_map) == ("name: cells\n", "item {}\n")
-    assert directory.versions == VERSIONS
-
-
-def test_metadata_may_grow_while_the_arrays_stay(directory):
-    directory.save(5, _state(5), {"seed": 1})
-    directory.update_metadata(5, {"scores": {"AP": 0.5}})
-    assert directory.read_metadata(5) == {"seed": 1, "scores": {"AP": 0.5}}
-    _assert_same_bits(directory.restore(5, _state(0)), _state(5))
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
