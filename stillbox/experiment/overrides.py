@@ -50,6 +50,9 @@ def _parse_value(text: str, where: str) -> Node:
     try:
         value = compose(text, where, lines=False).value
     except UserError:
-        # A path such as `a: b` or `C:\x` is no YAML; a text field takes it as it was typed.
+        # A path such as `a: b` is no YAML; a text field takes it as it was typed. Brackets were
+        # meant as a list or a section, and must not end as somebody's file name.
+        if text.lstrip().startswith(("[", "{")):
+            raise
         value = text
     return Node(value, where, text=text)

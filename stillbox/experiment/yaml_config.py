@@ -83,7 +83,11 @@ def compose(text: str, file: str, *, lines: bool = True) -> Node:
         mark = getattr(error, "problem_mark", None)
         where = _position(mark, file) if mark is not None and lines else file
         problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
-        raise UserError(f"not YAML: {problem}", where=where) from error
+        raise UserError(
+            f"not YAML: {problem}",
+            where=where,
+            fix="put text that holds any of ? : # , [ ] { } in quotes",
+        ) from error
     finally:
         loader.dispose()
 

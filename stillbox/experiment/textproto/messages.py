@@ -72,7 +72,7 @@ class Decoder:
                     f"write {field_type.replacement}"
                 )
             self._leave_oneof(message, node, field_type)
-            if len(node.values) != 1 and not field_type.repeated:
+            if node.is_list and not field_type.repeated:
                 raise UserError(f"{node.name} takes one value and no list", where=node.where)
             for value in node.values:
                 self._set(message, node, field_type, value)

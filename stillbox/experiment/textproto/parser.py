@@ -35,6 +35,8 @@ class Field:
     """One value, or those of `[a, b]`."""
     where: str
     """file:line:column of the name."""
+    is_list: bool = False
+    """Written in brackets."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class _Parser:
             _unexpected(following, f"':' or '{{' after {name}")
         if following.text != "[" or following.kind == "string":
             return Field(name, (self._value(depth),), token.where)
-        return Field(name, self._list(depth), token.where)
+        return Field(name, self._list(depth), token.where, is_list=True)
 
     def _extension_name(self) -> str:
         words = []

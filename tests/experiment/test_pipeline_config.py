@@ -1,0 +1,497 @@
+import dataclasses
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.resolve import resolve
+from tests.experiment.sample import SAMPLE
+from tests.shared import SHARED, needs_shared
+
+PIPELINES = SHARED / "configs" / "pipeline"
+RACCOON = SHARED / "data" / "raccoon" / "pipeline.config"
+UNDERSTOOD = {
+    "ssd_mobilenet_v1_300x300_coco14_sync.config",
+    "ssd_mobilenet_v1_coco.config",
+    "ssd_mobilenet_v1_pets.config",
+    "ssd_mobilenet_v1_sushi.floyd.config",
+    "ssd_mobilenet_v1_focal_loss_pets.config",
+}
+
+
+def read(text):
+    return read_pipeline_config(text, "p.config")
+
+
+def changed(*replacements):
+    text = SAMPLE
+    for old, new in replacements:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def refusal(*replacements):
+    with pytest.raises(UserError) as caught:
+        read(changed(*replacements))
+    return caught.value
+
+
+def line_of(fragment):
+    return next(n for n, line in enumerate(SAMPLE.splitlines(), start=1) if fragment in line)
+
+
+def test_the_sample_reads_field_by_field():
+    features = schema.ConvHyperparams(
+        activation="relu6",
+        regularizer=schema.L2(weight=2e-5),
+        initializer=schema.TruncatedNormal(mean=0.5, stddev=0.03),
+        batch_norm=schema.BatchNorm(decay=0.99, epsilon=0.002, center=True, scale=True),
+    )
+    assert read(SAMPLE).experiment == schema.Experiment(
+        data=schema.Data(
+            train=schema.Records(
+                paths=("train-a.record", "train-b.record"),
+                label_map="labels.pbtxt",
+                use_display_name=True,
+                max_boxes=50,
+            ),
+            evaluation=schema.Records(
+                paths=("val.record",), label_map="labels.pbtxt", shuffle=False, sample_1_of_n=2
+            ),
+        ),
+        model=schema.Model(
+            num_classes=3,
+            resizer=schema.FixedShapeResizer(height=160, width=192),
+            backbone=schema.MobileNetV1(
+                depth_multiplier=0.5,
+                min_depth=8,
+                conv=dataclasses.replace(features, regularize_depthwise=True),
+            ),
+            neck=schema.SsdLayers(depth_multiplier=0.5, min_depth=8, conv=features),
+            head=schema.ConvolutionalHead(
+                dropout=True,
+                dropout_keep_probability=0.7,
+                kernel_size=3,
+                class_bias_init=-4.6,
+                conv=schema.ConvHyperparams(
+                    activation="relu",
+                    regularizer=schema.L1(weight=3e-5),
+                    initializer=schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
+                    batch_norm=None,
+                ),
+            ),
+            anchors=schema.SsdAnchors(
+                min_scale=0.15,
+                max_scale=0.9,
+                aspect_ratios=(1.0, 2.0, 0.5),
+                interpolated_scale_aspect_ratio=1.5,
+                reduce_boxes_in_lowest_layer=False,
+            ),
+            box_coder=schema.FasterRcnnBoxCoder(
+                y_scale=9.0, x_scale=8.0, height_scale=7.0, width_scale=6.0
+            ),
+            matcher=schema.ArgmaxMatcher(
+                matched_threshold=0.6, unmatched_threshold=0.4, force_match_for_each_row=True
+            ),
+            loss=schema.Loss(
+                classification=schema.SigmoidFocalLoss(gamma=1.5, alpha=None),
+                localization=schema.SmoothL1Loss(delta=0.5),
+                classification_weight=2.0,
+                localization_weight=3.0,
+                normalize_localization_by_code_size=True,
+                encode_background_as_zeros=True,
+                negative_class_weight=0.75,
+            ),
+            postprocessing=schema.Postprocessing(
+                score_converter="sigmoid",
+                nms=schema.Nms(
+                    score_threshold=0.01, iou_threshold=0.5, max_per_class=20, max_total=30
+                ),
+            ),
+        ),
+        train=schema.Training(
+            batch_size=16,
+            steps=400,
+            augmentations=(
+                schema.RandomHorizontalFlip(probability=0.25),
+                schema.RandomCropImage(min_area=0.2, random_coef=0.1),
+                schema.SsdRandomCrop(),
+            ),
+            optimizer=schema.RmsProp(
+                schedule=schema.ExponentialSchedule(
+                    learning_rate=0.004, decay_steps=100, decay_factor=0.95, staircase=False
+                ),
+                momentum=0.8,
+                decay=0.7,
+                epsilon=0.5,
+            ),
+            ema_decay=0.99,
+            gradient_clip_norm=10.0,
+            freeze=("backbone.*",),
+            precision="bfloat16",
+            fine_tune=schema.FineTune(
+                checkpoint="backbone.npz", scope="detection", load_heads=True
+            ),
+        ),
+        evaluation=schema.Evaluation(
+            batch_size=4,
+            use_ema=True,
+            num_visualizations=5,
+            min_score=0.3,
+            max_boxes_drawn=7,
+            per_category=False,
+        ),
+    )
+
+
+def test_every_value_that_was_set_knows_its_line_and_column():
+    origins = read(SAMPLE).origins
+    line = line_of("matched_threshold: 0.6")
+    assert origins["model.matcher.matched_threshold"] == f"p.config:{line}:9"
+    line = line_of("data_augmentation_options { random_crop_image")
+    assert origins["train.augmentations.1.min_area"] == f"p.config:{line}:51"
+    assert "model.matcher.ignore_thresholds" not in origins
+    assert origins["model.backbone.conv.batch_norm.decay"].startswith("p.config:14:")
+    assert origins["model.neck.conv.batch_norm.decay"].startswith("p.config:14:")
+
+
+def test_without_the_override_the_base_network_keeps_its_own_hyperparameters():
+    text = changed(("override_base_feature_extractor_hyperparams: true", ""))
+    model = read(text).experiment.model
+    # Fact sheet 1.3: L2 4e-5 on depthwise kernels too, decay .9997, eps .001, relu6, sigma .09.
+    assert model.backbone.conv == schema.ConvHyperparams(
+        activation="relu6",
+        regularizer=schema.L2(weight=4e-5),
+        initializer=schema.TruncatedNormal(stddev=0.09),
+        batch_norm=schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True),
+        regularize_depthwise=True,
+    )
+    assert model.neck.conv == read(SAMPLE).experiment.model.neck.conv
+
+
+def test_defaults_that_surprise_people_are_on_and_noted():
+    text = changed(("use_dropout: true", ""), ("use_moving_averages: true", ""))
+    reading = read(text)
+    assert reading.experiment.model.head.dropout
+    assert reading.experiment.train.ema_decay == 0.99
+    assert not reading.experiment.evaluation.use_ema
+    notes = "\n".join(reading.notes)
+    assert "--set model.head.dropout=false" in notes
+    assert "--set train.ema_decay=null" in notes
+    assert "--set evaluation.use_ema=true" in notes
+
+
+def test_an_alpha_of_zero_is_not_an_unset_alpha():
+    text = changed(("gamma: 1.5", "alpha: 0"))
+    assert read(text).experiment.model.loss.classification.alpha == 0.0
+    assert read(SAMPLE).experiment.model.loss.classification.alpha is None
+
+
+def test_switching_the_moving_average_off_leaves_its_decay_without_effect():
+    text = changed(
+        ("moving_average_decay: 0.99", "moving_average_decay: 0.99 use_moving_average: f")
+    )
+    reading = read(text)
+    assert reading.experiment.train.ema_decay is None
+    assert any("moving_average_decay has no effect" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "scope"),
+    [
+        ("", "classification"),
+        ("from_detection_checkpoint: true", "detection"),
+        ("from_detection_checkpoint: false", "classification"),
+        ('fine_tune_checkpoint_type: "detection"', "detection"),
+        ('fine_tune_checkpoint_type: "classification"', "classification"),
+        (
+            'from_detection_checkpoint: true fine_tune_checkpoint_type: "classification"',
+            "classification",
+        ),
+    ],
+)
+def test_the_fine_tune_checkpoint_has_a_scope(fields, scope):
+    text = changed(('fine_tune_checkpoint_type: "detection"', fields))
+    assert read(text).experiment.train.fine_tune.scope == scope
+
+
+def test_the_deprecated_limit_of_boxes_goes_to_both_readers():
+    reading = read(changed(("sync_replicas: true", "max_number_of_boxes: 7")))
+    assert reading.experiment.data.train.max_boxes == 7
+    assert reading.experiment.data.evaluation.max_boxes == 7
+    assert any("write max_number_of_boxes of the input readers" in w for w in reading.warnings)
+
+
+def test_a_miner_is_read_and_zero_means_no_limit():
+    text = changed(
+        ("weighted_sigmoid_focal { gamma: 1.5 }", "weighted_sigmoid {}"),
+        ("classification_weight: 2.0", "hard_example_miner { loss_type: CLASSIFICATION }"),
+    )
+    assert read(text).experiment.model.loss.hard_example_miner == schema.HardExampleMiner(
+        num_hard_examples=64, iou_threshold=0.7, loss_type="classification"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
+        (
+            "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
+            schema.CosineSchedule(learning_rate=0.9, hold_steps=5),
+        ),
+        (
+            "manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
+            "schedule { step: 9 learning_rate: .01 } schedule { step: 20 } }",
+            schema.ManualStepSchedule(
+                learning_rate=0.1,
+                warmup=True,
+                schedule=(
+                    schema.ScheduleStep(step=9, learning_rate=0.01),
+                    schema.ScheduleStep(step=20, learning_rate=0.002),
+                ),
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [("momentum_optimizer", schema.Momentum), ("adam_optimizer", schema.Adam)],
+)
+def test_optimizers_and_schedules_combine(text, schedule, name, optimizer):
+    start = SAMPLE.index("    rms_prop_optimizer {")
+    end = SAMPLE.index("    moving_average_decay")
+    config = f"{SAMPLE[:start]}{name} {{ learning_rate {{ {text} }} }}\n{SAMPLE[end:]}"
+    assert read(config).experiment.train.optimizer == optimizer(schedule=schedule)
+
+
+def test_keep_aspect_ratio_is_always_padded_and_says_so():
+    old = "fixed_shape_resizer { height: 160 width: 192 }"
+    new = "keep_aspect_ratio_resizer { min_dimension: 200 max_dimension: 300 resize_method: AREA }"
+    reading = read(changed((old, new)))
+    assert reading.experiment.model.resizer == schema.KeepAspectRatioResizer(
+        min_dimension=200, max_dimension=300, method="area"
+    )
+    assert any("stillbox pads them" in warning for warning in reading.warnings)
+    padded = new.replace("}", "pad_to_max_dimension: true per_channel_pad_value: [1, 2, 3] }")
+    reading = read(changed((old, padded)))
+    assert reading.experiment.model.resizer.pad_value == (1.0, 2.0, 3.0)
+    assert reading.warnings == ()
+
+
+def test_fewer_feature_maps_cut_the_extra_layers_first():
+    reading = read(changed(("min_depth: 8", "min_depth: 8 num_layers: 4")))
+    assert reading.experiment.model.neck.extra_depths == (512, 256)
+    reading = read(changed(("min_depth: 8", "min_depth: 8 num_layers: 1")))
+    assert reading.experiment.model.neck.taps == ("conv_11_pointwise",)
+    assert reading.experiment.model.neck.extra_depths == ()
+
+
+def test_operations_of_the_ssd_crop_are_read():
+    text = changed(("ssd_random_crop {}", "ssd_random_crop { operations { max_area: 1.0 } }"))
+    assert read(text).experiment.train.augmentations[2].operations == (
+        # SSDRandomCropOperation has no defaults but zero, except for clip_boxes.
+        schema.RandomCropImage(
+            min_object_covered=0.0,
+            min_aspect_ratio=0.0,
+            max_aspect_ratio=0.0,
+            min_area=0.0,
+            max_area=1.0,
+            overlap_thresh=0.0,
+        ),
+    )
+
+
+def test_an_evaluation_reader_never_shuffles():
+    reading = read(changed(("shuffle: false", "shuffle: true")))
+    assert not reading.experiment.data.evaluation.shuffle
+    assert any("shuffle has no effect on evaluation" in note for note in reading.notes)
+    reading = read(changed(("  shuffle: false\n", "")))
+    assert not reading.experiment.data.evaluation.shuffle
+
+
+def test_a_config_of_a_model_alone_has_defaults_elsewhere():
+    reading = read(SAMPLE[: SAMPLE.index("train_config")])
+    assert reading.experiment.train == schema.Training()
+    assert reading.experiment.data == schema.Data()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "fix"),
+    [
+        ("use_matmul_gather: true", "} bipartite_matcher {", "bipartite_matcher is not", "argmax"),
+        ('"ssd_mobilenet_v1"', '"ssd_resnet50_v1_fpn"', "'ssd_resnet50_v1_fpn' is not supp", "mob"),
+        ('type: "ssd_mobilenet_v1"', "", "feature extractor has no type", "there is: ssd_mobile"),
+        ("iou_similarity {}", "ioa_similarity {}", "ioa_similarity is not supp", "iou_similarity"),
+        ("iou_similarity {}", "", "chooses nothing", "add iou_similarity"),
+        ("min_depth: 8", "num_layers: 7", "num_layers = 7 is out of range", "1 to 6"),
+        ("min_depth: 8", "use_depthwise: true", "SSDLite", "leave it at its default, false"),
+        ("min_depth: 8", "fpn { min_level: 3 }", "no feature pyramid", "take it out"),
+        ("activation: RELU\n", "sync_batch_norm {}\n", "Hyperparams.sync_batch_norm", "take it"),
+        ("activation: RELU\n", "op: FC\n", "Hyperparams.op = FC", "default, CONV"),
+        ("score_converter", "calibration_config {} score_converter", "PostProcessing.calib", "tak"),
+        ("use_bfloat16: true", "bias_grad_multiplier: 2", "bias_grad_multiplier = 2.0", "0.0"),
+        ("use_bfloat16: true", "use_multiclass_scores: t", "use_multiclass_scores = true", "fal"),
+        ('_type: "detection"', '_type: "full"', "type 'full' is not", "classification, detection"),
+        ('"coco_detection_metrics"', '"pascal"', "metrics 'pascal' are not", "coco_detection_met"),
+        ("use_display_name: true", "num_keypoints: 2", "InputReader.num_keypoints = 2", "0"),
+        ("ssd_random_crop {}", "random_vertical_flip {}", "random_vertical_flip", "ssd_random_cr"),
+        ("ssd_random_crop {}", "", "PreprocessingStep chooses nothing", "add random_horizontal"),
+        ("iou_threshold: 0.5", "soft_nms_sigma: 0.5", "soft NMS", "default, 0.0"),
+        ("probability: 0.25", "keypoint_flip_permutation: [1]", "keypoint_flip_perm", "take it"),
+        ("localization_weight: 3.0", "random_example_sampler {}", "random_example_sampler", "tak"),
+        ("delta: 0.5", "} weighted_l2 {", "weighted_l2 is not supported", "smooth_l1"),
+    ],
+)
+def test_what_there_is_not_is_refused_by_name_and_line(old, new, message, fix):
+    error = refusal((old, new))
+    assert error.where.startswith("p.config:")
+    assert message in error.what
+    assert fix in error.fix
+
+
+def test_everything_that_is_refused_is_named_at_once():
+    error = refusal(("min_depth: 8", "use_depthwise: true pad_to_multiple: 32"))
+    assert "SsdFeatureExtractor.use_depthwise = true" in error.what
+    assert "SsdFeatureExtractor.pad_to_multiple is refused too" in error.what
+
+
+def test_a_refused_field_at_its_default_is_no_matter():
+    text = changed(("min_depth: 8", "min_depth: 8 use_depthwise: false pad_to_multiple: 1"))
+    assert read(text).experiment == read(SAMPLE).experiment
+
+
+def test_quantisation_is_refused_with_its_line():
+    with pytest.raises(UserError, match="quantisation-aware training is not supported") as caught:
+        read(SAMPLE + "graph_rewriter { quantization { delay: 48000 } }")
+    assert caught.value.where == f"p.config:{len(SAMPLE.splitlines()) + 1}:1"
+
+
+def test_other_architectures_are_refused_with_what_there_is():
+    with pytest.raises(UserError) as caught:
+        read("model {\n  center_net { object_center_params { } }\n}")
+    assert str(caught.value) == (
+        "p.config:2:3: DetectionModel.center_net is not supported\n  fix: there is: ssd"
+    )
+
+
+def test_no_model_and_two_evaluation_readers_are_refused():
+    with pytest.raises(UserError, match="there is no model"):
+        read("train_config { }")
+    with pytest.raises(UserError, match="second eval_input_reader"):
+        read(SAMPLE + 'eval_input_reader { tf_record_input_reader { input_path: "b" } }')
+
+
+@needs_shared
+@pytest.mark.proof
+def test_the_tpu_sample_reads_field_by_field():
+    def hyperparams(initializer, **more):
+        return schema.ConvHyperparams(
+            activation="relu6",
+            regularizer=schema.L2(weight=4e-5),
+            initializer=initializer,
+            batch_norm=schema.BatchNorm(decay=0.97, epsilon=0.001, scale=True),
+            **more,
+        )
+
+    features = schema.TruncatedNormal(stddev=0.03)
+    records = {"label_map": "PATH_TO_BE_CONFIGURED/mscoco_label_map.pbtxt"}
+    expected = schema.Experiment(
+        name="ssd_mobilenet_v1_300x300_coco14_sync",
+        data=schema.Data(
+            train=schema.Records(
+                paths=("PATH_TO_BE_CONFIGURED/mscoco_train.record-00000-of-00100",), **records
+            ),
+            evaluation=schema.Records(
+                paths=("PATH_TO_BE_CONFIGURED/mscoco_val.record-00000-of-00010",),
+                shuffle=False,
+                **records,
+            ),
+        ),
+        model=schema.Model(
+            num_classes=90,
+            resizer=schema.FixedShapeResizer(height=300, width=300),
+            backbone=schema.MobileNetV1(conv=hyperparams(features, regularize_depthwise=True)),
+            neck=schema.SsdLayers(conv=hyperparams(features)),
+            head=schema.ConvolutionalHead(
+                dropout=False,
+                class_bias_init=-4.6,
+                conv=hyperparams(schema.RandomNormal(stddev=0.01)),
+            ),
+            anchors=schema.SsdAnchors(aspect_ratios=(1.0, 2.0, 0.5, 3.0, 0.3333)),
+            matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),
+            loss=schema.Loss(
+                classification=schema.SigmoidFocalLoss(gamma=2.0, alpha=0.75),
+                normalize_localization_by_code_size=True,
+                encode_background_as_zeros=True,
+            ),
+            postprocessing=schema.Postprocessing(
+                score_converter="sigmoid", nms=schema.Nms(score_threshold=1e-8)
+            ),
+        ),
+        train=schema.Training(
+            batch_size=1024,
+            steps=20000,
+            augmentations=(schema.RandomHorizontalFlip(), schema.SsdRandomCrop()),
+            optimizer=schema.Momentum(
+                schedule=schema.CosineSchedule(
+                    learning_rate=0.9,
+                    total_steps=20000,
+                    warmup_learning_rate=0.3,
+                    warmup_steps=1000,
+                )
+            ),
+            fine_tune=schema.FineTune(
+                checkpoint="PATH_TO_BE_CONFIGURED/model.ckpt", scope="classification"
+            ),
+        ),
+        evaluation=schema.Evaluation(use_ema=False),
+    )
+    resolved = resolve(PIPELINES / "ssd_mobilenet_v1_300x300_coco14_sync.config")
+    assert resolved.experiment == expected
+    warned = "\n".join(resolved.warnings)
+    assert "mscoco_train.record-?????-of-00100" in warned
+    assert "num_examples is deprecated" in warned
+
+
+@needs_shared
+@pytest.mark.proof
+def test_the_raccoon_config_reads_field_by_field_where_it_differs():
+    experiment = resolve(RACCOON).experiment
+    assert experiment.model.num_classes == 1
+    assert experiment.model.loss == schema.Loss(
+        classification=schema.SigmoidLoss(),
+        hard_example_miner=schema.HardExampleMiner(
+            num_hard_examples=3000,
+            iou_threshold=0.99,
+            loss_type="classification",
+            max_negatives_per_positive=3,
+        ),
+    )
+    assert experiment.model.backbone.conv.initializer == schema.TruncatedNormal(stddev=0.09)
+    assert experiment.train.optimizer == schema.RmsProp(
+        schedule=schema.ExponentialSchedule(
+            learning_rate=0.004, decay_steps=800720, decay_factor=0.95
+        ),
+        momentum=0.9,
+        decay=0.9,
+        epsilon=1.0,
+    )
+    assert experiment.train.steps == 0
+    assert experiment.train.ema_decay == 0.9999
+    assert experiment.train.fine_tune.scope == "detection"
+
+
+@needs_shared
+@pytest.mark.proof
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.config")), ids=lambda path: path.stem)
+def test_every_real_config_resolves_or_is_refused_with_its_place(path):
+    if path.name in UNDERSTOOD:
+        resolve(path)
+        return
+    with pytest.raises(UserError) as caught:
+        resolve(path)
+    assert caught.value.where.startswith(f"{path}:")
+    assert caught.value.fix

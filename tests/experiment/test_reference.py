@@ -1,0 +1,29 @@
+from pathlib import Path
+
+from stillbox.experiment.reference import field_reference
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.values import leaf_paths
+
+PAGE = Path(__file__).parents[2] / "docs" / "fields.md"
+
+
+def test_the_page_of_all_fields_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == field_reference(), (
+        "python -m stillbox.experiment.reference > docs/fields.md"
+    )
+
+
+def test_every_field_is_listed_under_the_path_of_its_section():
+    sections = {}
+    for line in field_reference().splitlines():
+        if line.startswith("## "):
+            title = line
+        elif line.startswith("| `"):
+            sections.setdefault(title, set()).add(line.split("`")[1])
+    for path in leaf_paths(Experiment()):
+        section, _, name = path.rpartition(".")
+        if name != "kind":
+            assert any(
+                name in fields and (f"`{section}`" in title if section else "top" in title)
+                for title, fields in sections.items()
+            ), path

@@ -1,0 +1,125 @@
+import dataclasses
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.recipes import recipe_names, recipe_path
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import check_trainable
+from stillbox.experiment.yaml_config import to_yaml
+from tests.experiment.sample import SAMPLE
+from tests.shared import SHARED, needs_shared
+
+RECIPE = "ssd_mobilenet_v1_300x300"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_pipeline_config_resolves_with_overrides_and_origins(folder):
+    (folder / "squirrels.config").write_text(SAMPLE)
+    resolved = resolve("squirrels.config", ["train.steps=7"])
+    assert resolved.experiment.name == "squirrels"
+    assert resolved.experiment.train.steps == 7
+    assert resolved.origins["train.steps"] == "--set train.steps=7"
+    assert resolved.origins["model.num_classes"] == "squirrels.config:4:5"
+    assert resolved.source == "squirrels.config"
+    assert resolved.warnings == ()
+    assert any("sync_replicas has no effect here" in note for note in resolved.notes)
+
+
+def test_what_is_printed_is_itself_a_config(folder):
+    (folder / "squirrels.config").write_text(SAMPLE)
+    first = resolve("squirrels.config", ["train.steps=7"])
+    (folder / "printed.yaml").write_text(to_yaml(first.experiment, first.origins))
+    assert resolve("printed.yaml").experiment == first.experiment
+
+
+def test_the_dialect_shows_in_the_content_where_the_name_says_nothing(folder):
+    (folder / "pipeline").write_text(SAMPLE)
+    (folder / "mine").write_text("model:\n  num_classes: 5\n")
+    assert resolve("./pipeline").experiment.model.num_classes == 3
+    assert resolve("./mine").experiment.model.num_classes == 5
+
+
+def test_a_byte_order_mark_is_no_obstacle(folder):
+    (folder / "a.config").write_text(SAMPLE, encoding="utf-8-sig")
+    (folder / "a.yaml").write_text("name: b\n", encoding="utf-8-sig")
+    assert resolve("a.config").experiment.model.num_classes == 3
+    assert resolve("a.yaml").experiment.name == "b"
+
+
+def test_a_yaml_without_a_name_is_called_after_its_file(folder):
+    (folder / "owls.yml").write_text("train: {steps: 3}\n")
+    assert resolve("owls.yml").experiment.name == "owls"
+
+
+def test_an_override_can_mend_what_the_file_gets_wrong(folder):
+    (folder / "owls.yaml").write_text("model: {num_classes: 0}\n")
+    with pytest.raises(UserError, match=r"^owls\.yaml:1:9: model.num_classes is 0"):
+        resolve("owls.yaml")
+    assert resolve("owls.yaml", ["model.num_classes=1"]).experiment.model.num_classes == 1
+
+
+def test_recipes_are_found_by_name(folder):
+    assert resolve(RECIPE).source == str(recipe_path(RECIPE))
+    # A model directory of that name does not hide the recipe; a file does.
+    (folder / RECIPE).mkdir()
+    assert resolve(RECIPE).experiment.model.num_classes == 90
+
+
+def test_what_cannot_be_found_leads_to_what_can(folder):
+    (folder / "owls.yaml").write_text("")
+    with pytest.raises(UserError, match=rf"neither a file nor a recipe.*\n.*'{RECIPE}'"):
+        resolve("ssd_mobilenet_v1_300")
+    with pytest.raises(UserError, match=r"there is no file olws\.yaml\n.*'owls\.yaml'"):
+        resolve("olws.yaml")
+    with pytest.raises(UserError, match="there is no file"):
+        resolve("nowhere/at/all.config")
+    with pytest.raises(UserError, match=rf"is a folder\n  fix: give a config file.*{RECIPE}"):
+        resolve(folder)
+
+
+def test_a_file_that_is_no_text_is_refused(folder):
+    (folder / "image.config").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(UserError, match=r"cannot read image\.config"):
+        resolve("image.config")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_resolves_without_a_warning_and_says_what_to_expect(name):
+    resolved = resolve(name)
+    assert resolved.experiment.name == name
+    assert resolved.warnings == ()
+    assert "Expected" in recipe_path(name).read_text(encoding="utf-8").partition("\nname:")[0]
+
+
+def test_the_coco_recipe_asks_for_its_paths():
+    resolved = resolve(RECIPE)
+    with pytest.raises(UserError, match="no records to train on"):
+        check_trainable(resolved.experiment, resolved.origins)
+
+
+@needs_shared
+@pytest.mark.proof
+def test_the_coco_recipe_is_the_original_apart_from_its_paths():
+    original = resolve(
+        SHARED / "configs" / "pipeline" / "ssd_mobilenet_v1_300x300_coco14_sync.config"
+    ).experiment
+    recipe = resolve(RECIPE).experiment
+    data = dataclasses.replace(
+        original.data,
+        train=dataclasses.replace(original.data.train, paths=(), label_map=""),
+        evaluation=dataclasses.replace(original.data.evaluation, paths=(), label_map=""),
+    )
+    fine_tune = schema.FineTune(scope="classification")
+    assert recipe == dataclasses.replace(
+        original,
+        name=RECIPE,
+        data=data,
+        train=dataclasses.replace(original.train, fine_tune=fine_tune),
+    )

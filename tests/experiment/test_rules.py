@@ -1,0 +1,233 @@
+import dataclasses
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.rules import check, check_trainable, warnings_about
+
+READY = (
+    "train.steps=10",
+    "data.train.paths=a.record",
+    "data.train.label_map=labels.pbtxt",
+)
+
+
+def overridden(*overrides):
+    origins = {}
+    return apply_overrides(schema.Experiment(), overrides, origins), origins
+
+
+def test_the_defaults_hold_together():
+    check(schema.Experiment(), {})
+    assert warnings_about(schema.Experiment(), {}) == ()
+
+
+KEEP = "model.resizer={kind: keep_aspect_ratio, min_dimension: %d, max_dimension: %d}"
+COSINE = (
+    "train.optimizer.schedule={kind: cosine, total_steps: %d, warmup_steps: %d, hold_steps: %d}"
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.matcher.unmatched_threshold=0.6"], "unmatched_threshold 0.6 is above matched_thr"),
+        (["model.matcher.negatives_lower_than_unmatched=false"], "no anchor would be background"),
+        (["model.matcher.matched_threshold=1.5"], "matched_threshold is 1.5"),
+        (["model.postprocessing.nms.max_per_class=101"], "max_per_class 101 is more than max_tot"),
+        (["model.postprocessing.nms.iou_threshold=1.1"], "iou_threshold is 1.1"),
+        (["model.postprocessing.nms.max_total=0"], "max_total is 0"),
+        ([KEEP % (700, 600)], "min_dimension 700 is above max_dimension 600"),
+        ([KEEP % (20, 32)], "image side of 32 pixels is too small"),
+        (["model.resizer.width=32"], "image side of 32 pixels is too small for mobilenet_v1"),
+        (["model.resizer.height=0"], "model.resizer.height is 0"),
+        (["model.pixels.mean=[1, 2]"], "model.pixels.mean has 2 numbers"),
+        (["model.pixels.std=[1, 0, 1]"], "model.pixels.std is 0.0"),
+        (["model.neck.taps=[conv_11_pointwise, conv_14_pointwise]"], "no layer 'conv_14_pointwi"),
+        (["model.neck.taps=[conv_13_pointwise, conv_11_pointwise]"], "taps are not in order"),
+        (["model.neck.taps=[conv_13_pointwise, conv_13_pointwise]"], "taps are not in order"),
+        (["model.neck.taps=[]", "model.anchors.num_layers=4"], "the neck taps nothing"),
+        (["model.anchors.num_layers=5"], "anchors for 5 feature maps, but the neck makes 6"),
+        (["model.neck.extra_depths=[512]"], "anchors for 6 feature maps, but the neck makes 3"),
+        (["model.anchors.scales=[0.1, 0.2]"], "scales has 2 values for 6 feature maps"),
+        (["model.anchors.aspect_ratios=[]"], "no aspect ratios"),
+        (["model.anchors.aspect_ratios=[1, 0]"], "aspect_ratios is 0.0"),
+        (["model.anchors.min_scale=0.96"], "min_scale 0.96 is above max_scale 0.95"),
+        (["model.anchors.height_strides=[1, 2, 3, 4, 5, 6]"], "height_strides without width_strid"),
+        (
+            [
+                "model.neck.extra_depths=[]",
+                "model.neck.taps=[conv_0]",
+                "model.anchors.num_layers=1",
+            ],
+            "one feature map has no room",
+        ),
+        (
+            ["model.loss.classification.kind=sigmoid_focal", "model.loss.hard_example_miner={}"],
+            "hard_example_miner together with a focal loss",
+        ),
+        (["model.background_class=false"], "no slot that a background target could fill"),
+        (["model.head.max_depth=8", "model.head.min_depth=9"], "min_depth 9 is above max_depth 8"),
+        (["model.num_classes=0"], "model.num_classes is 0"),
+        (["model.head.dropout_keep_probability=0"], "dropout_keep_probability is 0.0"),
+        (["model.neck.conv.batch_norm={decay: 1.5}"], "model.neck.conv.batch_norm.decay is 1.5"),
+        ([COSINE % (10, 10, 0)], "total_steps 10 leaves nothing after 10 warmup_steps"),
+        ([COSINE % (10, 5, 5)], "total_steps 10 leaves nothing after 5 warmup_steps and 5 hold"),
+        (
+            [COSINE % (10, 5, 0), "train.optimizer.schedule.warmup_learning_rate=1"],
+            "warmup_learning_rate 1.0 is above learning_rate 0.002",
+        ),
+        (
+            ["train.optimizer.schedule={kind: manual_step, schedule: [{step: 5}, {step: 5}]}"],
+            "step 5 follows step 5",
+        ),
+        (
+            ["train.optimizer.schedule={kind: manual_step, schedule: [{step: 0}]}"],
+            "train.optimizer.schedule.schedule.0.step is 0",
+        ),
+        (["train.optimizer.schedule={kind: manual_step, warmup: true}"], "the schedule is empty"),
+        (["train.optimizer.schedule.learning_rate=-1"], "learning_rate is -1.0"),
+        (["train.freeze=['(']"], "'(' is no regular expression"),
+        (["train.batch_size=0"], "train.batch_size is 0"),
+        (["train.steps=-1"], "train.steps is -1"),
+        (["train.ema_decay=1.5"], "train.ema_decay is 1.5"),
+        (
+            ["train.augmentations=[{kind: random_crop_image, min_area: 0.9, max_area: 0.5}]"],
+            "min_area 0.9 is above max_area 0.5",
+        ),
+        (
+            ["train.augmentations=[{kind: ssd_random_crop, operations: [{min_aspect_ratio: 3}]}]"],
+            "min_aspect_ratio 3.0 is above max_aspect_ratio 1.33",
+        ),
+        (["train.augmentations=[{kind: ssd_random_crop, operations: []}]"], "has no operations"),
+        (
+            ["train.augmentations=[{kind: random_horizontal_flip, probability: 2}]"],
+            "train.augmentations.0.probability is 2.0",
+        ),
+        (["train.early_stopping={}"], "early_stopping without evaluations"),
+        (["evaluation.metrics=[]"], "no metrics"),
+        (["evaluation.batch_size=0"], "evaluation.batch_size is 0"),
+        (["data.evaluation.num_epochs=2"], "data.evaluation.num_epochs is 2"),
+        (["data.train.max_boxes=0"], "data.train.max_boxes is 0"),
+    ],
+)
+def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, message):
+    experiment, origins = overridden(*overrides)
+    with pytest.raises(UserError) as caught:
+        check(experiment, origins)
+    assert message in str(caught.value)
+    assert caught.value.fix
+    where = caught.value.where
+    assert where.startswith("--set ") or where.split(".")[0] in ("model", "train", "data")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.matcher.matched_threshold=1", "model.matcher.unmatched_threshold=0"],
+        [
+            "model.matcher.unmatched_threshold=0.4",
+            "model.matcher.negatives_lower_than_unmatched=false",
+        ],
+        [KEEP % (33, 33)],
+        ["model.resizer.width=33"],
+        [COSINE % (11, 10, 0)],
+        [COSINE % (10, 0, 0), "train.optimizer.schedule.warmup_learning_rate=1"],
+        [
+            "model.neck.extra_depths=[]",
+            "model.neck.taps=[conv_0]",
+            "model.anchors.num_layers=1",
+            "model.anchors.scales=[0.5]",
+        ],
+        ["model.background_class=false", "model.loss.encode_background_as_zeros=true"],
+        ["model.postprocessing.nms.score_threshold=-100"],
+        ["train.early_stopping={}", "train.evaluate_every=5"],
+        ["model.neck.taps=[conv_0, conv_1_depthwise]"],
+    ],
+)
+def test_values_at_the_edge_are_fine(overrides):
+    check(*overridden(*overrides))
+
+
+def test_everything_that_is_broken_is_told_at_once():
+    experiment, origins = overridden("train.batch_size=0", "model.num_classes=0")
+    with pytest.raises(UserError) as caught:
+        check(experiment, origins)
+    text = str(caught.value)
+    assert "--set model.num_classes=0: model.num_classes is 0\n  fix: give a value of at" in text
+    assert "\nand --set train.batch_size=0: train.batch_size is 0\n  fix: " in text
+
+
+def test_the_place_of_a_contradiction_is_where_its_value_was_written():
+    experiment = schema.Experiment(model=schema.Model(num_classes=0))
+    with pytest.raises(UserError) as caught:
+        check(experiment, {"model.num_classes": "p.config:9:5"})
+    assert caught.value.where == "p.config:9:5"
+
+
+def test_an_experiment_that_is_ready_may_train():
+    check_trainable(*overridden(*READY))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "fix"),
+    [
+        (["train.steps=0"], "train.steps is not given", "--set train.steps="),
+        (["data.train.paths=[]"], "no records to train on", "--set data.train.paths="),
+        (["data.train.label_map="], "no label map for the training", "--set data.train.label_map"),
+        (["data.evaluation.paths=v"], "no label map for the eval", "--set data.evaluation.label"),
+        (
+            ["data.train.paths=PATH_TO_BE_CONFIGURED/x.record"],
+            "placeholder PATH_TO_BE_CONFIGURED",
+            "--set data.train.paths=PATH",
+        ),
+        (
+            ["data.train.label_map=gs://${YOUR_GCS_BUCKET}/x"],
+            "placeholder ${YOUR_GCS_BUCKET}",
+            "--set data.train.label_map=PATH",
+        ),
+        (["data.train.paths=gs://bucket/x"], "is not a local file", "copy it to this machine"),
+        (
+            ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/model.ckpt"],
+            "placeholder",
+            "--set train.fine_tune.checkpoint= to start from random weights",
+        ),
+    ],
+)
+def test_training_wants_what_it_needs_and_says_what_to_set(overrides, message, fix):
+    experiment, origins = overridden(*READY, *overrides)
+    check(experiment, origins)
+    with pytest.raises(UserError) as caught:
+        check_trainable(experiment, origins)
+    assert message in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_one_shard_of_many_is_warned_about_with_the_pattern_for_all():
+    experiment, origins = overridden("data.train.paths=d/coco.record-00000-of-00100")
+    assert warnings_about(experiment, origins) == (
+        "--set data.train.paths=d/coco.record-00000-of-00100: 1 of 100 shards of d/coco.record; "
+        "for all of them write d/coco.record-?????-of-00100",
+    )
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("coco.record-?????-of-00100",),
+        ("coco-00000-of-00001.tfrecord",),
+        ("coco-00000-of-00002.tfrecord", "coco-00001-of-00002.tfrecord"),
+        ("coco.record",),
+    ],
+)
+def test_complete_sets_of_shards_are_fine(paths):
+    records = schema.Records(paths=paths)
+    assert warnings_about(schema.Experiment(data=schema.Data(train=records)), {}) == ()
+
+
+def test_layers_before_the_head_without_depth_are_warned_about():
+    model = dataclasses.replace(schema.Model(), head=schema.ConvolutionalHead(layers_before=2))
+    (warning,) = warnings_about(schema.Experiment(model=model), {})
+    assert "layers_before 2 has no effect while max_depth is 0" in warning

@@ -1,0 +1,148 @@
+import dataclasses
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.updating import from_plain
+from stillbox.experiment.values import choices, differences, field_types, leaf_paths, to_plain
+
+
+def refusal(plain):
+    with pytest.raises(UserError) as caught:
+        from_plain(plain, "here")
+    assert caught.value.where == "here"
+    return caught.value
+
+
+def all_classes():
+    """Returns every dataclass that an Experiment can hold."""
+    found, todo = set(), [schema.Experiment]
+    while todo:
+        cls = todo.pop()
+        if cls in found:
+            continue
+        found.add(cls)
+        for hint in field_types(cls).values():
+            for member in choices(hint):
+                inner = [part for arg in getattr(member, "__args__", ()) for part in choices(arg)]
+                todo += [part for part in (member, *inner) if dataclasses.is_dataclass(part)]
+    return found
+
+
+def test_an_experiment_goes_through_plain_values_and_back():
+    experiment = schema.Experiment(
+        train=schema.Training(
+            optimizer=schema.RmsProp(schedule=schema.CosineSchedule()),
+            augmentations=(schema.RandomHorizontalFlip(), schema.SsdRandomCrop()),
+            early_stopping=schema.EarlyStopping(),
+        )
+    )
+    assert from_plain(to_plain(experiment), "here") == experiment
+
+
+def test_plain_values_are_mappings_lists_and_scalars_with_the_kind_first():
+    plain = to_plain(schema.Experiment())
+    assert next(iter(plain["train"]["optimizer"])) == "kind"
+    assert plain["model"]["pixels"]["mean"] == [127.5, 127.5, 127.5]
+    assert plain["train"]["ema_decay"] is None
+    assert "kind" not in plain["train"]
+
+
+def test_the_members_of_every_choice_differ_in_kind():
+    for cls in all_classes():
+        for name, hint in field_types(cls).items():
+            members = [m for m in choices(hint) if dataclasses.is_dataclass(m)]
+            if len(members) > 1:
+                kinds = [member.kind for member in members]
+                assert len(set(kinds)) == len(kinds), (cls, name)
+
+
+def test_every_class_has_defaults_throughout():
+    for cls in all_classes():
+        cls()
+
+
+@pytest.mark.parametrize(
+    ("plain", "message", "fix"),
+    [
+        ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
+        ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
+        ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
+        ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not None", None),
+        ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
+        ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
+        ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),
+        ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
+        ({"train": {"regularization": 1}}, "is true or false, not 1", None),
+        ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
+        ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
+        ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
+        ({"train": {"optimizer": "adam"}}, "train.optimizer is a section", "optimizer.kind="),
+        ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam'?"),
+        ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
+        ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
+        ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
+        ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
+        (
+            {"model": {"head": {"conv": {"regularizer": {"weight": 1}}}}},
+            "model.head.conv.regularizer needs a kind",
+            "l2 or l1",
+        ),
+        (
+            {"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
+            "train.optimizer (kind adam) has no field 'momentum'",
+            "kind momentum or rms_prop has it",
+        ),
+        ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused_with_their_path(plain, message, fix):
+    error = refusal(plain)
+    assert message in error.what
+    assert fix is None or fix in error.fix
+
+
+def test_whole_numbers_and_bare_exponents_are_floats_where_floats_are_wanted():
+    plain = {"train": {"gradient_clip_norm": 10, "ema_decay": "9e-1"}}
+    train = from_plain(plain, "here").train
+    assert train.gradient_clip_norm == 10.0
+    assert isinstance(train.gradient_clip_norm, float)
+    assert train.ema_decay == 0.9
+
+
+def test_a_section_that_is_not_mentioned_keeps_its_values():
+    head = from_plain({"model": {"head": {"kernel_size": 3}}}, "here").model.head
+    assert head == schema.ConvolutionalHead(kernel_size=3)
+
+
+def test_differences_name_path_old_and_new():
+    before = schema.Experiment()
+    after = dataclasses.replace(
+        before,
+        name="other",
+        train=schema.Training(optimizer=schema.Adam(), augmentations=(schema.SsdRandomCrop(),)),
+    )
+    found = {path: (old, new) for path, old, new in differences(before, after)}
+    assert found["name"] == ("experiment", "other")
+    assert found["train.optimizer.kind"] == ("momentum", "adam")
+    assert found["train.optimizer.momentum"] == (0.9, None)
+    assert found["train.augmentations"][0] == []
+    assert list(differences(before, before)) == []
+
+
+def test_differences_look_into_lists_of_sections():
+    def experiment(probability):
+        flip = schema.RandomHorizontalFlip(probability=probability)
+        return schema.Experiment(train=schema.Training(augmentations=(flip,)))
+
+    assert list(differences(experiment(0.5), experiment(0.25))) == [
+        ("train.augmentations.0.probability", 0.5, 0.25)
+    ]
+
+
+def test_leaf_paths_are_the_fields_that_are_not_sections():
+    paths = list(leaf_paths(schema.Experiment()))
+    assert "train.optimizer.schedule.learning_rate" in paths
+    assert "model.pixels.mean" in paths
+    assert "train.optimizer" not in paths
