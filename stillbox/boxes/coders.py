@@ -1,0 +1,59 @@
+"""Box coders: a box written relative to its anchor, and back."""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+_EPSILON = 1e-8
+
+
+def encode_faster_rcnn(
+    boxes: ArrayLike,
+    anchors: ArrayLike,
+    *,
+    scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
+) -> Array:
+    """Returns the codes `ty, tx, th, tw` of boxes, `[..., 4]` (arXiv:1506.01497; fact sheet 3.5).
+
+    `ty` is the distance of the centres over the anchor's height, `th` the logarithm of the ratio
+    of the heights, each times its scale. 1e-8 is added to all heights and widths first, so that
+    a box without area has finite codes.
+
+    Args:
+        boxes: `[..., 4]`.
+        anchors: `[..., 4]`, broadcast against the boxes.
+        scales: factors of ty, tx, th and tw.
+    """
+    centers, sizes = _center_form(boxes)
+    anchor_centers, anchor_sizes = _center_form(anchors)
+    sizes, anchor_sizes = sizes + _EPSILON, anchor_sizes + _EPSILON
+    shifts = (centers - anchor_centers) / anchor_sizes
+    stretches = jnp.log(sizes / anchor_sizes)
+    return jnp.concatenate([shifts, stretches], axis=-1) * jnp.asarray(scales, jnp.float32)
+
+
+def decode_faster_rcnn(
+    codes: ArrayLike,
+    anchors: ArrayLike,
+    *,
+    scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
+) -> Array:
+    """Returns the boxes `[..., 4]` that codes stand for; nothing is clipped.
+
+    Args:
+        codes: `[..., 4]`, `ty, tx, th, tw`.
+        anchors: `[..., 4]`, broadcast against the codes.
+        scales: factors that the codes were multiplied by.
+    """
+    codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
+    anchor_centers, anchor_sizes = _center_form(anchors)
+    centers = codes[..., :2] * anchor_sizes + anchor_centers
+    half = jnp.exp(codes[..., 2:]) * anchor_sizes / 2.0
+    return jnp.concatenate([centers - half, centers + half], axis=-1)
+
+
+def _center_form(boxes: ArrayLike) -> tuple[Array, Array]:
+    """Returns centres `[..., 2]` and heights and widths `[..., 2]`."""
+    boxes = jnp.asarray(boxes, jnp.float32)
+    low, sizes = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+    return low + sizes / 2.0, sizes

@@ -1,0 +1,159 @@
+"""Hard example mining: only the anchors with the largest losses count (arXiv:1604.03540)."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from stillbox.boxes.geometry import iou, pairwise
+from stillbox.boxes.matchers import BACKGROUND
+
+LossType = Literal["both", "classification", "localization"]
+
+# Boxes are compared tile by tile, and T * T overlaps an image are alive at once. Measured on two
+# cores for 24 images of 1917 anchors: 48 ms with 64, 56 ms with 128, 82 ms with 256.
+_TILE = 64
+
+
+def mine_hard_examples(
+    localization_losses: ArrayLike,
+    class_losses: ArrayLike,
+    boxes: ArrayLike,
+    matches: ArrayLike,
+    *,
+    loss_type: LossType = "both",
+    classification_weight: float = 1.0,
+    localization_weight: float = 1.0,
+    num_hard_examples: int = 64,
+    iou_threshold: float = 0.7,
+    max_negatives_per_positive: float = 0,
+    min_negatives_per_image: int = 0,
+) -> Array:
+    """Returns which anchors count: `[B, A]` float32 of 0 and 1, without a gradient.
+
+    In each image the anchors are taken in order of their loss, but none whose predicted box
+    overlaps that of a harder one by more than `iou_threshold`: one mistake is not to count many
+    times (fact sheet 3.6).
+
+    Args:
+        localization_losses: `[B, A]`.
+        class_losses: `[B, A]`.
+        boxes: `[B, A, 4]`, the decoded predictions.
+        matches: `[B, A]` int, as in `Targets`.
+        loss_type: the loss that hardness is measured by.
+        classification_weight: weight of the class loss in `both`.
+        localization_weight: weight of the localisation loss in `both`.
+        num_hard_examples: most anchors an image keeps; 0 sets no limit.
+        iou_threshold: in 0..1.
+        max_negatives_per_positive: most background anchors for each matched one among the kept,
+            rounded down for the image; 0 sets no limit.
+        min_negatives_per_image: background anchors that this limit leaves in any case.
+    """
+    localization_losses = jnp.asarray(localization_losses, jnp.float32)
+    class_losses = jnp.asarray(class_losses, jnp.float32)
+    hardness = {
+        "both": class_losses * classification_weight + localization_losses * localization_weight,
+        "classification": class_losses,
+        "localization": localization_losses,
+    }[loss_type]
+    hardness, boxes = lax.stop_gradient((hardness, jnp.asarray(boxes, jnp.float32)))
+    order = jnp.argsort(-hardness, axis=-1, stable=True)
+    ranked_boxes = jnp.take_along_axis(boxes, order[..., None], axis=1)
+    kept = greedy_survivors(
+        ranked_boxes, iou_threshold=iou_threshold, max_kept=num_hard_examples or order.shape[1]
+    )
+    if max_negatives_per_positive > 0:
+        ranked_matches = jnp.take_along_axis(jnp.asarray(matches), order, axis=1)
+        kept = _limit_negatives(
+            kept, ranked_matches, max_negatives_per_positive, min_negatives_per_image
+        )
+    ranks = jnp.argsort(order, axis=-1)
+    return jnp.take_along_axis(kept, ranks, axis=1).astype(jnp.float32)
+
+
+def _limit_negatives(
+    kept: Array, matches: Array, max_negatives_per_positive: float, min_negatives_per_image: int
+) -> Array:
+    """Drops the easiest background anchors until their number suits that of the matched ones.
+
+    Args:
+        kept: `[B, A]` bool, hardest first.
+        matches: `[B, A]` in the same order.
+        max_negatives_per_positive: above 0.
+        min_negatives_per_image: at least this many may stay.
+    """
+    positives, negatives = kept & (matches >= 0), kept & (matches == BACKGROUND)
+    limit = (max_negatives_per_positive * positives.sum(axis=1, keepdims=True)).astype(jnp.int32)
+    limit = jnp.maximum(limit, min_negatives_per_image)
+    return positives | (negatives & (jnp.cumsum(negatives, axis=1) <= limit))
+
+
+def greedy_survivors(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -> Array:
+    """Returns what greedy non-maximum suppression keeps of ranked boxes: `[B, A]` bool.
+
+    A box stays if no kept box before it overlaps it by more than `iou_threshold`, exactly as if
+    they were gone through one by one, but in tiles: a tile is held against the kept boxes of all
+    earlier tiles, then settles itself. It ends as soon as every image has `max_kept`.
+
+    Args:
+        boxes: `[B, A, 4]`, best first.
+        iou_threshold: in 0..1.
+        max_kept: most boxes an image keeps.
+    """
+    boxes = jnp.asarray(boxes, jnp.float32)
+    batch, count, _ = boxes.shape
+    tiles = -(-count // _TILE)
+    padded = jnp.pad(boxes, [(0, 0), (0, tiles * _TILE - count), (0, 0)])
+    tiled = padded.reshape(batch, tiles, _TILE, 4).swapaxes(0, 1)
+    real = (jnp.arange(tiles * _TILE) < count).reshape(tiles, 1, _TILE)
+
+    def overlapping(some: Array, others: Array) -> Array:
+        return pairwise(iou, some, others) > iou_threshold
+
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        tile, kept = state
+        return (tile < tiles) & jnp.any(kept.sum(axis=(0, 2)) < max_kept)
+
+    def settle_tile(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        tile, kept = state
+        own = tiled[tile]
+
+        def hold_against(earlier: Array, alive: Array) -> Array:
+            hits = overlapping(tiled[earlier], own) & kept[earlier][:, :, None]
+            return alive & ~hits.any(axis=1)
+
+        alive = jnp.broadcast_to(real[tile], (batch, _TILE))
+        alive = lax.fori_loop(0, tile, hold_against, alive)
+        earlier_hits = overlapping(own, own) & jnp.triu(jnp.ones((_TILE, _TILE), bool), k=1)
+        return tile + 1, kept.at[tile].set(_settle(alive, earlier_hits))
+
+    start = (jnp.int32(0), jnp.zeros((tiles, batch, _TILE), bool))
+    _, kept = lax.while_loop(unfinished, settle_tile, start)
+    flat = kept.swapaxes(0, 1).reshape(batch, -1)[:, :count]
+    return flat & (jnp.cumsum(flat, axis=1) <= max_kept)
+
+
+def _settle(alive: Array, hits: Array) -> Array:
+    """Returns the boxes of one tile that no kept box before them hits.
+
+    Each round decides anew who is hit by those that the last round kept. Whoever stands first is
+    right after round one, the next after round two and so on, so a round that changes nothing has
+    found the one answer; it takes as many rounds as the longest chain of hits, usually few.
+
+    Args:
+        alive: `[B, T]` bool.
+        hits: `[B, T, T]` bool, true where box i stands before box j and overlaps it.
+    """
+
+    def decide(kept: Array) -> Array:
+        return alive & ~(hits & kept[:, :, None]).any(axis=1)
+
+    def unsettled(state: tuple[Array, Array]) -> Array:
+        kept, last = state
+        return jnp.any(kept != last)
+
+    kept, _ = lax.while_loop(
+        unsettled, lambda state: (decide(state[0]), state[0]), (decide(alive), alive)
+    )
+    return kept

@@ -1,0 +1,153 @@
+"""Non-maximum suppression, class by class, in arrays of fixed size."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from stillbox.boxes.detections import Detections
+from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
+
+
+class _Search(NamedTuple):
+    """What the search knows between two picks."""
+
+    scores: Array
+    """`[B, C, A]`, minus infinity for what is picked, suppressed or below the threshold."""
+    best: Array
+    """`[B, C]`, the best score left in each class; minus infinity where the class is done."""
+    picks: Array
+    """`[B, C]` int32, boxes picked in each class."""
+    found: Array
+    """`[B, K]` int32, class * A + anchor of each detection."""
+    found_scores: Array
+    """`[B, K]`, falling."""
+    found_count: Array
+    """`[B]` int32."""
+
+
+def batched_nms(
+    boxes: ArrayLike,
+    scores: ArrayLike,
+    *,
+    score_threshold: float,
+    iou_threshold: float,
+    max_per_class: int,
+    max_total: int,
+    clip_window: ArrayLike | None = None,
+    change_coordinate_frame: bool = False,
+) -> Detections:
+    """Returns the best boxes of each image after greedy suppression in every class.
+
+    The reference suppresses class by class, then merges, sorts, clips, drops what has no area and
+    cuts off (fact sheet 3.7). This picks the best box over all classes again and again, which
+    finds the same detections in the same order but stops at the last one that is asked for, and
+    neither sorts nor compares the rest. Equal scores go to the lower class, then the lower anchor.
+
+    Args:
+        boxes: `[B, A, 4]`, the same for every class, not clipped: overlaps are measured on them.
+        scores: `[B, A, C]`, without a background slot.
+        score_threshold: only scores strictly above take part.
+        iou_threshold: a box is dropped when it overlaps a better one of its class by more.
+        max_per_class: most boxes of a class, counted before clipping drops any.
+        max_total: most boxes of an image, the K of the result.
+        clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
+        change_coordinate_frame: re-express the boxes so that the window becomes `[0, 0, 1, 1]`.
+
+    Raises:
+        ValueError: a change of frame is asked for, but there is no window.
+    """
+    boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
+    batch, anchors, classes = scores.shape
+    shown = boxes
+    visible = jnp.ones((batch, anchors), bool)
+    if clip_window is not None:
+        window = jnp.asarray(clip_window, jnp.float32)[:, None]
+        shown = clip_to_window(boxes, window)
+        visible = area(shown) > 0.0
+        if change_coordinate_frame:
+            shown = change_frame(shown, window)
+    elif change_coordinate_frame:
+        raise ValueError("change_coordinate_frame needs a clip_window to change to")
+
+    # Classes before anchors: a pick then reads and writes one contiguous row an image.
+    candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
+    start = _Search(
+        scores=candidates,
+        best=_best_left(candidates, visible[:, None]),
+        picks=jnp.zeros((batch, classes), jnp.int32),
+        found=jnp.zeros((batch, max_total), jnp.int32),
+        found_scores=jnp.zeros((batch, max_total), jnp.float32),
+        found_count=jnp.zeros(batch, jnp.int32),
+    )
+    end = lax.while_loop(
+        lambda search: jnp.any(
+            (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
+        ),
+        lambda search: _pick(search, boxes, visible, iou_threshold, max_per_class),
+        start,
+    )
+    real = jnp.arange(max_total) < end.found_count[:, None]
+    found_boxes = jnp.take_along_axis(shown, (end.found % anchors)[..., None], axis=1)
+    return Detections(
+        boxes=jnp.where(real[..., None], found_boxes, 0.0),
+        scores=end.found_scores,
+        classes=end.found // anchors,
+        count=end.found_count,
+    )
+
+
+def _best_left(scores: Array, visible: Array) -> Array:
+    """Returns the best candidate's score `[...]` of scores `[..., A]`.
+
+    A class whose last visible candidate is gone is done, so that an image that shows little, or a
+    row that only fills up the batch, does not keep the search going for nothing.
+    """
+    open_ = (visible & (scores > -jnp.inf)).any(axis=-1)
+    return jnp.where(open_, scores.max(axis=-1), -jnp.inf)
+
+
+def _pick(
+    search: _Search, boxes: Array, visible: Array, iou_threshold: float, max_per_class: int
+) -> _Search:
+    """Takes the best box of every image, and what it suppresses out of its class.
+
+    An image that has all its detections, or no candidate left, goes along and changes nothing
+    that is ever read.
+
+    Args:
+        search: the state so far.
+        boxes: `[B, A, 4]`.
+        visible: `[B, A]` bool, false for boxes that clipping leaves no area; they suppress like
+            any other and are counted in their class, but are no detections.
+        iou_threshold: as for `batched_nms`.
+        max_per_class: as for `batched_nms`.
+    """
+    batch, anchors = visible.shape
+    images = jnp.arange(batch)
+    class_ = jnp.argmax(search.best, axis=-1)
+    row = search.scores[images, class_]
+    anchor = jnp.argmax(row, axis=-1)
+    score = jnp.max(search.best, axis=-1)
+
+    overlaps = iou(boxes[images, anchor][:, None], boxes)
+    # The pick itself is named: a box without area overlaps nothing, not even itself.
+    gone = (overlaps > iou_threshold) | (jnp.arange(anchors) == anchor[:, None])
+    row = jnp.where(gone, -jnp.inf, row)
+    picks = search.picks.at[images, class_].add(1)
+    full = picks[images, class_] >= max_per_class
+
+    emit = (score > -jnp.inf) & visible[images, anchor]
+    # Beyond the last place no index is equal: a full image takes no more.
+    here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
+    return _Search(
+        scores=search.scores.at[images, class_].set(row),
+        best=search.best.at[images, class_].set(
+            jnp.where(full, -jnp.inf, _best_left(row, visible))
+        ),
+        picks=picks,
+        found=jnp.where(here, (class_ * anchors + anchor)[:, None], search.found),
+        found_scores=jnp.where(here, score[:, None], search.found_scores),
+        found_count=search.found_count + here.any(axis=1),
+    )

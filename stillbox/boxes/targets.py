@@ -1,0 +1,86 @@
+"""Targets: what a detector should have said about every anchor of an image."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from stillbox.boxes.geometry import PairFunction, iou, pairwise
+from stillbox.boxes.matchers import IGNORED
+
+Match = Callable[[Array, Array], Array]
+"""From similarity `[N, A]` and valid rows `[N]` to matches `[A]`."""
+Encode = Callable[[Array, Array], Array]
+"""From boxes `[A, 4]` and anchors `[A, 4]` to codes `[A, 4]`."""
+
+
+class Targets(NamedTuple):
+    """Targets and weights of A anchors over C class slots; under `vmap` with `[B]` in front."""
+
+    class_targets: Array
+    """`[A, C]` float32, C counts the background slot where there is one."""
+    class_weights: Array
+    """`[A]` float32."""
+    box_targets: Array
+    """`[A, 4]` float32, in the box coder's terms, 0 for anchors without a match."""
+    box_weights: Array
+    """`[A]` float32, 0 for anchors without a match."""
+    matches: Array
+    """`[A]` int32, the ground truth row, or `matchers.BACKGROUND` or `matchers.IGNORED`."""
+
+
+def assign_targets(
+    anchors: ArrayLike,
+    boxes: ArrayLike,
+    classes: ArrayLike,
+    weights: ArrayLike,
+    *,
+    num_classes: int,
+    background_class: bool,
+    encode_background_as_zeros: bool,
+    negative_class_weight: float,
+    match: Match,
+    encode: Encode,
+    similarity: PairFunction = iou,
+) -> Targets:
+    """Returns the targets of one image; `jax.vmap` makes it those of a batch (fact sheet 3.5).
+
+    A row without weight still takes part in the matching: an anchor that suits it best gets
+    weight 0 in both losses, which is how crowds and difficult boxes become regions that nobody
+    is punished for. Padding has no area and attracts no anchor.
+
+    Args:
+        anchors: `[A, 4]`.
+        boxes: `[N, 4]`, ground truth and padding, N at least 1.
+        classes: `[N]` int, from 0; a class of `num_classes` or more has no slot and is all zeros.
+        weights: `[N]`, 0 for padding and for ignored boxes.
+        num_classes: foreground classes.
+        background_class: slot 0 is the background, the classes follow.
+        encode_background_as_zeros: background anchors have no target class at all; otherwise slot
+            0, where there is one.
+        negative_class_weight: weight of background anchors in the classification loss.
+        match: which row each anchor answers for.
+        encode: the box coder.
+        similarity: what the matcher compares, a function of pairs.
+    """
+    anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
+    classes, weights = jnp.asarray(classes, jnp.int32), jnp.asarray(weights, jnp.float32)
+    matches = match(pairwise(similarity, boxes, anchors), weights > 0)
+    matched, rows = matches >= 0, jnp.maximum(matches, 0)
+    row_weights = weights[rows]
+
+    first = 1 if background_class else 0
+    background = 0 if background_class and not encode_background_as_zeros else -1
+    slot = jnp.where(matched, classes[rows] + first, background)
+    codes = encode(boxes[rows], anchors)
+    unmatched_weights = jnp.where(matches == IGNORED, 0.0, negative_class_weight)
+    return Targets(
+        class_targets=jax.nn.one_hot(slot, num_classes + first, dtype=jnp.float32),
+        class_weights=jnp.where(matched, row_weights, unmatched_weights),
+        box_targets=jnp.where(matched[:, None], codes, 0.0),
+        box_weights=jnp.where(matched, row_weights, 0.0),
+        matches=matches,
+    )
