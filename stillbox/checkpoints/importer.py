@@ -75,10 +75,11 @@ def import_weights(
         notes=_head_notes(mismatched, model),
     )
     if not loaded or report.loaded_share < min_loaded:
+        # Rounded down: 399 of 400 must not read as all of them.
+        percent = int(report.loaded_share * 100)
         raise UserError(
-            # Rounded down: 399 of 400 must not read as all of them.
-            f"only {len(loaded)} of {len(wanted)} wanted arrays ({int(report.loaded_share * 100)}%) "
-            f"were found, at least {min_loaded:.0%} are asked for",
+            f"only {len(loaded)} of {len(wanted)} wanted arrays ({percent}%) were found, "
+            f"at least {min_loaded:.0%} are asked for",
             where=weights.path,
             fix=explain_failure(report, weights.arrays, _found_by_scope(model, variables, weights)),
         )
