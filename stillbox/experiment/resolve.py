@@ -49,6 +49,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     """
     path = _find(config)
     reading = _read(path)
+    # Overrides come before the rules, so that they can mend what a file gets wrong.
     origins = dict(reading.origins)
     experiment = apply_overrides(reading.experiment, overrides, origins)
     rules.check(experiment, origins)
@@ -62,6 +63,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
 
 
 def _find(config: str | Path) -> Path:
+    # A recipe goes before a folder of its name, which is most likely its model directory.
     if str(config) in recipe_names() and not Path(config).is_file():
         return recipe_path(str(config))
     path = Path(config)
@@ -93,6 +95,7 @@ def _read(path: Path) -> PipelineReading:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}", fix="give a text file") from error
+    # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
         path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
     )

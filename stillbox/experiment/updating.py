@@ -60,6 +60,7 @@ class _Update:
     def value(self, hint: Hint, current: Value, node: Node, path: str) -> Value:
         """Returns the new value of a field of type `hint`."""
         members = choices(hint)
+        # A union is either several dataclasses, or one type and None.
         if node.value is None and types.NoneType in members:
             return self._set(None, node, path)
         members = tuple(member for member in members if member is not types.NoneType)
@@ -73,6 +74,7 @@ class _Update:
         """Returns the new value of a section: one class, or several with a kind each."""
         if not isinstance(node.value, dict):
             _refuse(node, path, "a section with named fields", f"{path}.{_first_name(classes)}=...")
+        # A copy: the kind is taken out of it, and the tree may be laid over another value again.
         content = dict(node.value)
         if hasattr(classes[0], "kind"):
             current = self._variant(classes, current, content.pop("kind", None), node, path)
@@ -97,6 +99,8 @@ class _Update:
                     f"{path} needs a kind", where=node.where, fix=f"kind: {' or '.join(kinds)}"
                 )
             return classes[0]() if current is None else current
+        if isinstance(kind.value, dict | list):
+            _refuse(kind, f"{path}.kind", "one word", " or ".join(kinds))
         if kind.value not in kinds:
             raise UserError(
                 f"{path} has no kind {kind.value!r}",
@@ -115,6 +119,7 @@ class _Update:
             return self._elements(hint, current or (), node, path)
         if isinstance(node.value, dict):
             _refuse(node, path, "a list", "[first, second]")
+        # The old elements are gone, and with them what was known about their origins.
         items = node.value if isinstance(node.value, list) else [node]
         self._forget(path)
         result = tuple(
@@ -162,6 +167,7 @@ def _scalar(hint: Hint, node: Node, path: str) -> Value:
         return value if isinstance(value, str) else node.text
     if hint is bool and not isinstance(value, bool):
         _refuse(node, path, "true or false", None)
+    # True is an int in Python, but nobody trains for True steps.
     if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
         _refuse(node, path, "a whole number", None)
     return _to_float(node, path) if hint is float else value
@@ -195,6 +201,7 @@ def _unknown(
 ) -> UserError:
     kind = f" (kind {current.kind})" if hasattr(current, "kind") else ""
     what = f"{path or 'the experiment'}{kind} has no field {name!r}"
+    # Most likely first: a field of another kind, one further down, a misspelt one.
     others = [cls.kind for cls in classes if name in field_types(cls)]
     if others:
         return UserError(what, where=node.where, fix=f"kind {' or '.join(others)} has it")

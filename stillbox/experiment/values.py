@@ -31,6 +31,7 @@ class Node:
 def to_plain(value: Value) -> Plain:
     """Returns dataclasses as mappings (a variant's `kind` first) and tuples as lists."""
     if dataclasses.is_dataclass(value):
+        # A class variable is no field of a dataclass, so the kind is added by hand.
         kind = {"kind": value.kind} if hasattr(value, "kind") else {}
         names = (field.name for field in dataclasses.fields(value))
         return kind | {name: to_plain(getattr(value, name)) for name in names}
@@ -79,6 +80,7 @@ def _plain_differences(
 
 def _parts(plain: Plain) -> dict[str, Plain] | None:
     """Returns the named parts of a section or of a list of sections, None for anything else."""
+    # A list of scalars counts as one value: it is written in one line and has one origin.
     if isinstance(plain, list) and plain and isinstance(plain[0], dict):
         return {str(index): item for index, item in enumerate(plain)}
     return plain if isinstance(plain, dict) else None
@@ -87,6 +89,7 @@ def _parts(plain: Plain) -> dict[str, Plain] | None:
 @functools.cache
 def field_types(cls: Hint) -> dict[str, Hint]:
     """Returns the resolved type of every field of a dataclass."""
+    # Resolving annotations costs more than everything else here, hence the cache.
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 

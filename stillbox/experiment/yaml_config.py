@@ -73,8 +73,8 @@ def compose(text: str, file: str, *, lines: bool = True) -> Node:
     Raises:
         UserError: it is not YAML, or a mapping has one name twice.
     """
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         return Node(None, file) if root is None else _convert(loader, root, file, lines)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -82,14 +82,13 @@ def compose(text: str, file: str, *, lines: bool = True) -> Node:
             raise
         mark = getattr(error, "problem_mark", None)
         where = _position(mark, file) if mark is not None and lines else file
-        problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+        # The other errors say it in several lines, or (too deep) in terms of Python's stack.
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise UserError(
             f"not YAML: {problem}",
             where=where,
             fix="put text that holds any of ? : # , [ ] { } in quotes",
         ) from error
-    finally:
-        loader.dispose()
 
 
 def _position(mark: yaml.Mark, file: str) -> str:

@@ -161,6 +161,8 @@ def test_a_recipe_is_a_start_that_the_rest_changes():
         ("? [a]\n: 1", "e:1:3", "a name is one word", "name: value"),
         ("recipe: ssd_mobilnet", "e:1:1", "no recipe 'ssd_mobilnet'", "ssd_mobilenet_v1_300x300"),
         ("5: 1", "e:1:1", "no field '5'", None),
+        ("name: a\0", "e", "not YAML: unacceptable character #x0000", None),
+        ("train: {optimizer: {kind: [a]}}", "e:1:21", "kind is one word, not a list", "adam"),
         ("[" * 5000, "e", "not YAML", None),
     ],
 )

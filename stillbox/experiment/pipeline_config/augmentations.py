@@ -30,6 +30,7 @@ def read_augmentation(section: Section, path: str) -> Augmentation:
         return RandomHorizontalFlip(**chosen.fill(path, "probability"))
     if name == "random_crop_image":
         return RandomCropImage(**chosen.fill(path, *_CROP))
+    # Operations in the file take the place of the usual seven; they do not add to them.
     operations = tuple(
         RandomCropImage(**operation.fill(f"{path}.operations.{number}", *_CROP))
         for number, operation in enumerate(chosen.children("operations"))

@@ -26,6 +26,7 @@ def read_evaluation(section: Section) -> Evaluation:
             max_boxes_drawn="max_num_boxes_to_visualize",
         ),
     )
+    # Their defaults in the format (1, and no AP per class) are only slower and quieter.
     free = {"batch_size": "batch_size", "per_category": "include_metrics_per_category"}
     given = {ours: theirs for ours, theirs in free.items() if section.has(theirs)}
     return dataclasses.replace(evaluation, **section.fill("evaluation", **given))

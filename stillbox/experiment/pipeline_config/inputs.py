@@ -16,6 +16,7 @@ def read_data(root: Section) -> Data:
             where=readers[1].where,
             fix="keep one; other records are named on the command line of evaluate",
         )
+    # A config without readers is still good for predicting with a model.
     train, evaluation = Records(), Records(shuffle=False)
     if root.has("train_input_reader"):
         train = _read_records(root.child("train_input_reader"), "data.train")
@@ -52,6 +53,7 @@ def _read_evaluation_records(section: Section, path: str) -> Records:
 
 def _with_box_limit(root: Section, data: Data) -> Data:
     """Copies the deprecated `train_config.max_number_of_boxes` into both readers."""
+    # The original overwrites the readers, whatever they say themselves.
     train_config = root.child("train_config")
     if not train_config.has("max_number_of_boxes"):
         return data

@@ -60,6 +60,7 @@ def _read_classification(
 def _read_miner(section: Section, path: str) -> HardExampleMiner | None:
     if not section.has("hard_example_miner"):
         return None
+    # The section itself has an origin, because its mere presence can be the mistake.
     section.log.origins[path] = section.position("hard_example_miner")
     miner = section.child("hard_example_miner")
     return HardExampleMiner(

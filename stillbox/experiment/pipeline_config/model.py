@@ -69,6 +69,7 @@ def _read_extractor(section: Section) -> tuple[MobileNetV1, SsdLayers]:
             where=section.position("type"),
             fix=f"there is: {', '.join(EXTRACTORS)}",
         )
+    # One message feeds base network and extra layers, so its fields have two places each.
     hyperparams = section.child("conv_hyperparams")
     base = SLIM_MOBILENET_V1
     if section.value("override_base_feature_extractor_hyperparams"):
@@ -151,6 +152,7 @@ def _read_anchors(section: Section, path: str) -> SsdAnchors:
         "height_offsets": "height_offset",
         "width_offsets": "width_offset",
     }
+    # An empty list is passed on as such: here it means "none", not "the default".
     given: dict[str, Any] = {
         ours: chosen.values(theirs, f"{path}.{ours}") for ours, theirs in lists.items()
     }

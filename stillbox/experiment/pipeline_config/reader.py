@@ -47,6 +47,7 @@ def read_pipeline_config(text: str, file: str, *, name: str = "experiment") -> P
         train=read_training(root.child("train_config")) if root.has("train_config") else Training(),
         evaluation=read_evaluation(root.child("eval_config")),
     )
+    # Last, when every part has asked for what it understands.
     log.finish(message)
     if experiment.train.ema_decay is not None and not experiment.evaluation.use_ema:
         log.notes.append(

@@ -57,6 +57,7 @@ class ReadLog:
     def _unheard(self, message: Message) -> Iterator[tuple[Message, str, Entry]]:
         for name, entries in message.entries.items():
             for entry in entries:
+                # Identity, because equal messages in two places are heard separately.
                 if (id(message), name) not in self._heard:
                     yield message, name, entry
                 elif isinstance(entry.value, Message):
@@ -67,6 +68,7 @@ def _refusal(refused: list[tuple[str, FieldType, Entry]]) -> UserError:
     label, kind, entry = refused[0]
     scalar = not isinstance(entry.value, Message)
     shown = f" = {_spell(entry.value)}" if scalar else ""
+    # One message for all of them: mending one a run would try anybody's patience.
     reason = REFUSED.get(label, "has no counterpart in stillbox")
     others = [f"\n  {entry.where}: {label} is refused too" for label, _, entry in refused[1:]]
     advice = "take it out, where the model can do without it"
@@ -152,6 +154,7 @@ class Section:
     def _take(self, name: str, path: str | None) -> list[Entry]:
         self.log.hear(self._message, name)
         entries = self._message.entries.get(name, [])
+        # Defaults have no origin: only what somebody wrote can be pointed at.
         if path is not None and entries:
             self.log.origins[path] = entries[0].where
         return entries

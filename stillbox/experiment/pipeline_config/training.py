@@ -53,6 +53,7 @@ def _read_optimizer(section: Section, path: str) -> Optimizer:
     schedule = _read_schedule(chosen.child("learning_rate"), f"{path}.schedule")
     if name == "adam_optimizer":
         return Adam(schedule=schedule, **chosen.fill(path, "epsilon"))
+    # Adam is the only optimiser without this field.
     momentum = chosen.fill(path, momentum="momentum_optimizer_value")
     if name == "momentum_optimizer":
         return Momentum(schedule=schedule, **momentum)
@@ -109,6 +110,7 @@ def _read_moving_average(section: Section) -> float | None:
         )
     if section.value("use_moving_average", "train.ema_decay"):
         return decay
+    # Both fields were read, so the log would stay silent about the one that lost.
     if section.has("moving_average_decay"):
         section.log.notes.append(
             f"{section.position('moving_average_decay')}: moving_average_decay has no effect "
@@ -119,6 +121,7 @@ def _read_moving_average(section: Section) -> float | None:
 
 def _read_fine_tune(section: Section, path: str) -> FineTune:
     scopes: dict[str, Any] = {"classification": "classification", "detection": "detection"}
+    # The text replaced the boolean at some time; files of both ages are about.
     is_detector = section.value("from_detection_checkpoint", f"{path}.scope")
     kind = section.value("fine_tune_checkpoint_type", f"{path}.scope")
     if kind and kind not in scopes:

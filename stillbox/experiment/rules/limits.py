@@ -9,6 +9,7 @@ from stillbox.experiment.rules.broken import Broken
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import Plain, to_plain
 
+# The least number above zero makes "above zero" an ordinary closed range.
 _ABOVE_ZERO = math.ulp(0.0)
 _ANY = math.inf
 
@@ -107,6 +108,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "evaluation.max_boxes_drawn": (0, _ANY),
 }
 
+# Translated once: some 80 patterns meet some 150 numbers in every check.
 _PATTERNS = [
     (re.compile(fnmatch.translate(pattern)), low, high) for pattern, (low, high) in _LIMITS.items()
 ]

@@ -28,6 +28,7 @@ def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
             f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
             "lower it, or raise matched_threshold",
         )
+    # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
         yield Broken(
             f"{path}.negatives_lower_than_unmatched",
@@ -70,6 +71,7 @@ def image_is_large_enough(experiment: Experiment) -> Iterator[Broken]:
         else {"max_dimension": resizer.max_dimension}
     )
     for name, side in sides.items():
+        # Sides below 1 have been reported by the limits.
         if 1 <= side < _MIN_SIDE:
             yield Broken(
                 f"{path}.{name}",
@@ -97,6 +99,7 @@ def taps_exist(experiment: Experiment) -> Iterator[Broken]:
     unknown = [tap for tap in taps if tap not in _TAPS]
     for tap in unknown:
         yield Broken(path, f"mobilenet_v1 has no layer {tap!r}", nearest(tap, _TAPS))
+    # A set drops repetitions, so one comparison finds both mistakes.
     positions = [_TAPS.index(tap) for tap in taps if tap in _TAPS]
     if positions != sorted(set(positions)):
         yield Broken(path, "the taps are not in order", "name each once, from fine to coarse")
@@ -136,6 +139,7 @@ def anchors_have_shapes(experiment: Experiment) -> Iterator[Broken]:
     anchors, path = experiment.model.anchors, "model.anchors"
     if not anchors.aspect_ratios:
         yield Broken(f"{path}.aspect_ratios", "no aspect ratios", "give at least one, such as 1.0")
+    # Explicit scales make the range of scales meaningless.
     if anchors.scales:
         return
     if anchors.min_scale > anchors.max_scale:

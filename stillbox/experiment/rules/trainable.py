@@ -45,6 +45,7 @@ def records_are_given(experiment: Experiment) -> Iterator[Broken]:
 def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
     """Sample configs hold placeholders, and cloud buckets are not files."""
     for path, text in _paths(experiment):
+        # The remedy is ready to paste, but for the path itself.
         remedy = f"--set {path}=PATH"
         if path == "train.fine_tune.checkpoint":
             remedy += f", or --set {path}= to start from random weights"

@@ -27,6 +27,7 @@ def cosine_fits(experiment: Experiment) -> Iterator[Broken]:
             f"warmup_steps and {schedule.hold_steps} hold_steps",
             "raise it, or shorten the warm-up",
         )
+    # Without warm-up steps its rate is never used.
     if schedule.warmup_steps and schedule.learning_rate < schedule.warmup_learning_rate:
         yield Broken(
             f"{path}.warmup_learning_rate",

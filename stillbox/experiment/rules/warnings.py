@@ -22,6 +22,7 @@ def _single_shards(experiment: Experiment) -> Iterator[tuple[str, str]]:
         ("data.evaluation.paths", experiment.data.evaluation.paths),
     ):
         for (base, count, suffix), given in _shards(paths).items():
+            # All shards listed one by one are as good as the pattern.
             if given < int(count):
                 yield (
                     path,

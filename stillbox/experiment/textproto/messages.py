@@ -78,6 +78,7 @@ class Decoder:
                 self._set(message, node, field_type, value)
 
     def _field_type(self, message: Message, node: Field) -> FieldType:
+        # Strict, as protobuf is: a misspelt field that is skipped costs a training run.
         found = message.type.fields.get(node.name)
         if found is None:
             if node.name.startswith("["):
@@ -106,6 +107,7 @@ class Decoder:
 
     def _set(self, message: Message, node: Field, kind: FieldType, value: Scalar | Block) -> None:
         existing = message.entries.setdefault(node.name, [])
+        # What an opaque message holds is never looked at: whoever reads it will refuse it.
         nested = kind.type == "opaque" or kind.type in self._schema.messages
         if nested != isinstance(value, Block):
             wanted = f"a message: {node.name} {{ ... }}" if nested else f"one value: {kind.type}"

@@ -66,6 +66,7 @@ class _Parser:
 
     def fields(self, closing: Token | None, depth: int) -> tuple[Field, ...]:
         """Reads fields up to the partner of `closing`, or to the end of the file."""
+        # Braces and angle brackets mean the same but do not close each other.
         end = {"{": "}", "<": ">"}[closing.text] if closing else "end of file"
         if closing and depth > MAX_DEPTH:
             raise UserError(f"nested deeper than {MAX_DEPTH} levels", where=closing.where)

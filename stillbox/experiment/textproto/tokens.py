@@ -44,6 +44,7 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
     offset, line, line_start = 0, 1, 0
     while offset < len(text):
         where = f"{file}:{line}:{offset - line_start + 1}"
+        # Columns count characters, a tab as one, as editors and protobuf do.
         match = _TOKEN.match(text, offset)
         if match is None:
             raise _unreadable(text[offset], where)
