@@ -13,6 +13,7 @@ from stillbox.evaluation.coco import CocoScores, score_coco
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.inputs.batch import Batch
+from stillbox.inputs.decode import ImageError, decode_image
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and to do."""
@@ -106,8 +107,7 @@ def evaluate(
             results[record] = result
         if progress is not None:
             progress(len(results), len(truths))
-    _check_each_once(seen, truths)
-
+    truths = _without_unusable(seen, truths, source)
     order = sorted(truths)
     started = time.perf_counter()
     ordered_truths = tuple(truths[record] for record in order)
@@ -210,11 +210,31 @@ def result_of(
     )
 
 
-def _check_each_once(seen: Mapping[int, int], truths: Mapping[int, ImageTruth]) -> None:
+def _without_unusable(
+    seen: Mapping[int, int], truths: Mapping[int, ImageTruth], source: TruthSource
+) -> dict[int, ImageTruth]:
+    """Returns the truths of the images that came once.
+
+    An image that cannot be decoded never becomes a row of a batch where the data policy drops such
+    records. Any other record that is missing, or came twice, is a fault of the loader.
+    """
     twice = sorted(record for record, count in seen.items() if count > 1)
     missing = sorted(set(truths) - set(seen))
-    if twice or missing:
+    lost = [record for record in missing if _has_image(source, record)]
+    if twice or lost:
         raise RuntimeError(
             f"the loader brought {len(twice)} records more than once (first {twice[:3]}) and "
-            f"{len(missing)} not at all (first {missing[:3]}): the scores would be wrong"
+            f"{len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
         )
+    return {record: truth for record, truth in truths.items() if record in seen}
+
+
+def _has_image(source: TruthSource, record: int) -> bool:
+    example = source.example(record)
+    if example is None:
+        return False
+    try:
+        decode_image(example.encoded)
+    except ImageError:
+        return False
+    return True

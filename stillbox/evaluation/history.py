@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 
+HISTORY = "metrics.jsonl"
+"""Name of the file in a model directory."""
+
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Steps and values, both `[S]`."""
 

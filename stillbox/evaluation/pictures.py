@@ -1,7 +1,6 @@
 """Draws boxes on images, and puts images beside each other. Images are uint8 RGB `[H, W, 3]`."""
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from stillbox.errors import UserError
+from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.palette import Color, class_color, text_color
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
@@ -192,15 +192,7 @@ def save_picture(picture: Picture, path: str | Path) -> Path:
             where=str(path),
             fix="use .png, .jpg or .jpeg",
         )
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(picture_bytes(picture, formats[path.suffix.lower()]))
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from error
-    return path
+    return write_whole(path, picture_bytes(picture, formats[path.suffix.lower()]))
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:

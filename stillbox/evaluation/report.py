@@ -1,11 +1,11 @@
 """One HTML page about a run. Everything is inside it: it opens offline, from a mail or a stick."""
 
-import os
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from stillbox.evaluation import curves
+from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.pictures import save_picture
 from stillbox.evaluation.report_page import Report, ReportPicture, render_report
 
@@ -21,15 +21,12 @@ def write_report(report: Report, directory: str | Path) -> Path:
         The path of the page.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     figures = {name: curves.figure_png(figure) for name, figure in _figures(report)}
     for name, png in figures.items():
-        _write(directory / "curves" / f"{name}.png", png)
+        write_whole(directory / "curves" / f"{name}.png", png)
     for number, picture in enumerate(report.pictures, start=1):
         save_picture(picture.picture, directory / "pictures" / f"{number:03d}.jpg")
-    page = directory / "report.html"
-    _write(page, render_report(report, figures).encode())
-    return page
+    return write_whole(directory / "report.html", render_report(report, figures).encode())
 
 
 def _figures(report: Report) -> list[tuple[str, Figure]]:
@@ -43,10 +40,3 @@ def _figures(report: Report) -> list[tuple[str, Figure]]:
         ),
     ]
     return [(name, figure) for name, figure in drawn if figure is not None]
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

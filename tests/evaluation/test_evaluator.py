@@ -1,0 +1,201 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.boxes.detections import Detections
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import evaluate
+from stillbox.evaluation.gallery import draw_gallery
+from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
+from stillbox.inputs.batch import Batch
+from stillbox.records.example import Example
+
+NAMES = {1: "cat", 2: "dog"}
+MOST = 3
+
+
+def image_bytes(height, width):
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 150)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def example(name, boxes=(), class_ids=(), *, size=(100, 200), **fields):
+    values = {
+        "image_id": name,
+        "encoded": image_bytes(*size),
+        "height": size[0],
+        "width": size[1],
+        "boxes": np.array(boxes, np.float32).reshape(-1, 4),
+        "class_ids": np.array(class_ids, np.int32),
+    }
+    return Example(**(values | fields))
+
+
+class Source:
+    """Examples in memory."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def __len__(self):
+        return len(self.examples)
+
+    def example(self, index):
+        return self.examples[index]
+
+
+def batches(records, size):
+    """Batches as the loader makes them, the last one filled up with rows of record -1."""
+    for start in range(0, len(records), size):
+        rows = records[start : start + size]
+        rows = [*rows, *[-1] * (size - len(rows))]
+        yield Batch(
+            images=np.zeros((size, 8, 8, 3), np.float32),
+            boxes=np.zeros((size, 4, 4), np.float32),
+            classes=np.zeros((size, 4), np.int32),
+            weights=np.zeros((size, 4), np.float32),
+            true_sizes=np.full((size, 2), 8, np.int32),
+            records=np.array(rows, np.int32),
+            image_weights=np.array([float(row >= 0) for row in rows], np.float32),
+        )
+
+
+def perfect(source):
+    """A detector that knows the truth, and answers rows that only fill up with nonsense."""
+
+    def detect(batch):
+        size = len(batch.records)
+        boxes, scores = np.zeros((size, MOST, 4), np.float32), np.zeros((size, MOST), np.float32)
+        classes, count = np.zeros((size, MOST), np.int32), np.full(size, MOST, np.int32)
+        for row, record in enumerate(batch.records):
+            if record >= 0:
+                found = source.example(int(record))
+                n = len(found.boxes)
+                boxes[row, :n], scores[row, :n], count[row] = found.boxes, 0.9, n
+                classes[row, :n] = found.class_ids - 1
+        return Detections(boxes, scores, classes, count)
+
+    return detect
+
+
+@pytest.fixture
+def source():
+    return Source(
+        [
+            example("a", [[0.1, 0.1, 0.5, 0.5]], [1]),
+            example("b"),
+            example("c", [[0.2, 0.2, 0.9, 0.4], [0, 0, 0.3, 1]], [2, 1], size=(60, 40)),
+            example("d", [[0.5, 0.5, 1, 1]], [2]),
+            example("e", [[0, 0, 1, 1]], [1]),
+        ]
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 8])
+def test_every_image_counts_once_whatever_the_batch(source, batch_size):
+    said = []
+    result = evaluate(
+        perfect(source),
+        batches([0, 1, 2, 3, 4], batch_size),
+        source,
+        NAMES,
+        num_classes=2,
+        progress=lambda done, total: said.append((done, total)),
+    )
+    assert result.scores.summary["AP"] == pytest.approx(1.0)
+    assert (result.scores.images, result.scores.truths) == (5, 5)
+    # What a detector says about rows that only fill up is not among the detections.
+    assert result.scores.detections == 5
+    assert [truth.image_id for truth in result.truths] == ["a", "b", "c", "d", "e"]
+    assert [found.image_id for found in result.results] == ["a", "b", "c", "d", "e"]
+    assert said[-1] == (5, 5)
+    assert result.timings.images == 5
+    assert result.timings.images_per_second > 0
+    assert result.timings.total >= result.timings.scoring
+
+
+def test_detections_come_back_in_pixels_and_label_map_ids(source):
+    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 2), source, NAMES, num_classes=2)
+    # Image c has 60 rows and 40 columns: ymin .2 * 60, xmin .2 * 40, ymax .9 * 60, xmax .4 * 40.
+    np.testing.assert_allclose(result.results[2].boxes[0], [12, 8, 54, 16], rtol=1e-6)
+    assert result.results[2].class_ids.tolist() == [2, 1]
+    assert result.results[1].boxes.shape == (0, 4)
+
+
+def test_a_part_of_the_records_can_be_scored(source):
+    result = evaluate(
+        perfect(source), batches([0, 1], 4), source, NAMES, num_classes=2, records=range(2)
+    )
+    assert result.records == (0, 1)
+    assert result.warnings == ("no ground truth of dog: left out of the means",)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([0, 1, 2, 3], r"1 not at all \(first \[4\]\)"),
+        ([0, 1, 2, 3, 4, 3], r"1 records more than once \(first \[3\]\)"),
+    ],
+)
+def test_a_loader_that_loses_or_repeats_an_image_is_found_out(source, records, message):
+    with pytest.raises(RuntimeError, match=message):
+        evaluate(perfect(source), batches(records, 2), source, NAMES, num_classes=2)
+
+
+def test_what_the_policy_leaves_out_is_counted_and_not_scored(source):
+    source.examples[1] = None
+    source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
+    result = evaluate(perfect(source), batches([0, 2, 4], 2), source, NAMES, num_classes=2)
+    assert result.records == (0, 2, 4)
+    assert result.left_out == 2
+    assert result.scores.summary["AP"] == pytest.approx(1.0)
+
+
+def test_a_wrong_label_map_costs_no_time_on_the_device(source):
+    def never(batch):
+        raise AssertionError("the detector ran")
+
+    with pytest.raises(UserError, match="2 boxes have class id 2"):
+        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, {1: "cat"}, num_classes=2)
+    with pytest.raises(UserError, match="the model has 1 classes"):
+        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, NAMES, num_classes=1)
+
+
+def test_images_that_share_an_id_all_count(source):
+    source.examples = [example("same", [[0, 0, 1, 1]], [1]), example("same")]
+    result = evaluate(perfect(source), batches([0, 1], 2), source, NAMES, num_classes=2)
+    assert [t.image_id for t in result.truths] == ["same (record 0)", "same (record 1)"]
+
+
+def test_the_images_own_size_is_believed_before_the_records():
+    wrong = example("a", [[0, 0, 0.5, 0.5]], [1], size=(100, 200), height=1000, width=1000)
+    assert stored_size(wrong) == (100, 200)
+    assert truth_of(wrong).boxes.tolist() == [[0, 0, 50, 100]]
+    assert stored_size(example("a", encoded=b"no image", height=7, width=9)) == (7, 9)
+
+
+def test_crowds_and_areas_reach_the_truth_and_may_be_absent():
+    full = example(
+        "a",
+        [[0, 0, 0.5, 0.5]],
+        [1],
+        is_crowd=np.array([True]),
+        area=np.array([12.0], np.float32),
+    )
+    assert truth_of(full).is_crowd.tolist() == [True]
+    assert truth_of(full).areas().tolist() == [12.0]
+    bare = read_truths(Source([example("a", [[0, 0, 0.5, 0.5]], [1])]), [0])[0]
+    # 50 by 100 pixels.
+    assert (bare.is_crowd.tolist(), bare.areas().tolist()) == ([False], [5000.0])
+
+
+def test_the_gallery_is_spread_evenly_and_says_what_it_shows(source):
+    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 5), source, NAMES, num_classes=2)
+    shown = list(draw_gallery(result, source, NAMES, count=3))
+    assert [picture.name for picture in shown] == ["a", "c", "e"]
+    assert shown[1].about == "2 boxes in the ground truth, 2 found with a score of at least 0.5"
+    assert len(list(draw_gallery(result, source, NAMES, count=50))) == 5
+    assert all(picture.picture.dtype == np.uint8 for picture in shown)

@@ -1,0 +1,191 @@
+import base64
+import io
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.evaluation import curves
+from stillbox.evaluation.coco import SUMMARY_MEANINGS, score_coco
+from stillbox.evaluation.history import History
+from stillbox.evaluation.report import Report, ReportPicture, write_report
+from tests.evaluation.builders import result, truth
+
+BOX = [10, 10, 60, 60]
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+def history():
+    return History(
+        training=tuple(
+            {
+                "step": step,
+                "loss": 100.0 / step,
+                "classification_loss": 60.0 / step,
+                "learning_rate": 0.1,
+                "images_per_second": 20.0,
+            }
+            for step in range(1, 60)
+        ),
+        evaluations=((30, {"AP": 0.2, "AP50": 0.4, "AP75": None}), (60, {"AP": 0.3, "AP50": 0.6})),
+    )
+
+
+def scores(classes=2):
+    names = {i: f"class {i}" for i in range(1, classes + 1)} | {99: "<b>absent</b>"}
+    truths = [truth(str(i), [BOX], [i]) for i in range(1, classes + 1)]
+    results = [result(str(i), [BOX], [0.9], [i]) for i in range(1, classes + 1)]
+    return score_coco(truths, results, names)
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced, and collects what a browser would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.sources, self.alts, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.sources += [values[name] for name in ("src", "href", "srcset") if name in values]
+        if tag == "img":
+            self.alts.append(values.get("alt"))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parse(path):
+    page = Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    assert page.open == []
+    return page, " ".join(page.text)
+
+
+@pytest.fixture
+def report():
+    picture = np.full((40, 90, 3), 200, np.uint8)
+    return Report(
+        title="run <1>",
+        subtitle="a & b",
+        scores=scores(),
+        history=history(),
+        pictures=[ReportPicture(picture=picture, name='x"y', about="1 box")],
+        facts={"input": "160 x 160"},
+        config_text="model:\n  name: <none>",
+        timings={"training": "5 min"},
+        warnings=["no ground truth of <b>absent</b>"],
+    )
+
+
+def test_the_page_shows_everything_and_fetches_nothing(report, tmp_path):
+    page, text = parse(write_report(report, tmp_path))
+    assert all(source.startswith("data:image/") for source in page.sources)
+    assert "default-src 'none'" in (tmp_path / "report.html").read_text()
+    assert "url(" not in (tmp_path / "report.html").read_text()
+    for phrase in (
+        "run <1>",
+        "a & b",
+        *SUMMARY_MEANINGS,
+        "no ground truth of this size",
+        "<b>absent</b>",
+        "class 2",
+        "160 x 160",
+        "name: <none>",
+        "5 min",
+        'x"y: 1 box',
+    ):
+        assert phrase in text
+    assert "-1" not in text
+    # Four figures and a picture, each described for those who cannot see it.
+    assert len(page.alts) == 5
+    assert all(page.alts)
+
+
+def test_curves_and_pictures_lie_beside_the_page_and_open(report, tmp_path):
+    write_report(report, tmp_path)
+    files = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert files == [
+        "curves/average_precision.png",
+        "curves/learning_rate.png",
+        "curves/loss.png",
+        "curves/precision_recall.png",
+        "pictures/001.jpg",
+        "report.html",
+    ]
+    for name in files[:-1]:
+        with Image.open(tmp_path / name) as image:
+            image.load()
+
+
+def test_embedded_images_are_whole(report, tmp_path):
+    text = write_report(report, tmp_path).read_text()
+    uris = re.findall(r"data:image/\w+;base64,([^\"]+)", text)
+    assert len(uris) == 5
+    for uri in uris:
+        with Image.open(io.BytesIO(base64.b64decode(uri, validate=True))) as image:
+            image.load()
+
+
+def test_what_is_absent_leaves_its_section_out(tmp_path):
+    page, text = parse(write_report(Report(title="empty"), tmp_path))
+    assert page.sources == []
+    assert "Scores" not in text
+    assert "Training" not in text
+
+
+def test_a_second_report_replaces_the_first(report, tmp_path):
+    write_report(report, tmp_path)
+    first = (tmp_path / "report.html").read_bytes()
+    write_report(report, tmp_path)
+    # The same numbers give the same page, byte for byte.
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_curves_touch_nothing_global(report):
+    assert curves.loss_figure(report.history) is not None
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_nothing_logged_means_no_figure():
+    empty = History()
+    assert curves.loss_figure(empty) is None
+    assert curves.rate_figure(empty) is None
+    assert curves.score_figure(empty) is None
+    assert curves.precision_recall_figure(score_coco([truth("1")], [], {1: "cat"})) is None
+
+
+def test_a_single_point_and_a_rate_of_zero_can_be_drawn():
+    one = History(training=({"step": 1, "loss": 0.0, "learning_rate": 0.0},))
+    for draw in (curves.loss_figure, curves.rate_figure):
+        assert curves.figure_png(draw(one)).startswith(b"\x89PNG")
+
+
+def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
+    (axes,) = curves.precision_recall_figure(scores(3)).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("recall", "precision")
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["class 1  1.00", "class 2  1.00", "class 3  1.00", "mean  1.00"]
+    (loss,) = curves.loss_figure(history()).axes
+    assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss")
+    # From 100 down to 1.7: drawn over a logarithmic axis.
+    assert loss.get_yscale() == "log"
+
+
+def test_many_classes_turn_grey_behind_their_mean():
+    (axes,) = curves.precision_recall_figure(scores(25)).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["mean  1.00"]
+    assert len(axes.lines) == 26
+
+
+def test_a_moving_average_by_hand():
+    # One neighbour on either side: (1+3)/2, (1+3+8)/3, (3+8)/2.
+    assert curves.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
