@@ -6,11 +6,16 @@ from PIL import Image
 
 from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
+from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
 from stillbox.evaluation.gallery import draw_gallery
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
+from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
+from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.loader import EvalLoader
 from stillbox.records.example import Example
+from stillbox.records.scenes import write_scenes
 
 NAMES = {1: "cat", 2: "dog"}
 MOST = 3
@@ -63,13 +68,13 @@ def batches(records, size):
         )
 
 
-def perfect(source):
+def perfect(source, most=MOST):
     """A detector that knows the truth, and answers rows that only fill up with nonsense."""
 
     def detect(batch):
         size = len(batch.records)
-        boxes, scores = np.zeros((size, MOST, 4), np.float32), np.zeros((size, MOST), np.float32)
-        classes, count = np.zeros((size, MOST), np.int32), np.full(size, MOST, np.int32)
+        boxes, scores = np.zeros((size, most, 4), np.float32), np.zeros((size, most), np.float32)
+        classes, count = np.zeros((size, most), np.int32), np.full(size, most, np.int32)
         for row, record in enumerate(batch.records):
             if record >= 0:
                 found = source.example(int(record))
@@ -199,3 +204,33 @@ def test_the_gallery_is_spread_evenly_and_says_what_it_shows(source):
     assert shown[1].about == "2 boxes in the ground truth, 2 found with a score of at least 0.5"
     assert len(list(draw_gallery(result, source, NAMES, count=50))) == 5
     assert all(picture.picture.dtype == np.uint8 for picture in shown)
+
+
+@pytest.mark.parametrize("max_examples", [0, 5])
+def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
+    write_scenes(tmp_path, train=1, val=11, seed=4)
+    records = schema.Records(
+        paths=(str(tmp_path / "val.record-*"),),
+        label_map=str(tmp_path / "label_map.pbtxt"),
+        # Fewer than the fullest scene has: scoring must not lose the rest.
+        max_boxes=1,
+    )
+    dataset = open_dataset(schema.Data(), records, schema.Model(num_classes=6))
+    loader = EvalLoader(dataset, batch_size=4, max_examples=max_examples)
+    detector = perfect(dataset.source, most=8)
+    result = evaluate(
+        detector,
+        loader,
+        dataset.source,
+        dataset.class_names,
+        num_classes=6,
+        records=loader.records,
+    )
+    truths, _ = from_coco_json(tmp_path / "annotations" / "val.json")
+    wanted = truths[: max_examples or 11]
+    assert result.scores.summary["AP"] == pytest.approx(1.0)
+    assert result.scores.truths == sum(len(truth.boxes) for truth in wanted) > len(wanted)
+    assert [truth.image_id for truth in result.truths] == [truth.image_id for truth in wanted]
+    for ours, written in zip(result.truths, wanted, strict=True):
+        np.testing.assert_allclose(ours.boxes, written.boxes, atol=1e-3)
+        np.testing.assert_array_equal(ours.area, written.area)

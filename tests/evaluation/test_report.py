@@ -1,6 +1,7 @@
 import base64
 import io
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -150,9 +151,13 @@ def test_a_second_report_replaces_the_first(report, tmp_path):
     assert (tmp_path / "report.html").read_bytes() == first
 
 
-def test_curves_touch_nothing_global(report):
-    assert curves.loss_figure(report.history) is not None
-    assert "matplotlib.pyplot" not in sys.modules
+def test_neither_curves_nor_scores_load_pyplot_or_pandas():
+    # In a process of its own: another test of this run may have loaded them.
+    program = (
+        "import sys, stillbox.evaluation.report;"
+        "assert not {'matplotlib.pyplot', 'pandas', 'plotly', 'jax'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
 
 def test_nothing_logged_means_no_figure():
