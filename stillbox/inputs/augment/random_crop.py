@@ -1,0 +1,155 @@
+"""Random windows that cover enough of some object (fact sheet 1.4).
+
+The window is drawn as TensorFlow's `sample_distorted_bounding_box` draws it, in whole pixels, at
+most 100 times:
+
+1. The aspect ratio (width over height) is uniform in its range.
+2. The height is a uniform integer between those that give the least and the greatest area, the
+   latter lowered until height and width fit into the image. The width follows, rounded half to
+   even. An area that rounding brought out of its range is mended by one row, once.
+3. The corner is uniform over the integers below the free space, its end excluded.
+4. The window is taken if it covers `min_object_covered` of at least one box. Boxes are clipped to
+   the image and cut to whole pixels for this; those without a pixel do not count. An image
+   without boxes is its own box.
+
+Without success the window is the whole image.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from stillbox.experiment.schema import RandomCropImage, SsdRandomCrop
+from stillbox.inputs.sample import Sample
+
+_ATTEMPTS = 100
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+class Window(NamedTuple):
+    """A part of an image, in whole pixels."""
+
+    y: int
+    """First row."""
+    x: int
+    """First column."""
+    height: int
+    """Rows."""
+    width: int
+    """Columns."""
+
+
+def random_crop_image(sample: Sample, settings: RandomCropImage, rng: Generator) -> Sample:
+    """Crops to a random window, except with probability `random_coef`.
+
+    Boxes that lie completely outside go, and those of which less than `overlap_thresh` is inside.
+    """
+    if rng.random() < settings.random_coef:
+        return sample
+    height, width = sample.image.shape[:2]
+    window = sample_window(height, width, sample.boxes, settings, rng)
+    return crop(sample, window, settings.overlap_thresh, clip=settings.clip_boxes)
+
+
+def ssd_random_crop(sample: Sample, settings: SsdRandomCrop, rng: Generator) -> Sample:
+    """Applies one of several crops, each as likely as the others (arXiv:1512.02325, 2.2)."""
+    choice = int(rng.random() * len(settings.operations))
+    return random_crop_image(sample, settings.operations[choice], rng)
+
+
+def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -> Sample:
+    """Cuts the window out and re-expresses the boxes that stay in its frame.
+
+    Args:
+        sample: image and boxes.
+        window: what stays.
+        overlap_thresh: least share of a box's own area that must be inside.
+        clip: end the boxes at the window.
+    """
+    height, width = sample.image.shape[:2]
+    y, x, rows, columns = window
+    scale = np.array([height, width, height, width], np.float64)
+    frame = np.array([y, x, y + rows, x + columns]) / scale
+    boxes = sample.boxes.astype(np.float64)
+    inside = np.clip(boxes, np.tile(frame[:2], 2), np.tile(frame[2:], 2))
+    outside = ((boxes[:, 2:] <= frame[:2]) | (boxes[:, :2] >= frame[2:])).any(axis=1)
+    area = _areas(boxes)
+    # A box without area has no share that could be inside: it goes, as in the original.
+    keep = ~outside & (area > 0) & (_areas(inside) >= overlap_thresh * area)
+    kept = sample.select(keep)
+    moved = ((inside if clip else boxes)[keep] - np.tile(frame[:2], 2)) / np.tile(
+        frame[2:] - frame[:2], 2
+    )
+    image = sample.image[y : y + rows, x : x + columns]
+    return replace(kept, image=image, boxes=moved.astype(np.float32))
+
+
+def sample_window(
+    height: int, width: int, boxes: Floats, settings: RandomCropImage, rng: Generator
+) -> Window:
+    """Draws a window as the head of this file says.
+
+    All attempts are drawn and judged at once, so that an image that no window suits costs no more
+    than any other.
+
+    Args:
+        height: of the image, in pixels.
+        width: of the image, in pixels.
+        boxes: `[N, 4]`, normalised to the image.
+        settings: ranges of area and aspect ratio, and the least cover.
+        rng: source of the attempts.
+    """
+    draws = rng.random((4, _ATTEMPTS))
+    low, high = settings.min_aspect_ratio, settings.max_aspect_ratio
+    rows, columns, fits = _draw_sizes(
+        height, width, low + draws[0] * (high - low), draws[1], settings
+    )
+    y = np.floor(draws[2] * (height - rows))
+    x = np.floor(draws[3] * (width - columns))
+    windows = np.stack([y, x, y + rows, x + columns], axis=1)
+    scale = np.array([height, width, height, width], np.float64)
+    objects = np.trunc(np.clip(boxes, 0, 1) * scale) if len(boxes) else scale[None] * [0, 0, 1, 1]
+    good = np.flatnonzero(fits & _covers(windows, objects, settings.min_object_covered))
+    if not len(good):
+        return Window(0, 0, height, width)
+    first = good[0]
+    return Window(int(y[first]), int(x[first]), int(rows[first]), int(columns[first]))
+
+
+def _draw_sizes(
+    height: int, width: int, aspect: Doubles, draws: Doubles, settings: RandomCropImage
+) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
+    """Returns heights and widths, one for each attempt, and which of them may be used."""
+    least, most = settings.min_area * height * width, settings.max_area * height * width
+    lowest = np.rint(np.sqrt(least / aspect))
+    highest = np.rint(np.sqrt(most / aspect))
+    # Greatest height whose rounded width still fits; one less where the division rounded up.
+    fitting = np.floor((width + 0.5 - 1e-7) / aspect)
+    fitting -= np.rint(fitting * aspect) > width
+    highest = np.where(np.rint(highest * aspect) > width, fitting, highest)
+    highest = np.minimum(highest, height)
+    lowest = np.minimum(lowest, highest)
+    rows = lowest + np.floor(draws * (highest - lowest + 1))
+    rows += rows * np.rint(rows * aspect) < least
+    rows -= rows * np.rint(rows * aspect) > most
+    columns = np.rint(rows * aspect)
+    area = rows * columns
+    fits = (area >= least) & (area <= most) & (rows <= height) & (columns <= width) & (area >= 1)
+    return rows, columns, fits
+
+
+def _covers(windows: Doubles, objects: Doubles, least: float) -> NDArray[np.bool_]:
+    """Returns `[M]`: which of the windows `[M, 4]` hold enough of one of the objects `[N, 4]`."""
+    top_left = np.maximum(windows[:, None, :2], objects[:, :2])
+    bottom_right = np.minimum(windows[:, None, 2:], objects[:, 2:])
+    common = np.maximum(bottom_right - top_left, 0).prod(axis=2)
+    area = _areas(objects)
+    return ((area >= 1) & (common >= least * area)).any(axis=1)
+
+
+def _areas(boxes: Doubles) -> Doubles:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])

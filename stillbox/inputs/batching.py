@@ -1,0 +1,187 @@
+"""From a list of records to a batch, made ahead by threads."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.inputs.batch import Batch
+from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.resize import canvas_size, resize_into
+from stillbox.inputs.sample import Sample
+from stillbox.inputs.stats import InputStats
+
+
+class _Arrays(NamedTuple):
+    """A batch while it is being filled."""
+
+    images: NDArray[np.float32]
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    true_sizes: NDArray[np.int32]
+    records: NDArray[np.int32]
+    image_weights: NDArray[np.float32]
+
+
+class Row(NamedTuple):
+    """What belongs into a row of a batch."""
+
+    record: int
+    """Index in the data set; -1 for a row that only fills up."""
+    epoch: int = 0
+    """Pass over the records that it belongs to."""
+
+
+class BatchMaker:
+    """What training and evaluation have in common; a subclass says which records a batch has.
+
+    With P processes each makes the rows `p * B / P ...` of every global batch of B.
+
+    Args:
+        dataset: the records.
+        batch_size: images of a batch over all processes.
+        workers: threads that load and augment; 0 does it in the caller's.
+        prefetch: batches that are made ahead.
+        process_index: which of the processes this is.
+        process_count: processes that share every batch.
+
+    Raises:
+        UserError: the batch cannot be divided among the processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        workers: int,
+        prefetch: int,
+        process_index: int,
+        process_count: int,
+    ) -> None:
+        if batch_size < 1 or batch_size % process_count:
+            raise UserError(
+                f"a batch of {batch_size} cannot be divided among {process_count} processes",
+                where="batch_size",
+                fix=f"make it a multiple of {process_count}",
+            )
+        self.dataset = dataset
+        self.stats = InputStats(dataset.max_boxes)
+        self._batch_size = batch_size
+        self._workers, self._prefetch = workers, max(prefetch, 1)
+        local = batch_size // process_count
+        self._local = slice(process_index * local, (process_index + 1) * local)
+
+    def batch(self, step: int) -> Batch:
+        """Makes one batch in the caller's thread, always the same one for the same number.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`.
+        """
+        arrays, rows = self._empty_batch(), self._rows(step)
+        self._fill_rows(arrays, rows, range(len(rows)))
+        return Batch(*arrays)
+
+    def _rows(self, step: int) -> Sequence[Row]:
+        """Returns this process's part of a batch."""
+        raise NotImplementedError
+
+    def _augment(self, sample: Sample, row: Row) -> Sample:
+        return sample
+
+    def _empty_batch(self) -> _Arrays:
+        count, boxes = self._local.stop - self._local.start, self.dataset.max_boxes
+        canvas = canvas_size(self.dataset.resizer)
+        return _Arrays(
+            # Not zeros: every pixel is written once, by the worker that has it in its cache.
+            images=np.empty((count, *canvas, 3), np.float32),
+            boxes=np.zeros((count, boxes, 4), np.float32),
+            classes=np.zeros((count, boxes), np.int32),
+            weights=np.zeros((count, boxes), np.float32),
+            true_sizes=np.full((count, 2), canvas, np.int32),
+            records=np.full(count, -1, np.int32),
+            image_weights=np.zeros(count, np.float32),
+        )
+
+    def _fill_rows(self, arrays: _Arrays, rows: Sequence[Row], places: Iterable[int]) -> None:
+        for place in places:
+            row = rows[place]
+            try:
+                self._fill_row(arrays, place, row)
+            except UserError:
+                raise  # it names the record already
+            except Exception as error:
+                error.add_note(f"while loading {self.dataset.source.location(row.record)}")
+                raise
+
+    def _fill_row(self, arrays: _Arrays, place: int, row: Row) -> None:
+        sample = self.dataset.load(row.record) if row.record >= 0 else None
+        if sample is None:
+            self._leave_out(arrays, place, row)
+            return
+        sample = self._augment(sample, row)
+        image = arrays.images[place]
+        size = resize_into(sample.image, self.dataset.resizer, image)
+        count = min(len(sample.boxes), self.dataset.max_boxes)
+        # From the image's own frame to that of the padded canvas.
+        shrink = np.tile(np.array(size, np.float32) / np.array(image.shape[:2], np.float32), 2)
+        arrays.boxes[place, :count] = sample.boxes[:count] * shrink
+        arrays.classes[place, :count] = sample.classes[:count]
+        arrays.weights[place, :count] = sample.weights[:count]
+        arrays.true_sizes[place] = size
+        arrays.records[place] = row.record
+        arrays.image_weights[place] = 1
+        self.stats.add_image(len(sample.boxes))
+
+    def _leave_out(self, arrays: _Arrays, place: int, row: Row) -> None:
+        """Finishes a row without an image. Its weight is 0 from the start."""
+        arrays.images[place] = 0
+        if row.record < 0:
+            return
+        self.stats.add_left_out()
+        if self.dataset.source.example(row.record) is not None:
+            # Its boxes are known, only its image is not: it keeps its number, so that a scorer can
+            # tell it from a record of which nothing is known.
+            arrays.records[place] = row.record
+
+    def _iterate(self, steps: Iterable[int]) -> Iterator[Batch]:
+        """Yields the batches of these numbers in order, a few of them made ahead."""
+        if self._workers == 0:
+            yield from map(self.batch, steps)
+            return
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="stillbox-inputs")
+        numbers = iter(steps)
+        ahead: deque[tuple[_Arrays, list[Future[None]]]] = deque()
+        try:
+            for step in numbers:
+                ahead.append(self._submit(pool, step))
+                if len(ahead) > self._prefetch:
+                    yield _finished(*ahead.popleft())
+            while ahead:
+                yield _finished(*ahead.popleft())
+        finally:
+            # Reached by break, error and Ctrl-C alike: no thread outlives the loop.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, pool: ThreadPoolExecutor, step: int) -> tuple[_Arrays, list[Future[None]]]:
+        arrays, rows = self._empty_batch(), self._rows(step)
+        # Two helpings for each worker: few enough to cost nothing, enough to even out their load.
+        helping = -(-len(rows) // (2 * self._workers))
+        tasks = [
+            pool.submit(
+                self._fill_rows, arrays, rows, range(start, min(start + helping, len(rows)))
+            )
+            for start in range(0, len(rows), helping)
+        ]
+        return arrays, tasks
+
+
+def _finished(arrays: _Arrays, tasks: list[Future[None]]) -> Batch:
+    for task in tasks:
+        task.result()
+    return Batch(*arrays)

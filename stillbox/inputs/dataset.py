@@ -1,0 +1,157 @@
+"""Records with everything that makes them ready for a model: classes, sizes, policies, cache."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.inputs.cache import SampleCache
+from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.inputs.sample import Sample
+from stillbox.records.example import Example
+from stillbox.records.label_map import LabelMap
+from stillbox.records.source import ExampleSource
+
+
+class Dataset:
+    """A set of records, ready to be loaded by index from any thread.
+
+    Args:
+        source: the records.
+        label_map: what their class ids mean.
+        resizer: of the model.
+        max_boxes: the N of `Batch`.
+        ignore_crowds: give crowd boxes weight 0.
+        num_epochs: passes that training makes over the records; 0 sets no limit.
+        cache: keeps decoded images; None decodes them every time.
+    """
+
+    def __init__(
+        self,
+        source: ExampleSource,
+        label_map: LabelMap,
+        resizer: schema.Resizer,
+        *,
+        max_boxes: int = 100,
+        ignore_crowds: bool = False,
+        num_epochs: int = 0,
+        cache: SampleCache | None = None,
+    ) -> None:
+        self.source, self.label_map, self.resizer = source, label_map, resizer
+        self.max_boxes, self.ignore_crowds = max_boxes, ignore_crowds
+        self.num_epochs, self.cache = num_epochs, cache
+        self._wrong_sizes: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def class_names(self) -> Mapping[int, str]:
+        """Names for people by label map id."""
+        return {item.id: self.label_map.name_of(item.id) for item in self.label_map}
+
+    def load(self, record: int) -> Sample | None:
+        """Returns a record decoded, or None where the policy leaves it out.
+
+        Raises:
+            UserError: record, box or image is bad and the policy is `fail`; it names the record.
+        """
+        sample = self.cache.get(record) if self.cache is not None else None
+        if sample is not None:
+            return sample
+        example = self.source.example(record)
+        if example is None:
+            return None
+        try:
+            image = decode_image(example.encoded)
+        except ImageError as error:
+            self.source.reject(record, "image cannot be decoded", error.reason)
+            return None
+        self._check_size(record, example, image)
+        sample = self._prepare(example, image)
+        if self.cache is not None:
+            self.cache.add(record, sample)
+        return sample
+
+    def image(self, record: int) -> NDArray[np.uint8]:
+        """Returns the pixels of a record's image as they are stored, `[h, w, 3]` RGB.
+
+        Raises:
+            UserError: there are none.
+        """
+        sample = self.load(record)
+        if sample is None:
+            raise UserError("this record has no usable image", where=self.source.location(record))
+        return sample.image
+
+    def describe(self, record: int) -> str:
+        """Returns where a record lies and how its image is called, for messages."""
+        example = self.source.example(record)
+        name = f" (image {example.image_id})" if example is not None else ""
+        return self.source.location(record) + name
+
+    def _prepare(self, example: Example, image: NDArray[np.uint8]) -> Sample:
+        weights = example.weights
+        if self.ignore_crowds:
+            weights = np.where(example.is_crowd, np.float32(0), weights)
+        return Sample(image, example.boxes, example.class_ids - np.int32(1), weights)
+
+    def _check_size(self, record: int, example: Example, image: NDArray[np.uint8]) -> None:
+        """Notes a record that claims a wrong size. Boxes are normalised, so the pixels decide."""
+        claimed, real = (example.height, example.width), image.shape[:2]
+        if all(claimed) and claimed != real and record not in self._wrong_sizes:
+            self._wrong_sizes.add(record)
+            self.source.problems.add(
+                "record claims a wrong image size",
+                self.source.location(record),
+                f"{claimed[0]}x{claimed[1]} (height x width) claimed, {real[0]}x{real[1]} found",
+                action="size of the pixels used",
+            )
+
+
+def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model) -> Dataset:
+    """Opens a set of records for a model.
+
+    Args:
+        data: the policies that hold for all records.
+        records: the set, `data.train` or `data.evaluation`.
+        model: gives the number of classes and the resizer.
+
+    Raises:
+        UserError: there is no record or no label map, or the label map has more classes than the
+            model.
+    """
+    if not records.label_map:
+        raise UserError(
+            "no label map is given, so that class names have no ids",
+            where=", ".join(records.paths) or None,
+            fix="set label_map to a .pbtxt file with an item for every class",
+        )
+    label_map = LabelMap.from_file(records.label_map)
+    if label_map.max_id > model.num_classes:
+        raise UserError(
+            f"the label map goes up to id {label_map.max_id}, the model has {model.num_classes} "
+            "classes",
+            where=records.label_map,
+            fix=f"set model.num_classes={label_map.max_id} (the greatest id, gaps included), or "
+            "give the label map that belongs to the model",
+        )
+    source = ExampleSource(
+        records.paths,
+        label_map,
+        use_display_name=records.use_display_name,
+        bad_records=data.bad_records,
+        bad_boxes=data.bad_boxes,
+        sample_1_of_n=records.sample_1_of_n,
+    )
+    return Dataset(
+        source,
+        label_map,
+        model.resizer,
+        max_boxes=records.max_boxes,
+        ignore_crowds=records.crowds == "ignore",
+        num_epochs=records.num_epochs,
+        cache=SampleCache() if data.cache_images else None,
+    )

@@ -1,0 +1,144 @@
+"""TF1's resizing, to the last bit where it can be: `resize_images` with `align_corners=False`.
+
+Output position o looks at source position `o * in / out`: the grids share their first corner, not
+their centres. All positions are float32, as in the original, because the fraction that is left
+after `floor` becomes a weight (fact sheet 3.1; goldens `misc.json/resize`).
+"""
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+AnyImage = NDArray[np.uint8] | NDArray[np.float32]
+Indices = NDArray[np.intp]
+
+# TF1 reads the cubic's weights from a table of this many steps, so must we.
+_CUBIC_STEPS = 1024
+_CUBIC_A = -0.75
+
+
+def bilinear(image: AnyImage, out: Floats) -> None:
+    """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding.
+
+    Args:
+        image: `[h, w, 3]`.
+        out: `[H, W, 3]`, written to; it may be a part of a larger array.
+    """
+    height, width = out.shape[:2]
+    top, bottom, y_share = _neighbours(image.shape[0], height)
+    if 2 * height < image.shape[0]:
+        # Most rows of a large photograph are never looked at: leave them out first.
+        rows, position = np.unique(np.concatenate([top, bottom]), return_inverse=True)
+        image, top, bottom = image[rows], position[:height], position[height:]
+    left, right, x_share = _neighbours(image.shape[1], width)
+    pick = _column_picker(image)
+    lines = pick(right)
+    start = pick(left)
+    lines -= start
+    lines *= np.repeat(x_share, 3)
+    lines += start
+    upper, lower = lines.take(top, axis=0), lines.take(bottom, axis=0)
+    lower -= upper
+    lower *= y_share[:, None]
+    np.add(upper.reshape(out.shape), lower.reshape(out.shape), out=out)
+
+
+def nearest(image: AnyImage, out: Floats) -> None:
+    """Takes the pixel at the floor of the source position."""
+    rows = _neighbours(image.shape[0], out.shape[0])[0]
+    columns = _neighbours(image.shape[1], out.shape[1])[0]
+    np.copyto(out, image[rows[:, None], columns])
+
+
+def area(image: AnyImage, out: Floats) -> None:
+    """Averages the source over the footprint of every output pixel."""
+    _separable(image, out, _area_taps)
+
+
+def bicubic(image: AnyImage, out: Floats) -> None:
+    """Interpolates with Keys' cubic, A = -0.75, its weights tabulated in 1024 steps."""
+    _separable(image, out, _cubic_taps)
+
+
+METHODS: dict[str, Callable[[AnyImage, Floats], None]] = {
+    "bilinear": bilinear,
+    "nearest": nearest,
+    "area": area,
+    "bicubic": bicubic,
+}
+"""By the names of `schema.FixedShapeResizer.method`."""
+
+
+def _positions(size: int, new_size: int) -> tuple[Floats, np.float32]:
+    scale = np.float32(size) / np.float32(new_size)
+    return np.arange(new_size, dtype=np.float32) * scale, scale
+
+
+def _neighbours(size: int, new_size: int) -> tuple[Indices, Indices, Floats]:
+    """Returns the source index below each output position, the one above, and the share of that."""
+    position, _ = _positions(size, new_size)
+    below = position.astype(np.intp)  # positions are not negative: this is the floor
+    share = position - below.astype(np.float32)
+    return np.minimum(below, size - 1), np.minimum(below + 1, size - 1), share
+
+
+def _column_picker(image: AnyImage) -> Callable[[Indices], Floats]:
+    """Returns `columns -> [h, 3 * len(columns)]`, float32.
+
+    numpy copies 3-byte pixels one by one but 4-byte ones in a tight loop, so the pixels of uint8
+    images make a detour over RGBA: about twice as fast.
+    """
+    height = image.shape[0]
+    if image.dtype != np.uint8:
+        return lambda columns: image.take(columns, axis=1).astype(np.float32).reshape(height, -1)
+    pixels = cv2.cvtColor(image, cv2.COLOR_RGB2RGBA).view(np.uint32)[..., 0]
+
+    def pick(columns: Indices) -> Floats:
+        # mode="clip" is the one that copies without checking; the indices are in range.
+        rgba = pixels.take(columns, axis=1, mode="clip").view(np.uint8)
+        rgb = np.asarray(cv2.cvtColor(rgba.reshape(height, -1, 4), cv2.COLOR_RGBA2RGB))
+        return rgb.reshape(height, -1).astype(np.float32)
+
+    return pick
+
+
+Taps = tuple[Indices, Floats]
+"""Source indices `[K, new_size]` and their weights `[K, new_size]`."""
+
+
+def _separable(image: AnyImage, out: Floats, taps: Callable[[int, int], Taps]) -> None:
+    rows, row_weights = taps(image.shape[0], out.shape[0])
+    lines = np.zeros((out.shape[0], image.shape[1], 3), np.float32)
+    for index, weight in zip(rows, row_weights, strict=True):
+        lines += image[index] * weight[:, None, None]
+    columns, column_weights = taps(image.shape[1], out.shape[1])
+    out[...] = 0
+    for index, weight in zip(columns, column_weights, strict=True):
+        out += lines[:, index] * weight[:, None]
+
+
+def _area_taps(size: int, new_size: int) -> Taps:
+    start, scale = _positions(size, new_size)
+    end = np.arange(1, new_size + 1, dtype=np.float32) * scale
+    first = start.astype(np.intp)
+    count = int((np.ceil(end).astype(np.intp) - first).max())
+    index = first + np.arange(count)[:, None]
+    covered = np.minimum(index + 1, end) - np.maximum(index, start)
+    weights = (np.maximum(covered, 0) / scale).astype(np.float32)
+    return np.minimum(index, size - 1), weights
+
+
+def _cubic_taps(size: int, new_size: int) -> Taps:
+    position, _ = _positions(size, new_size)
+    below = position.astype(np.intp)
+    share = np.rint((position - below) * _CUBIC_STEPS) / _CUBIC_STEPS
+    index = below + np.arange(-1, 3)[:, None]
+    distance = np.abs(share - np.arange(-1, 3)[:, None])
+    a = _CUBIC_A
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    weights = np.where(distance <= 1, near, far).astype(np.float32)
+    return index.clip(0, size - 1), weights

@@ -1,0 +1,158 @@
+"""Batches for training and evaluation: a pure function of their number."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.experiment.schema import Augmentation
+from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.batch import Batch
+from stillbox.inputs.batching import BatchMaker, Row
+from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.randomness import permutation, sample_generator
+from stillbox.inputs.sample import Sample
+
+
+class TrainLoader(BatchMaker):
+    """An endless row of samples, cut into batches.
+
+    Sample k of the row is record `permutation(seed, epoch)[k % n]` in epoch `k // n`; batch s holds
+    the samples from `s * batch_size` on. Epochs run into each other within a batch, so that every
+    record counts equally and every batch is full. Nothing depends on threads or on what was asked
+    for before.
+
+    Args:
+        dataset: the records.
+        augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
+        batch_size: images of a batch over all processes.
+        seed: of order and augmentation.
+        shuffle: a fresh order every epoch; otherwise the order of the records.
+        workers: threads that load and augment; 0 does it in the caller's.
+        prefetch: batches that are made ahead.
+        process_index: which of the processes this is.
+        process_count: processes that share every batch.
+
+    Raises:
+        UserError: the batch cannot be divided among the processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        augmentations: Sequence[Augmentation] = (),
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        workers: int = 2,
+        prefetch: int = 2,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            workers=workers,
+            prefetch=prefetch,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
+        # Two: a batch, and with it the workers, may stand in two epochs at once.
+        self._order = lru_cache(maxsize=2)(self._order_of)
+
+    @property
+    def steps(self) -> int | None:
+        """Batches until the last epoch of `dataset.num_epochs` ends; None: no end."""
+        if self.dataset.num_epochs == 0:
+            return None
+        return -(-len(self.dataset) * self.dataset.num_epochs // self._batch_size)
+
+    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """Yields the batches from `start` to before `stop`, or to the end of the last epoch.
+
+        Closing the iterator, or leaving the loop that runs over it, ends the threads.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`.
+        """
+        ends = [end for end in (stop, self.steps) if end is not None]
+        return self._iterate(_count(start, min(ends, default=None)))
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        if not self._shuffle:
+            return np.arange(len(self.dataset))
+        return permutation(self._seed, epoch, len(self.dataset))
+
+    def _rows(self, step: int) -> Sequence[Row]:
+        size = len(self.dataset)
+        first = step * self._batch_size
+        rows = []
+        for sample in range(first + self._local.start, first + self._local.stop):
+            epoch, place = divmod(sample, size)
+            over = self.dataset.num_epochs and epoch >= self.dataset.num_epochs
+            rows.append(Row(-1) if over else Row(int(self._order(epoch)[place]), epoch))
+        return rows
+
+    def _augment(self, sample: Sample, row: Row) -> Sample:
+        rng = sample_generator(self._seed, row.epoch, row.record)
+        return apply_augmentations(self._augmentations, sample, rng)
+
+
+class EvalLoader(BatchMaker):
+    """Every record once and in order; the last batch is filled up with rows that do not count.
+
+    Args:
+        dataset: the records.
+        batch_size: images of a batch over all processes.
+        workers: threads that load; 0 does it in the caller's.
+        prefetch: batches that are made ahead.
+        max_examples: only the first so many records; 0 takes all.
+        process_index: which of the processes this is.
+        process_count: processes that share every batch.
+
+    Raises:
+        UserError: the batch cannot be divided among the processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        workers: int = 2,
+        prefetch: int = 2,
+        max_examples: int = 0,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            workers=workers,
+            prefetch=prefetch,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        self.records = range(min(max_examples or len(dataset), len(dataset)))
+
+    def __len__(self) -> int:
+        return -(-len(self.records) // self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields all batches. Every call starts again."""
+        return self._iterate(range(len(self)))
+
+    def _rows(self, step: int) -> Sequence[Row]:
+        first = step * self._batch_size
+        samples = range(first + self._local.start, first + self._local.stop)
+        return [Row(sample if sample < len(self.records) else -1) for sample in samples]
+
+
+def _count(start: int, stop: int | None) -> Iterator[int]:
+    number = start
+    while stop is None or number < stop:
+        yield number
+        number += 1

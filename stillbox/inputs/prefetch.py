@@ -1,0 +1,110 @@
+"""Batches on the device before they are asked for."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from stillbox.inputs.batch import Batch
+
+
+class _End:
+    """What the thread leaves behind its last batch: the error that stopped it, or none."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class DevicePrefetcher:
+    """Takes batches from an iterator and puts them on the device, in a thread of its own.
+
+    Args:
+        batches: host batches; closed together with this, where it can be closed.
+        put: transfers a batch; it is called in the thread.
+        depth: batches that may lie on the device before they are asked for.
+
+    The time that the consumer stood still is in `wait_seconds`, of `total_seconds` since it first
+    asked; a healthy share is near 0.
+    """
+
+    def __init__(
+        self, batches: Iterable[Batch], put: Callable[[Batch], Batch], depth: int = 2
+    ) -> None:
+        self.wait_seconds = 0.0
+        self._started: float | None = None
+        self._last = 0.0
+        self._batches, self._put = batches, put
+        self._closing = threading.Event()
+        self._room = threading.Semaphore(depth)
+        self._ready: queue.SimpleQueue[Batch | _End] = queue.SimpleQueue()
+        self._end: _End | None = None
+        self._thread = threading.Thread(target=self._run, name="stillbox-prefetch", daemon=True)
+        self._thread.start()
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds from the first batch that was asked for to the last that was handed out."""
+        return 0.0 if self._started is None else self._last - self._started
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time that the consumer waited for data."""
+        return self.wait_seconds / self.total_seconds if self.total_seconds else 0.0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        """Returns the next batch on the device.
+
+        Raises:
+            StopIteration: after the last batch, or after `close`.
+            Exception: whatever the iterator or `put` raised.
+        """
+        if self._end is not None:
+            raise StopIteration
+        asked = time.perf_counter()
+        if self._started is None:
+            self._started = asked
+        item = self._ready.get()
+        self._last = time.perf_counter()
+        self.wait_seconds += self._last - asked
+        if not isinstance(item, _End):
+            self._room.release()
+            return item
+        self._end = item
+        self._thread.join()
+        if item.error is not None:
+            raise item.error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the thread and closes the iterator. More than once does no harm."""
+        self._closing.set()
+        self._end = self._end or _End()
+        self._room.release()  # the thread may stand before a full device
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        end = _End()
+        try:
+            for batch in self._batches:
+                self._room.acquire()
+                if self._closing.is_set():
+                    break
+                self._ready.put(self._put(batch))
+        except BaseException as error:
+            end = _End(error)
+        finally:
+            # A generator must be closed by the thread that runs it.
+            close = getattr(self._batches, "close", None)
+            if close is not None:
+                close()
+            self._ready.put(end)

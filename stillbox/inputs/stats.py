@@ -1,0 +1,59 @@
+"""What went through a loader, counted."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class InputStats:
+    """Counts over everything that a loader has made so far, repeated epochs included."""
+
+    max_boxes: int
+    """Room for boxes in a row of the batch."""
+    images: int = 0
+    """Rows filled with an image."""
+    left_out: int = 0
+    """Rows whose record or image could not be used; they count for nothing."""
+    boxes: int = 0
+    """Boxes after augmentation."""
+    truncated_boxes: int = 0
+    """Boxes cut off because there was no room for them."""
+    truncated_images: int = 0
+    """Images that lost boxes so."""
+    most_boxes: int = 0
+    """Most boxes that one image had."""
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def truncated_share(self) -> float:
+        """Share of all boxes that was cut off."""
+        return self.truncated_boxes / self.boxes if self.boxes else 0.0
+
+    def add_image(self, boxes: int) -> None:
+        """Counts an image with so many boxes."""
+        beyond = max(boxes - self.max_boxes, 0)
+        with self._lock:
+            self.images += 1
+            self.boxes += boxes
+            self.truncated_boxes += beyond
+            self.truncated_images += beyond > 0
+            self.most_boxes = max(self.most_boxes, boxes)
+
+    def add_left_out(self) -> None:
+        """Counts a row that stays empty."""
+        with self._lock:
+            self.left_out += 1
+
+    def summary(self) -> str:
+        """Returns the counts in one line."""
+        parts = [f"inputs: {self.images:,} images with {self.boxes:,} boxes"]
+        if self.truncated_boxes:
+            parts.append(
+                f"{self.truncated_boxes:,} boxes ({self.truncated_share:.2%}) in "
+                f"{self.truncated_images:,} images cut off beyond max_boxes={self.max_boxes}; "
+                f"the fullest image has {self.most_boxes}"
+            )
+        if self.left_out:
+            parts.append(f"{self.left_out:,} unusable records left out")
+        return "; ".join(parts)

@@ -1,0 +1,86 @@
+"""Small data sets, written as ordinary records."""
+
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from stillbox.experiment import schema
+from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.records.example import Example
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import TFRecordWriter
+
+LABELS = 'item { id: 1 name: "disc" }\nitem { id: 2 name: "ring" }\nitem { id: 4 name: "star" }\n'
+
+
+def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A smooth picture that survives JPEG, different everywhere."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
+    return cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+def saved(image: Image.Image, kind: str, **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def example(
+    number: int = 0,
+    boxes=((0.1, 0.2, 0.5, 0.6),),
+    class_ids=None,
+    *,
+    size=(40, 60),
+    encoded: bytes | None = None,
+    crowds=(),
+    claimed=None,
+) -> Example:
+    boxes = np.array(boxes, np.float32).reshape(-1, 4)
+    count = len(boxes)
+    height, width = claimed or size
+    return Example(
+        image_id=f"image-{number}",
+        filename=f"{number}.jpg",
+        encoded=jpeg(picture(*size, seed=number)) if encoded is None else encoded,
+        height=height,
+        width=width,
+        boxes=boxes,
+        class_ids=np.array([1] * count if class_ids is None else class_ids, np.int32),
+        weights=np.ones(count, np.float32),
+        is_crowd=np.isin(np.arange(count), crowds),
+        difficult=np.zeros(count, np.bool_),
+        truncated=np.zeros(count, np.bool_),
+        area=np.full(count, np.nan, np.float32),
+    )
+
+
+def write(folder: Path, examples) -> schema.Records:
+    """Writes records and label map and returns what names them."""
+    with TFRecordWriter(folder / "data.record") as writer:
+        for one in examples:
+            writer.write(serialize_example(one))
+    (folder / "labels.pbtxt").write_text(LABELS)
+    return schema.Records(
+        paths=(str(folder / "data.record"),), label_map=str(folder / "labels.pbtxt")
+    )
+
+
+MODEL = schema.Model(num_classes=4, resizer=schema.FixedShapeResizer(height=24, width=32))
+
+
+def dataset(
+    folder: Path, examples, *, data=None, model: schema.Model = MODEL, **changes
+) -> Dataset:
+    """Writes and opens a set; `changes` are fields of `schema.Records`."""
+    from dataclasses import replace
+
+    records = replace(write(folder, examples), **changes)
+    return open_dataset(data or schema.Data(), records, model)

@@ -1,0 +1,126 @@
+import logging
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.inputs import cache
+from stillbox.inputs.cache import SampleCache, available_memory
+from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.decode import decode_image
+from tests.inputs.helpers import MODEL, dataset, example, write
+
+DROP = schema.Data(bad_records="drop")
+BROKEN = example(1, encoded=b"\xff\xd8\xff\xe0 no jpeg")
+
+
+def test_a_record_becomes_pixels_boxes_and_class_indices(tmp_path):
+    one = example(0, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]], [1, 4])
+    data = dataset(tmp_path, [one])
+    sample = data.load(0)
+    assert len(data) == 1
+    assert (sample.image == decode_image(one.encoded)).all()
+    np.testing.assert_array_equal(sample.boxes, one.boxes)
+    assert sample.classes.tolist() == [0, 3]  # label map id - 1, gaps included
+    assert sample.classes.dtype == np.int32
+    assert sample.weights.tolist() == [1, 1]
+
+
+def test_class_names_are_the_label_maps(tmp_path):
+    assert dataset(tmp_path, [example()]).class_names == {1: "disc", 2: "ring", 4: "star"}
+
+
+def test_crowds_count_as_ordinary_boxes_or_are_ignored(tmp_path):
+    crowd = example(0, [[0, 0, 0.5, 0.5], [0, 0, 1, 1]], crowds=[1])
+    assert dataset(tmp_path, [crowd]).load(0).weights.tolist() == [1, 1]
+    ignoring = dataset(tmp_path, [crowd], crowds="ignore")
+    assert ignoring.load(0).weights.tolist() == [1, 0]
+
+
+def test_without_a_label_map_nothing_is_opened(tmp_path):
+    records = schema.Records(paths=("a.record",))
+    with pytest.raises(UserError, match=r"no label map[\s\S]*fix"):
+        open_dataset(schema.Data(), records, MODEL)
+
+
+def test_a_label_map_beyond_the_model_is_refused_with_the_number_to_set(tmp_path):
+    with pytest.raises(UserError, match=r"id 4.*3 classes[\s\S]*model\.num_classes=4"):
+        open_dataset(schema.Data(), write(tmp_path, [example()]), schema.Model(num_classes=3))
+
+
+def test_a_bad_image_stops_and_names_its_record(tmp_path):
+    data = dataset(tmp_path, [example(), BROKEN])
+    with pytest.raises(UserError, match=r"data\.record.*record 1[\s\S]*cannot be decoded"):
+        data.load(1)
+
+
+def test_a_bad_image_is_left_out_and_counted_once(tmp_path):
+    data = dataset(tmp_path, [example(), BROKEN], data=DROP)
+    assert data.load(1) is None
+    assert data.load(1) is None
+    assert data.load(0) is not None
+    assert data.source.problems.counts() == {"image cannot be decoded": 1}
+
+
+def test_the_real_size_wins_over_the_claimed_one_and_is_noted_once(tmp_path):
+    data = dataset(tmp_path, [example(size=(40, 60), claimed=(60, 40)), example(1)])
+    assert data.load(0).image.shape == (40, 60, 3)
+    data.load(0)
+    data.load(1)
+    [problem] = data.source.problems
+    assert problem.count == 1
+    assert "60x40 (height x width) claimed, 40x60 found" in problem.examples[0]
+
+
+def test_image_and_description_of_a_record(tmp_path):
+    data = dataset(tmp_path, [example(0), example(7), BROKEN], data=DROP)
+    assert (data.image(1) == decode_image(example(7).encoded)).all()
+    assert "record 1" in data.describe(1)
+    assert "image-7" in data.describe(1)
+    with pytest.raises(UserError, match=r"record 2.*no usable image"):
+        data.image(2)
+
+
+# ---- cache --------------------------------------------------------------------------------------
+
+
+def test_a_cached_image_is_decoded_once(tmp_path, monkeypatch):
+    data = dataset(tmp_path, [example(0), example(1)], data=schema.Data(cache_images=True))
+    first = data.load(0)
+    monkeypatch.setattr(data.source, "example", None)  # would fail if it were called
+    assert data.load(0) is first
+    assert len(data.cache) == 1
+    assert data.cache.nbytes == first.nbytes > 40 * 60 * 3
+
+
+def test_without_a_cache_nothing_is_kept(tmp_path):
+    data = dataset(tmp_path, [example(0)])
+    assert data.load(0) is not data.load(0)
+
+
+def test_a_full_cache_says_how_much_fits_and_takes_no_more(tmp_path, caplog):
+    data = dataset(tmp_path, [example(number) for number in range(4)])
+    samples = [data.load(number) for number in range(4)]
+    small = SampleCache(limit=2 * samples[0].nbytes + 10)
+    with caplog.at_level(logging.INFO):
+        for number, sample in enumerate(samples):
+            small.add(number, sample)
+    assert [small.get(number) is not None for number in range(4)] == [True, True, False, False]
+    assert small.nbytes <= small.limit
+    [line] = caplog.messages
+    assert line.startswith("2 decoded images in memory")
+
+
+def test_the_limit_is_a_share_of_free_memory(monkeypatch):
+    monkeypatch.setattr(cache, "available_memory", lambda: 1000)
+    assert SampleCache().limit == 400
+
+
+def test_free_memory_is_the_containers_where_it_has_a_limit(tmp_path):
+    assert available_memory() > 2**20
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("300\n")
+    assert cache._free_in_container(tmp_path) == 700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cache._free_in_container(tmp_path) > 2**60

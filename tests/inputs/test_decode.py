@@ -1,0 +1,139 @@
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.inputs.decode import ImageError, decode_image
+from tests.inputs.helpers import jpeg, picture, saved
+
+PICTURE = picture(40, 60)
+IMAGE = Image.fromarray(PICTURE)
+
+
+def close(decoded, expected, tolerance):
+    assert decoded.dtype == np.uint8
+    assert np.abs(decoded.astype(int) - expected.astype(int)).max() <= tolerance
+
+
+def test_a_jpeg_decodes_to_rgb_in_this_order():
+    red = np.zeros((16, 16, 3), np.uint8)
+    red[..., 0] = 255
+    assert decode_image(saved(Image.fromarray(red), "JPEG", quality=95))[8, 8, 0] > 250
+
+
+def test_png_is_exact():
+    assert (decode_image(saved(IMAGE, "PNG")) == PICTURE).all()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_grayscale_has_three_equal_channels(kind):
+    decoded = decode_image(saved(IMAGE.convert("L"), kind))
+    assert decoded.shape == (40, 60, 3)
+    assert np.ptp(decoded, axis=2).max() == 0
+    close(decoded[..., 0], np.asarray(IMAGE.convert("L")), 6)
+
+
+def test_a_cmyk_jpeg_becomes_rgb():
+    close(decode_image(saved(IMAGE.convert("CMYK"), "JPEG", quality=98, subsampling=0)), PICTURE, 8)
+
+
+def test_alpha_is_left_out_and_not_blended():
+    alpha = np.dstack([PICTURE, np.full((40, 60), 10, np.uint8)])
+    assert (decode_image(saved(Image.fromarray(alpha), "PNG")) == PICTURE).all()
+
+
+def test_a_palette_becomes_colours():
+    palette = IMAGE.quantize(16)
+    assert (decode_image(saved(palette, "PNG")) == np.asarray(palette.convert("RGB"))).all()
+
+
+def test_16_bits_keep_their_upper_8():
+    deep = PICTURE.astype(np.uint16) * 256 + 200  # 200 would round up, but is cut off
+    data = cv2.imencode(".png", deep[..., ::-1])[1].tobytes()
+    assert (decode_image(data) == PICTURE).all()
+
+
+def test_one_pixel():
+    assert decode_image(saved(Image.new("RGB", (1, 1), (7, 8, 9)), "PNG")).tolist() == [[[7, 8, 9]]]
+
+
+def oriented(kind):
+    tag = Image.Exif()
+    tag[0x0112] = 6  # the camera was turned: rotate by 90 degrees clockwise to see it upright
+    return saved(IMAGE, kind, exif=tag)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_records_ignore_the_exif_tag_because_boxes_refer_to_stored_pixels(kind):
+    assert decode_image(oriented(kind)).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_photographs_are_turned_upright(kind):
+    upright = decode_image(oriented(kind), apply_exif=True)
+    assert upright.shape == (60, 40, 3)
+    # Clockwise: what was the lower left corner is the upper left one.
+    assert (upright == np.rot90(decode_image(oriented(kind)), -1)).all()
+
+
+def test_what_opencv_does_not_know_pillow_decodes():
+    data = saved(IMAGE, "PCX")
+    assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None
+    assert (decode_image(data) == PICTURE).all()
+    assert (decode_image(data, apply_exif=True) == PICTURE).all()
+
+
+def test_pillows_16_bits_are_scaled_not_saturated(monkeypatch):
+    deep = saved(Image.fromarray(PICTURE[..., 0].astype(np.uint16) * 256 + 200), "PNG")
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: None)
+    assert (decode_image(deep) == PICTURE[..., :1]).all()
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95, 0.999])
+def test_a_truncated_jpeg_is_refused_wherever_it_ends(share, progressive):
+    data = saved(Image.fromarray(picture(120, 160)), "JPEG", quality=95, progressive=progressive)
+    with pytest.raises(ImageError):
+        decode_image(data[: int(len(data) * share)])
+
+
+def test_a_truncated_jpeg_with_a_complete_thumbnail_inside_is_refused():
+    tag = Image.Exif()
+    tag[0x010E] = "x" + jpeg(picture(8, 8)).decode("latin-1")  # holds an end-of-image marker
+    data = saved(IMAGE, "JPEG", exif=tag, quality=95)
+    assert decode_image(data).shape == (40, 60, 3)
+    with pytest.raises(ImageError, match="truncated"):
+        decode_image(data[:-200])
+
+
+def test_a_jpeg_with_bytes_after_its_end_is_whole():
+    assert decode_image(jpeg(PICTURE) + b"\0" * 100).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_truncated_png_is_refused(share):
+    data = saved(IMAGE, "PNG")
+    with pytest.raises(ImageError, match="truncated"):
+        decode_image(data[: int(len(data) * share)])
+
+
+def test_damage_inside_a_png_is_refused():
+    data = bytearray(saved(IMAGE, "PNG"))
+    data[len(data) // 2 : len(data) // 2 + 20] = bytes(20)
+    with pytest.raises(ImageError):
+        decode_image(bytes(data))
+
+
+def test_no_bytes_and_no_image_have_a_reason():
+    with pytest.raises(ImageError, match="no bytes"):
+        decode_image(b"")
+    with pytest.raises(ImageError) as caught:
+        decode_image(b"<html>not found</html>")
+    assert caught.value.reason == "22 bytes that are no known image format"
+    assert isinstance(caught.value, ValueError)
+
+
+def test_refused_files_leave_no_line_of_opencv_on_stderr(capfd):
+    with pytest.raises(ImageError):
+        decode_image(saved(IMAGE, "PNG")[:100])
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,131 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from stillbox.inputs.batch import Batch
+from stillbox.inputs.prefetch import DevicePrefetcher
+
+
+def batch(number):
+    fields = dict.fromkeys(Batch._fields, np.zeros(1))
+    return Batch(**fields | {"records": np.array([number])})
+
+
+def put(given):
+    return given._replace(records=given.records + 100)
+
+
+def numbers(batches):
+    return [int(given.records[0]) for given in batches]
+
+
+def alive():
+    return [t for t in threading.enumerate() if t.name == "stillbox-prefetch"]
+
+
+def test_batches_come_in_order_and_through_put():
+    assert numbers(DevicePrefetcher(map(batch, range(5)), put)) == [100, 101, 102, 103, 104]
+    assert not alive()
+
+
+def test_after_the_last_batch_it_stays_ended():
+    batches = DevicePrefetcher(map(batch, range(1)), put)
+    assert numbers(batches) == [100]
+    assert numbers(batches) == []
+    batches.close()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_no_more_than_depth_batches_wait_on_the_device(depth):
+    done = []
+    batches = DevicePrefetcher(map(batch, range(20)), lambda b: done.append(b) or b, depth)
+    time.sleep(0.1)
+    assert len(done) == depth
+    next(batches)
+    time.sleep(0.1)
+    assert len(done) == depth + 1
+    batches.close()
+
+
+def test_put_works_while_the_consumer_does():
+    def slow_put(given):
+        time.sleep(0.03)
+        return given
+
+    with DevicePrefetcher(map(batch, range(8)), slow_put) as batches:
+        for _ in batches:
+            time.sleep(0.05)
+        # Only the first batch had to be waited for.
+        assert batches.wait_seconds < 0.15
+        assert batches.total_seconds > 0.3
+        assert batches.wait_share == batches.wait_seconds / batches.total_seconds
+
+
+def test_a_slow_source_shows_as_waiting():
+    def slow():
+        for number in range(5):
+            time.sleep(0.04)
+            yield batch(number)
+
+    batches = DevicePrefetcher(slow(), put)
+    list(batches)
+    assert batches.wait_share > 0.8
+
+
+def test_before_the_first_batch_there_is_no_waiting():
+    with DevicePrefetcher(map(batch, range(3)), put) as batches:
+        assert (batches.wait_seconds, batches.total_seconds, batches.wait_share) == (0, 0, 0)
+
+
+def test_an_error_of_the_source_comes_after_the_batches_before_it():
+    def failing():
+        yield batch(0)
+        raise OSError("disk")
+
+    batches = DevicePrefetcher(failing(), put)
+    assert next(batches).records[0] == 100
+    with pytest.raises(OSError, match="disk"):
+        next(batches)
+    assert not alive()
+
+
+def test_an_error_of_put_comes_through_and_closes_the_source():
+    closed = []
+
+    def source():
+        try:
+            yield from map(batch, range(5))
+        finally:
+            closed.append(True)
+
+    def fail(given):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        next(DevicePrefetcher(source(), fail))
+    assert closed
+    assert not alive()
+
+
+def test_close_ends_thread_and_source_at_once_and_may_be_repeated():
+    closed = []
+
+    def endless():
+        try:
+            number = 0
+            while True:
+                yield batch(number)
+                number += 1
+        finally:
+            closed.append(True)
+
+    batches = DevicePrefetcher(endless(), put)
+    next(batches)
+    batches.close()
+    batches.close()
+    assert closed
+    assert not alive()
+    with pytest.raises(StopIteration):
+        next(batches)

@@ -1,0 +1,135 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stillbox.experiment.schema import FixedShapeResizer, KeepAspectRatioResizer
+from stillbox.inputs.resize import canvas_size, resize_image, resize_into, resized_size
+from tests.inputs.helpers import picture
+
+GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/inputs_resize.json").read_text())[
+    "cases"
+]
+FIXED, KEEP = FixedShapeResizer, KeepAspectRatioResizer
+CASES = {
+    "fixed300": (480, 640, FIXED()),
+    "fixed640_up": (480, 640, FIXED(height=640, width=640)),
+    "keep640pad": (480, 640, KEEP(min_dimension=640, max_dimension=640)),
+    "keep640pad_portrait": (333, 500, KEEP(min_dimension=640, max_dimension=640)),
+    "keep600_1024": (480, 640, KEEP()),
+    "keep600_1024_wide": (300, 900, KEEP()),
+    "keep_pad_value": (480, 640, KEEP(min_dimension=300, max_dimension=300, pad_value=(1, 2, 3))),
+    "fixed_nn": (480, 640, FIXED(method="nearest")),
+    "fixed_area": (480, 640, FIXED(method="area")),
+    "fixed_bicubic": (480, 640, FIXED(method="bicubic")),
+}
+METHODS = ["bilinear", "nearest", "area", "bicubic"]
+
+
+def waves(height, width):
+    y, x, c = np.ogrid[:height, :width, :3]
+    return (127.5 + 127.5 * np.sin(0.05 * y + 0.03 * x * (c + 1) + c)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_pixels_equal_the_originals(name):
+    golden, (height, width, resizer) = GOLDENS[name], CASES[name]
+    image, size = resize_image(waves(height, width), resizer)
+    assert [*size, 3] == golden["true_shape"]
+    # Two goldens come from the original without padding; ours is always on its full canvas.
+    image = image[: golden["out_shape"][0], : golden["out_shape"][1]]
+    assert list(image.shape) == golden["out_shape"]
+    # To the last bit, but for the order of summation of area and bicubic.
+    tolerance = 1e-4 if resizer.method in ("area", "bicubic") else 0
+    for key, place in {
+        "px_0_0": (0, 0),
+        "px_10_20": (10, 20),
+        "px_100_150": (100, 150),
+        "px_last": (-1, -1),
+    }.items():
+        np.testing.assert_allclose(image[place], golden[key], rtol=0, atol=tolerance)
+    assert image.mean(dtype=np.float64) == pytest.approx(golden["mean"], abs=1e-4)
+
+
+def test_bilinear_by_hand():
+    # Columns 0 1 2 of three to four: positions 0, .75, 1.5, 2.25; beyond the last one, the last.
+    row = np.array([[[0] * 3, [100] * 3, [200] * 3]], np.uint8)
+    image, _ = resize_image(row, FIXED(height=1, width=4))
+    assert image[0, :, 0].tolist() == [0, 75, 150, 200]
+
+
+def test_area_by_hand():
+    # Three to two: each output covers one and a half pixels. (10 + 20/2) / 1.5, (20/2 + 40) / 1.5
+    row = np.array([[[10] * 3, [20] * 3, [40] * 3]], np.uint8)
+    image, _ = resize_image(row, FIXED(height=1, width=2, method="area"))
+    np.testing.assert_allclose(image[0, :, 1], [20 / 1.5, 50 / 1.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (37, 53), (200, 300)])
+def test_uint8_and_float_pixels_give_the_same(method, size):
+    image = picture(*size)
+    resizer = FIXED(height=31, width=45, method=method)
+    ours, _ = resize_image(image, resizer)
+    as_float, _ = resize_image(image.astype(np.float32), resizer)
+    assert ours.dtype == np.float32
+    assert (ours == as_float).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_pixel_fills_the_canvas(method):
+    image, _ = resize_image(
+        np.full((1, 1, 3), 200, np.uint8), FIXED(height=8, width=9, method=method)
+    )
+    np.testing.assert_allclose(image, np.full((8, 9, 3), 200), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_size_changes_nothing(method):
+    image = picture(20, 30)
+    same, size = resize_image(image, FIXED(height=20, width=30, method=method))
+    assert size == (20, 30)
+    np.testing.assert_allclose(same, image, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_window_of_a_larger_image_needs_no_copy(method):
+    window = picture(50, 60)[10:31, 5:48]
+    resizer = FIXED(height=16, width=16, method=method)
+    assert (
+        resize_image(window, resizer)[0] == resize_image(np.ascontiguousarray(window), resizer)[0]
+    ).all()
+
+
+def test_leaving_unused_rows_out_changes_nothing():
+    # 300 rows to 10: only 20 of them are looked at, the rest is left out first.
+    image = picture(300, 30)
+    ours, _ = resize_image(image, FIXED(height=10, width=12))
+    rows, _ = resize_image(image, FIXED(height=300, width=12))
+    assert np.array_equal(ours, rows[::30])
+
+
+def test_keep_aspect_ratio_sizes():
+    # fact sheet 3.1, executed
+    assert resized_size((480, 640), KEEP(min_dimension=640, max_dimension=640)) == (480, 640)
+    assert resized_size((333, 500), KEEP(min_dimension=640, max_dimension=640)) == (426, 640)
+    assert resized_size((480, 640), KEEP()) == (600, 800)
+    assert resized_size((300, 900), KEEP()) == (341, 1024)
+    # Half a pixel goes to the even side: 5 * 1000 / 2000 = 2.5 -> 2
+    assert resized_size((5, 2000), KEEP(min_dimension=600, max_dimension=1000)) == (2, 1000)
+    # and no side ever vanishes.
+    assert resized_size((1, 5000), KEEP()) == (1, 1024)
+
+
+def test_canvas_sizes():
+    assert canvas_size(FIXED(height=3, width=4)) == (3, 4)
+    assert canvas_size(KEEP(min_dimension=3, max_dimension=4)) == (4, 4)
+
+
+def test_padding_is_below_and_to_the_right_and_overwrites_what_was_there():
+    out = np.full((8, 8, 3), 99, np.float32)
+    resizer = KEEP(min_dimension=8, max_dimension=8, pad_value=(1.0, 2.0, 3.0))
+    assert resize_into(np.full((4, 2, 3), 50, np.uint8), resizer, out) == (8, 4)
+    assert (out[:, :4] == 50).all()
+    assert (out[:, 4:] == [1, 2, 3]).all()
