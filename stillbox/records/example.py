@@ -15,7 +15,7 @@ class Example:
     """
 
     image_id: str
-    """The record's `image/source_id`, or the file name, or `shard:record` where there is neither."""
+    """The record's `image/source_id`, else the file name, else `shard:record`."""
     encoded: bytes
     """JPEG or PNG, as stored."""
     filename: str = ""

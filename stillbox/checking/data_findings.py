@@ -1,0 +1,66 @@
+"""How grave each thing is that can be wrong with data, and how it is mended."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stillbox.records import boxes_policy as rules
+from stillbox.records.problems import Problem
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+_CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
+_OPTIONS = "train with data.bad_records=drop, or write these records again"
+TOO_MANY_BOXES = "more boxes than a batch has room for"
+# What is not listed here is an error: it stops training, or loses labels without a trace.
+_MILDER: dict[str, tuple[Severity, str]] = {
+    rules.INVERTED: ("warning", _CONVERT_AGAIN),
+    rules.OUTSIDE: ("warning", _CONVERT_AGAIN),
+    rules.WHOLLY_OUTSIDE: ("warning", _CONVERT_AGAIN),
+    rules.NO_AREA: ("warning", _CONVERT_AGAIN),
+    rules.NOT_A_NUMBER: ("warning", _CONVERT_AGAIN),
+    "side list of wrong length": ("warning", "write these records again"),
+    "class text and label differ": ("warning", "see that records and label map belong together"),
+    "file without a record": ("warning", "remove the file, or write it again"),
+    "incomplete set of shards": ("warning", "name all shards, as name@10 or name-?????-of-00010"),
+    "size is not the image's": ("warning", "boxes are normalised, so training is not affected"),
+    "EXIF orientation": ("warning", "images are used as stored: see that the boxes fit that"),
+    "image id occurs twice": ("warning", "see whether an image was written twice"),
+    "neither JPEG nor PNG": ("warning", "convert the images; other programs refuse them"),
+    "CMYK image": ("warning", "convert the data again with `stillbox data convert`"),
+    TOO_MANY_BOXES: ("warning", "raise max_boxes (max_number_of_boxes)"),
+    "image without a box": ("note", ""),
+    "class without a box": ("note", ""),
+}
+_FIXES = {
+    rules.UNKNOWN_CLASS: "give the label map that belongs to the records, or see use_display_name",
+    rules.IN_PIXELS: "divide the coordinates by the image size: convert the data again",
+    "class texts need a label map": "give one with --label-map",
+    "class id above num_classes": "raise model.num_classes to the label map's greatest id",
+    "no box in any record": "see that the records hold image/object/bbox lists",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All cases of one thing."""
+
+    severity: Severity
+    """`error`: training would stop, or learn something wrong."""
+    reason: str
+    """What it is."""
+    outcome: str
+    """What reading does about it under the usual policies."""
+    count: int
+    """How many cases."""
+    examples: tuple[str, ...]
+    """The first ones: file, record, detail."""
+    fix: str
+    """How to mend it."""
+
+
+def finding_of(problem: Problem) -> Finding:
+    """Returns a problem with its severity and its fix."""
+    reason = problem.reason
+    severity, fix = _MILDER.get(reason, ("error", _FIXES.get(reason, _OPTIONS)))
+    return Finding(severity, reason, problem.action, problem.count, tuple(problem.examples), fix)

@@ -1,0 +1,234 @@
+"""`stillbox data`: convert foreign annotations to records, check records, count what is in them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stillbox.checking.data import check_records
+from stillbox.checking.data_stats import records_stats
+from stillbox.errors import UserError
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, convert
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+from stillbox.records.voc import read_image_set, read_voc
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `data` with its verbs to the command line."""
+    parser = subparsers.add_parser("data", help="convert, check and count data")
+    verbs = parser.add_subparsers(dest="data_verb", required=True)
+    convert_parser = verbs.add_parser("convert", help="COCO JSON or VOC XML to TFRecords")
+    formats = convert_parser.add_subparsers(dest="data_format", required=True)
+    _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
+    _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
+    check = verbs.add_parser("check", help="is this data sound?")
+    _add_records(check)
+    check.add_argument("--max-boxes", type=int, default=100, help="room for boxes in a batch")
+    check.add_argument("--num-classes", type=int, default=0, help="classes of the model")
+    check.set_defaults(run=run_check)
+    stats = verbs.add_parser("stats", help="what is in this data?")
+    _add_records(stats)
+    stats.set_defaults(run=run_stats)
+
+
+def _add_records(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "records", nargs="+", help="TFRecord files or patterns; name@10 means its ten shards"
+    )
+    parser.add_argument("--label-map", help="label map (.pbtxt) of the records")
+    parser.add_argument(
+        "--use-display-name", action="store_true", help="match class texts with display_name"
+    )
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, default=0, help="threads; 0: one for each core")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_coco(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--images", required=True, help="folder of the images")
+    parser.add_argument("--annotations", required=True, help="instances_*.json")
+    parser.add_argument(
+        "--renumber", action="store_true", help="ids 1, 2, ... in place of the category ids"
+    )
+    _add_output(parser)
+    parser.set_defaults(run=run_coco)
+
+
+def _add_voc(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", help="folder with Annotations, JPEGImages and ImageSets")
+    parser.add_argument("--set", help="image set, as train for ImageSets/Main/train.txt")
+    parser.add_argument("--annotations", help="folder of the XML files, if it is another one")
+    parser.add_argument("--images", help="folder of the images, if it is another one")
+    _add_output(parser)
+    parser.set_defaults(run=run_voc)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, help="folder for shards, label map and report")
+    parser.add_argument("--name", help="name of the set, as train")
+    parser.add_argument("--label-map", help="use the ids of this label map (.pbtxt)")
+    parser.add_argument("--shards", type=int, default=0, help="files; 0: one for 1,000 images")
+    parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
+    parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
+    parser.add_argument(
+        "--exif",
+        choices=("auto", "upright", "stored"),
+        default="auto",
+        help="what a rotation tag means for the boxes; auto: what the annotated size says",
+    )
+    parser.add_argument(
+        "--skip-images-without-boxes", action="store_true", help="leave background images out"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    _add_common(parser)
+
+
+def run_coco(args: argparse.Namespace) -> int:
+    """Converts COCO JSON."""
+    verdicts = Verdicts(args.bad_records, args.bad_boxes)
+    items, label_map = read_coco(
+        args.annotations,
+        args.images,
+        verdicts,
+        label_map=_label_map(args.label_map),
+        renumber=args.renumber,
+    )
+    return _convert(args, args.name or Path(args.annotations).stem, items, label_map, verdicts)
+
+
+def run_voc(args: argparse.Namespace) -> int:
+    """Converts VOC XML."""
+    if not args.root and not (args.annotations and args.images):
+        raise UserError(
+            "it is not said where the VOC data lies",
+            fix="give --root, or --annotations and --images for a flat layout",
+        )
+    if args.set and not args.root:
+        raise UserError("--set needs --root, where ImageSets/Main lies", fix="give --root too")
+    root = Path(args.root or "")
+    verdicts = Verdicts(args.bad_records, args.bad_boxes)
+    items, label_map = read_voc(
+        args.annotations or root / "Annotations",
+        args.images or root / "JPEGImages",
+        verdicts,
+        stems=read_image_set(root, args.set) if args.set else None,
+        label_map=_label_map(args.label_map),
+    )
+    return _convert(args, args.name or args.set or "all", items, label_map, verdicts)
+
+
+def _convert(
+    args: argparse.Namespace,
+    name: str,
+    items: list[AnnotatedImage],
+    label_map: LabelMap,
+    verdicts: Verdicts,
+) -> int:
+    options = ConversionOptions(
+        shards=args.shards,
+        exif=args.exif,
+        skip_images_without_boxes=args.skip_images_without_boxes,
+        overwrite=args.overwrite,
+        workers=args.workers,
+    )
+    with _progress("images") as progress:
+        report = convert(
+            items,
+            label_map,
+            args.output,
+            name,
+            options=options,
+            verdicts=verdicts,
+            on_image=progress,
+        )
+    if args.json:
+        _print_json(asdict(report))
+        return 0
+    console = Console()
+    console.print(report.table())
+    console.print(report.class_table())
+    if len(verdicts.problems):
+        console.print(verdicts.problems.table("What was special or wrong"))
+    output = Path(args.output)
+    for label, path in (
+        ("records", output / f"{name}.record-?????-of-{len(report.files):05d}"),
+        ("label map", output / LABEL_MAP_NAME),
+        ("report", output / f"{name}.report.json"),
+    ):
+        console.print(f"{label}: {path}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Checks records; 1 where something is an error."""
+    with _progress("records") as progress:
+        check = check_records(
+            args.records,
+            _label_map(args.label_map),
+            use_display_name=args.use_display_name,
+            max_boxes=args.max_boxes,
+            num_classes=args.num_classes,
+            workers=args.workers,
+            on_record=progress,
+        )
+    if args.json:
+        _print_json(check.to_dict())
+    else:
+        console = Console()
+        if check.findings:
+            console.print(check.table())
+        console.print(*check.summary(), sep="\n", markup=False, highlight=False)
+    return 0 if check.sound else 1
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    """Counts what is in records."""
+    with _progress("records") as progress:
+        stats = records_stats(
+            args.records,
+            _label_map(args.label_map),
+            use_display_name=args.use_display_name,
+            workers=args.workers,
+            on_record=progress,
+        )
+    if args.json:
+        _print_json(stats.to_dict())
+    else:
+        for table in stats.tables():
+            Console().print(table)
+    return 0
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Gives a callback that draws a progress bar on a terminal's error stream."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _label_map(path: str | None) -> LabelMap | None:
+    return LabelMap.from_file(path) if path else None
+
+
+def _print_json(content: object) -> None:
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,152 @@
+"""What happens to boxes that no one can train on: mended, dropped, or a reason to stop.
+
+Under `fix`, sides in the wrong order are swapped, what lies outside is clipped, and pixel
+coordinates are divided by the size that the record claims. What cannot be mended is dropped: no
+area, not a number, wholly outside, unknown class. Under `drop` every such box goes, under `fail`
+the first one stops the run. (Fact sheet 7, rows 4 and 14.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.records.example import Example
+from stillbox.records.problems import BoxPolicy
+
+NOT_A_NUMBER = "box coordinate is not a number"
+IN_PIXELS = "box in pixels, not in 0..1"
+INVERTED = "box inverted"
+OUTSIDE = "box reaches outside the image"
+WHOLLY_OUTSIDE = "box lies wholly outside the image"
+NO_AREA = "box without area"
+UNKNOWN_CLASS = "unknown class"
+
+# A sixteenth of a pixel at 640: what rounding leaves behind is clipped without a word.
+_ROUNDING = 1e-4
+# No normalised box reaches twice its image's size; coordinates beyond that are pixels.
+_PIXELS_FROM = 2.0
+_PER_BOX = ("class_ids", "weights", "is_crowd", "difficult", "truncated", "area")
+
+
+@dataclass(frozen=True)
+class BoxProblem:
+    """One thing that is wrong with one box."""
+
+    reason: str
+    """One of this module's reasons."""
+    box: int
+    """Its number in the record, from 0."""
+    detail: str
+    """The coordinates or the class."""
+    action: str
+    """`fixed` or `dropped`; under policy `fail`, `stopped`."""
+
+
+def apply_box_policy(
+    example: Example,
+    unknown: Mapping[int, str],
+    policy: BoxPolicy,
+    *,
+    pixels_possible: bool = True,
+) -> tuple[Example, list[BoxProblem]]:
+    """Returns the example with sound boxes only, and what was wrong.
+
+    Args:
+        example: boxes normalised, class id 0 where the class is unknown.
+        unknown: what the record calls those classes, by box.
+        policy: what to do. Under `fail` nothing is changed where there is a problem: the caller
+            stops with the first one.
+        pixels_possible: take coordinates above 2 for pixels. A converter, which divides by the
+            image size itself, says False.
+    """
+    boxes = example.boxes
+    if not unknown and _all_sound(boxes):
+        return example, []
+    review = _Review(boxes.astype(np.float64), policy)
+    for box, said in sorted(unknown.items()):
+        review.drop(box, UNKNOWN_CLASS, said)
+    for bad in np.flatnonzero(~np.isfinite(boxes).all(axis=1)):
+        review.drop(int(bad), NOT_A_NUMBER, shown_box(boxes[bad]))
+    if pixels_possible:
+        review.mend_pixels(example.height, example.width)
+    review.mend_order()
+    review.mend_outside()
+    if policy == "fail" and review.problems:
+        return example, review.problems
+    kept = review.kept
+    fixed = review.boxes.astype(np.float32)
+    changes = {name: getattr(example, name)[kept] for name in _PER_BOX}
+    return replace(example, **changes | {"boxes": fixed[kept]}), review.problems
+
+
+def _all_sound(boxes: NDArray[np.float32]) -> bool:
+    low, high = boxes[:, :2], boxes[:, 2:]
+    return bool(np.all((low >= 0) & (high <= 1) & (high > low)))  # NaN compares as False
+
+
+def shown_box(box: NDArray[np.floating]) -> str:
+    """Returns `[4]` coordinates in words."""
+    ymin, xmin, ymax, xmax = (f"{value:.6g}" for value in box)
+    return f"ymin {ymin}, xmin {xmin}, ymax {ymax}, xmax {xmax}"
+
+
+class _Review:
+    """The boxes of one example on their way through the rules."""
+
+    def __init__(self, boxes: NDArray[np.float64], policy: BoxPolicy) -> None:
+        self.boxes, self.policy = boxes, policy
+        self.stored = boxes.copy()
+        self.kept = np.ones(len(boxes), np.bool_)
+        self.problems: list[BoxProblem] = []
+
+    def drop(self, box: int, reason: str, detail: str = "") -> None:
+        if self.kept[box]:
+            self.kept[box] = False
+            self._note(box, reason, detail, "stopped" if self.policy == "fail" else "dropped")
+
+    def mend(self, box: int, reason: str, mended: NDArray[np.float64]) -> None:
+        if self.policy == "fix":
+            self.boxes[box] = mended
+            self._note(box, reason, "", "fixed")
+        else:
+            self.drop(box, reason)
+
+    def mend_pixels(self, height: int, width: int) -> None:
+        size = np.array([height, width, height, width], np.float64)
+        for box in self._where(self.boxes.max(axis=1, initial=0) > _PIXELS_FROM):
+            # One pixel of grace: many tools count from 1.
+            if height > 0 and width > 0 and np.all(self.boxes[box] <= size + 1):
+                self.mend(box, IN_PIXELS, self.boxes[box] / size)
+            else:
+                self.drop(
+                    box, IN_PIXELS, f"{shown_box(self.stored[box])}; the size is unknown or less"
+                )
+
+    def mend_order(self) -> None:
+        low, high = self.boxes[:, :2], self.boxes[:, 2:]
+        for box in self._where(np.any(low > high, axis=1)):
+            pairs = np.sort(self.boxes[box].reshape(2, 2), axis=0)
+            self.mend(box, INVERTED, pairs.reshape(4))
+
+    def mend_outside(self) -> None:
+        low, high = self.boxes[:, :2], self.boxes[:, 2:]
+        for box in self._where(np.any(high <= low, axis=1)):
+            self.drop(box, NO_AREA)
+        clipped = self.boxes.clip(0, 1)
+        single = clipped.astype(np.float32)  # as it will be kept: a sliver may round to nothing
+        empty = np.any(single[:, 2:] <= single[:, :2], axis=1)
+        for box in self._where(empty):
+            self.drop(box, WHOLLY_OUTSIDE)
+        beyond = np.abs(clipped - self.boxes).max(axis=1, initial=0)
+        for box in self._where(beyond > _ROUNDING):
+            self.mend(box, OUTSIDE, clipped[box])
+        self.boxes = self.boxes.clip(0, 1)
+
+    def _where(self, mask: NDArray[np.bool_]) -> list[int]:
+        return [int(box) for box in np.flatnonzero(mask & self.kept)]
+
+    def _note(self, box: int, reason: str, detail: str, action: str) -> None:
+        shown = detail or shown_box(self.stored[box])
+        self.problems.append(BoxProblem(reason, box, shown, action))

@@ -1,0 +1,37 @@
+"""Mapping over many records on threads, with flat memory."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+_MOST_WORKERS = 8
+
+
+def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0) -> Iterator[R]:
+    """Yields `function(item)` in the order of the items.
+
+    Only a few results wait at any time: a data set is larger than memory. (`Executor.map` starts on
+    everything at once.)
+
+    Args:
+        function: called on threads.
+        items: what it is called with.
+        workers: threads; 0 takes one for each core, at most 8.
+    """
+    workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > 4 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

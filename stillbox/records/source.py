@@ -1,0 +1,193 @@
+"""A data set on disk as one row of examples, in any order, from any thread."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.records.boxes_policy import apply_box_policy
+from stillbox.records.example import Example
+from stillbox.records.framing import RecordError
+from stillbox.records.index import RecordFile
+from stillbox.records.label_map import LabelMap
+from stillbox.records.patterns import expand, missing_shards
+from stillbox.records.problems import BadRecordError, BoxPolicy, ProblemLog, RecordPolicy
+from stillbox.records.tf_example import Parsed, parse_example
+
+_RECORD_DROPPED = "record left out"
+
+
+class ExampleSource:
+    """The examples of a set of TFRecord files.
+
+    The files are opened, indexed and counted here; a record is read when it is asked for. What is
+    wrong with a record is noted in `problems` once, however often it is read.
+
+    Args:
+        paths: files and patterns (`patterns.expand`). The order of records is that of the sorted
+            files, so it does not depend on the file system.
+        label_map: turns class texts into ids; without it, labels are taken as they are.
+        use_display_name: match class texts against display names.
+        bad_records: stop at a record that cannot be read, or leave it out.
+        bad_boxes: see `boxes_policy`.
+        sample_1_of_n: use every n-th record, from the first.
+
+    Raises:
+        UserError: nothing matches, nothing is in it, or a file is damaged under policy `fail`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        label_map: LabelMap | None = None,
+        *,
+        use_display_name: bool = False,
+        bad_records: RecordPolicy = "fail",
+        bad_boxes: BoxPolicy = "fix",
+        sample_1_of_n: int = 1,
+    ) -> None:
+        self.problems = ProblemLog()
+        self.label_map = label_map
+        self._use_display_name = use_display_name
+        self._bad_records, self._bad_boxes = bad_records, bad_boxes
+        self._step = sample_1_of_n
+        self.files = self._open(expand(paths))
+        self._starts = np.cumsum([0, *map(len, self.files)])
+        if self._starts[-1] == 0:
+            for file in self.files:
+                if file.damage is not None:
+                    raise file.damage
+            raise UserError(
+                "there is no record in " + _several([str(file.path) for file in self.files]),
+                where=", ".join(paths),
+                fix="write the records again; a writer that was killed leaves empty files",
+            )
+        self._reviewed = np.zeros(len(self), np.bool_)
+        self._rejected = np.zeros(len(self), np.bool_)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return -(-int(self._starts[-1]) // self._step)
+
+    def read(self, index: int) -> bytes:
+        """Returns the bytes of a record as they are stored.
+
+        Raises:
+            RecordError: its checksums are wrong.
+        """
+        file, record = self._find(index)
+        return file.read(record)
+
+    def parse(self, index: int) -> Parsed:
+        """Returns a record as it is, with no rule applied to its boxes.
+
+        Raises:
+            RecordError: its checksums are wrong.
+            BadRecordError: its content is no usable example.
+        """
+        file, record = self._find(index)
+        return parse_example(
+            file.read(record),
+            self.label_map,
+            use_display_name=self._use_display_name,
+            fallback_id=f"{file.path.name}:{record}",
+        )
+
+    def example(self, index: int) -> Example | None:
+        """Returns an example whose boxes are sound, or None where the record is left out.
+
+        Raises:
+            UserError: record or box is bad and the policy is `fail`; it names file and record.
+        """
+        try:
+            parsed = self.parse(index)
+        except RecordError as error:
+            self.reject(index, "unreadable record", error.what)
+            return None
+        except BadRecordError as error:
+            self.reject(index, error.reason, error.detail)
+            return None
+        example, problems = apply_box_policy(parsed.example, parsed.unknown, self._bad_boxes)
+        if not (problems or parsed.wrong_lists or parsed.disagreeing):
+            return example
+        where = self.location(index)
+        if self._bad_boxes == "fail" and (problems or parsed.wrong_lists):
+            what = (
+                f"box {problems[0].box}: {problems[0].reason}: {problems[0].detail}"
+                if problems
+                else f"image/object/{parsed.wrong_lists[0]}"
+            )
+            raise UserError(
+                what,
+                where=where,
+                fix="correct the data, or set data.bad_boxes=fix to mend what can be mended",
+            )
+        if self._first_time(self._reviewed, index):
+            for problem in problems:
+                place = f"{where}, box {problem.box}"
+                self.problems.add(
+                    problem.reason, place, problem.detail, action=f"box {problem.action}"
+                )
+            for detail in parsed.wrong_lists:
+                self.problems.add("side list of wrong length", where, detail, action="left out")
+            for detail in parsed.disagreeing:
+                self.problems.add("class text and label differ", where, detail, action="text used")
+        return example
+
+    def reject(self, index: int, reason: str, detail: str = "") -> None:
+        """Deals with a record that turned out unusable, here or later (as an image that cannot
+        be decoded): stops under policy `fail`, notes it otherwise.
+
+        Raises:
+            UserError: under policy `fail`, with file, record number and reason.
+        """
+        where = self.location(index)
+        if self._bad_records == "fail":
+            raise UserError(
+                f"{reason}: {detail}" if detail else reason,
+                where=where,
+                fix="write this record again, or set data.bad_records=drop to go on without it",
+            )
+        if self._first_time(self._rejected, index):
+            self.problems.add(reason, where, detail, action=_RECORD_DROPPED)
+
+    def location(self, index: int) -> str:
+        """Returns `file: record n (byte b)` of an example; records are counted from 0."""
+        file, record = self._find(index)
+        return file.place(record)
+
+    def _find(self, index: int) -> tuple[RecordFile, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        at = index * self._step
+        shard = int(np.searchsorted(self._starts, at, side="right")) - 1
+        return self.files[shard], at - int(self._starts[shard])
+
+    def _first_time(self, done: NDArray[np.bool_], index: int) -> bool:
+        with self._lock:
+            first = not done[index]
+            done[index] = True
+            return first
+
+    def _open(self, paths: Sequence[Path]) -> list[RecordFile]:
+        files = [RecordFile(path, salvage=self._bad_records == "drop") for path in paths]
+        for file in files:
+            if file.damage is not None:
+                self.problems.add(
+                    "damaged file",
+                    str(file.damage.where),
+                    file.damage.what,
+                    action=f"only the {len(file)} records before it are used",
+                )
+            elif len(file) == 0:
+                self.problems.add("file without a record", str(file.path), action="passed over")
+        for phrase in missing_shards(paths):
+            self.problems.add("incomplete set of shards", phrase, action="the rest is used")
+        return files
+
+
+def _several(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"the {len(names)} files that match"

@@ -1,0 +1,176 @@
+"""Pascal VOC XML to annotated images.
+
+Pixel convention: VOC's own files count pixels from 1, most tools that write the format count from
+0, and nothing in a file tells which. Coordinates are divided by the size as they are, without
+subtracting 1, as the original's `create_pascal_tf_record.py` does; the difference is one pixel.
+Source: VOC development kit, section "Annotations".
+"""
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stillbox.errors import UserError, nearest
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+
+
+def read_voc(
+    annotations: str | Path,
+    images: str | Path,
+    verdicts: Verdicts,
+    *,
+    stems: Sequence[str] | None = None,
+    label_map: LabelMap | None = None,
+) -> tuple[list[AnnotatedImage], LabelMap]:
+    """Reads a folder of VOC XML files.
+
+    Args:
+        annotations: the folder of the XML files.
+        images: the folder of the images.
+        verdicts: policies; takes note of what is wrong.
+        stems: names without suffix of the images wanted, in their order; all by default, sorted.
+        label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
+            by name, whatever `stems` says: so every set of one data set gets the same ids.
+
+    Raises:
+        UserError: a folder is absent or holds nothing, or a policy says `fail`.
+    """
+    folder, pictures = Path(annotations), Path(images)
+    for path, option in ((folder, "--annotations"), (pictures, "--images")):
+        if not path.is_dir():
+            raise UserError("there is no such folder", where=str(path), fix=f"see {option}")
+    files = sorted(folder.glob("*.xml"))
+    if not files:
+        raise UserError(
+            "the folder holds no XML file", where=str(folder), fix="see --annotations or --root"
+        )
+    trees = _parse_all(files, stems, verdicts)
+    if label_map is None:
+        names = {_name(o) for tree in trees.values() for o in tree.findall("object")} - {""}
+        if not names:
+            raise UserError(
+                "no XML file names an object, so there is no class",
+                where=str(folder),
+                fix="give the classes with --label-map",
+            )
+        label_map = LabelMap.from_names(sorted(names))
+    by_stem = _images_by_stem(pictures)
+    wanted = [file.stem for file in files] if stems is None else stems
+    items = []
+    for stem in wanted:
+        if stem in trees:
+            items.append(_annotated(stem, trees[stem], folder, pictures, by_stem, label_map))
+        elif stems is not None and not (folder / f"{stem}.xml").exists():
+            verdicts.bad_record("annotation file is missing", str(folder / f"{stem}.xml"))
+    return items, label_map
+
+
+def read_image_set(root: str | Path, name: str) -> list[str]:
+    """Returns the image names of `ImageSets/Main/<name>.txt`.
+
+    Lines of a class's own list, as `2007_000027 -1`, count whatever their flag is.
+
+    Raises:
+        UserError: there is no such list, or it is empty.
+    """
+    folder = Path(root) / "ImageSets" / "Main"
+    path = folder / f"{name}.txt"
+    if not path.is_file():
+        sets = [file.stem for file in folder.glob("*.txt")] if folder.is_dir() else []
+        raise UserError(
+            f"there is no image set {name!r}",
+            where=str(path),
+            fix=nearest(name, sets) if sets else "leave --set out for all images, or see --root",
+        )
+    stems = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    if not stems:
+        raise UserError("the image set names no image", where=str(path), fix="choose another --set")
+    return list(dict.fromkeys(stems))
+
+
+def _parse_all(
+    files: Sequence[Path], stems: Sequence[str] | None, verdicts: Verdicts
+) -> dict[str, ElementTree.Element]:
+    """Returns the root of every XML file that can be read, by stem."""
+    trees = {}
+    wanted = None if stems is None else set(stems)
+    for file in files:
+        try:
+            trees[file.stem] = ElementTree.parse(file).getroot()
+        except (ElementTree.ParseError, ValueError) as error:
+            if wanted is None or file.stem in wanted:
+                verdicts.bad_record("annotation file is no XML", str(file), str(error))
+    return trees
+
+
+def _images_by_stem(folder: Path) -> dict[str, Path]:
+    """Returns the image files of a folder by stem; of two, the one whose suffix sorts first."""
+    files = sorted(folder.iterdir(), reverse=True)
+    return {file.stem: file for file in files if file.suffix.lower() in IMAGE_SUFFIXES}
+
+
+def _annotated(
+    stem: str,
+    tree: ElementTree.Element,
+    folder: Path,
+    pictures: Path,
+    by_stem: dict[str, Path],
+    label_map: LabelMap,
+) -> AnnotatedImage:
+    # The `filename` inside is often left over from a copy or a renaming; the file's name is not.
+    inside = tree.findtext("filename") or stem
+    path = by_stem.get(stem) or by_stem.get(Path(inside).stem) or pictures / inside
+    objects = tree.findall("object")
+    names = [_name(o) for o in objects]
+    class_ids = [
+        label_map.id_of(n) or label_map.id_of(n, use_display_name=True) or 0 for n in names
+    ]
+    return AnnotatedImage(
+        path=path,
+        where=f"{folder.name}/{stem}.xml",
+        image_id=path.name,
+        filename=path.name,
+        height=_integer(tree.findtext("size/height")),
+        width=_integer(tree.findtext("size/width")),
+        pixel_boxes=_boxes(objects),
+        class_ids=np.array(class_ids, np.int32),
+        unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
+        is_crowd=np.zeros(len(objects), np.bool_),
+        difficult=_flags(objects, "difficult"),
+        truncated=_flags(objects, "truncated"),
+        area=np.full(len(objects), np.nan, np.float32),
+    )
+
+
+def _name(element: ElementTree.Element) -> str:
+    return (element.findtext("name") or "").strip()
+
+
+def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
+    """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN where there is no number."""
+    sides = ("ymin", "xmin", "ymax", "xmax")
+    return np.array(
+        [[_float(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64
+    ).reshape(-1, 4)
+
+
+def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
+    return np.array([_integer(o.findtext(name)) != 0 for o in objects], np.bool_)
+
+
+def _float(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return float("nan")
+
+
+def _integer(text: str | None) -> int:
+    value = _float(text)
+    return int(value) if np.isfinite(value) else 0

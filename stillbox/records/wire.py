@@ -1,0 +1,167 @@
+"""The protobuf wire format, as far as `tf.Example` uses it.
+
+`Example { Features features = 1 }`, `Features { map<string, Feature> feature = 1 }`, `Feature` one
+of `{ BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3 }`, each list
+`{ repeated ... value = 1 }`, numbers packed or not.
+Source: protobuf.dev, "Encoding"; tensorflow/core/example/{example,feature}.proto.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.records.problems import BadRecordError
+
+Feature = Sequence[bytes] | NDArray[np.float32] | NDArray[np.int64]
+"""A list of byte strings, of float32 or of int64. A feature without any value is an empty list."""
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+
+
+def parse_features(data: bytes) -> dict[str, Feature]:
+    """Reads a serialised `tf.Example`. Fields that it does not know are skipped.
+
+    Raises:
+        BadRecordError: the bytes are not a `tf.Example`.
+    """
+    features: dict[str, Feature] = {}
+    try:
+        for number, kind, start, end in _fields(data, 0, len(data)):
+            if number == 1 and kind == _LENGTH:
+                for inner, inner_kind, first, last in _fields(data, start, end):
+                    if inner == 1 and inner_kind == _LENGTH:
+                        key, feature = _entry(data, first, last)
+                        features[key] = feature
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise BadRecordError("not a tf.Example", str(error)) from error
+    return features
+
+
+def serialize_features(features: Mapping[str, Feature]) -> bytes:
+    """Writes a `tf.Example`, keys sorted, so that equal features give equal bytes."""
+    entries = []
+    for key in sorted(features):
+        entry = _tagged(1, key.encode()) + _tagged(2, _feature_bytes(features[key]))
+        entries.append(_tagged(1, entry))
+    return _tagged(1, b"".join(entries))
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the number that starts at byte `at`, and where it ends."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    result, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        at += 1
+        byte = data[at]
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > 70:
+            raise IndexError("a number has more than ten bytes")
+    return result & 0xFFFFFFFFFFFFFFFF, at + 1
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (field number, wire type, start, end) of every field of a message.
+
+    A varint's start is where its bytes begin, so that every value is `data[start:end]`.
+    """
+    while at < end:
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        start = at
+        if kind == _LENGTH:
+            length, start = _varint(data, at)
+            at = start + length
+        elif kind == _VARINT:
+            _, at = _varint(data, at)
+        elif kind == _FIXED32:
+            at += 4
+        elif kind == _FIXED64:
+            at += 8
+        else:
+            raise IndexError(f"wire type {kind} at byte {start}")
+        if at > end:
+            raise IndexError(f"a field at byte {start} reaches past its message")
+        yield tag >> 3, kind, start, at
+
+
+def _entry(data: bytes, start: int, end: int) -> tuple[str, Feature]:
+    key, feature = "", _NO_VALUES
+    for number, kind, first, last in _fields(data, start, end):
+        if kind != _LENGTH:
+            continue
+        if number == 1:
+            key = data[first:last].decode()
+        elif number == 2:
+            feature = _feature(data, first, last)
+    return key, feature
+
+
+_NO_VALUES: Feature = ()
+
+
+def _feature(data: bytes, start: int, end: int) -> Feature:
+    feature = _NO_VALUES
+    for number, kind, first, last in _fields(data, start, end):
+        if kind != _LENGTH:
+            continue
+        if number == _BYTES_LIST:
+            feature = [data[a:b] for n, k, a, b in _fields(data, first, last) if (n, k) == (1, 2)]
+        elif number == _FLOAT_LIST:
+            feature = _floats(data, first, last)
+        elif number == _INT64_LIST:
+            feature = _integers(data, first, last)
+    return feature
+
+
+def _floats(data: bytes, start: int, end: int) -> NDArray[np.float32]:
+    # Packed and single values are both runs of 4-byte floats; a list may mix them.
+    runs = [
+        np.frombuffer(data, "<f4", (last - first) // 4, first)
+        for number, kind, first, last in _fields(data, start, end)
+        if number == 1 and kind in (_LENGTH, _FIXED32)
+    ]
+    return np.concatenate(runs).astype(np.float32) if runs else np.zeros(0, np.float32)
+
+
+def _integers(data: bytes, start: int, end: int) -> NDArray[np.int64]:
+    values: list[int] = []
+    for number, kind, first, last in _fields(data, start, end):
+        if number != 1 or kind not in (_LENGTH, _VARINT):
+            continue
+        run = data[first:last]
+        if run.isascii():  # every number below 128 is one byte
+            values.extend(run)
+            continue
+        while first < last:
+            value, first = _varint(data, first)
+            values.append(value)
+    return np.array(values, np.uint64).astype(np.int64)  # two's complement, as the format says
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tagged(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
+
+
+def _feature_bytes(feature: Feature) -> bytes:
+    if not isinstance(feature, np.ndarray):
+        return _tagged(_BYTES_LIST, b"".join(_tagged(1, value) for value in feature))
+    if feature.dtype == np.float32:
+        packed = _tagged(1, feature.astype("<f4").tobytes()) if feature.size else b""
+        return _tagged(_FLOAT_LIST, packed)
+    numbers = b"".join(_encode_varint(int(v) & 0xFFFFFFFFFFFFFFFF) for v in feature)
+    return _tagged(_INT64_LIST, _tagged(1, numbers) if numbers else b"")
