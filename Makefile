@@ -32,7 +32,7 @@ demo: setup
 	$(BIN)/stillbox data scenes --output $(DEMO)/data
 	$(BIN)/stillbox train demo_scenes --model-dir $(DEMO)/model
 	$(BIN)/stillbox evaluate $(DEMO)/model --output $(DEMO)/report
-	@echo "look at $(DEMO)/report/index.html"
+	@echo "look at $(DEMO)/report/report.html"
 
 clean:
 	rm -rf $(VENV) $(DEMO)

@@ -14,5 +14,5 @@ class Detections(NamedTuple):
     """`[B, K]` float32."""
     classes: Array
     """`[B, K]` int32, class indices that start at 0."""
-    count: Array
+    count: Array  # type: ignore[assignment]  # hides tuple.count, which nobody asks of it
     """`[B]` int32, how many of the K are detections."""

@@ -31,6 +31,7 @@ from stillbox.checkpoints.files import (
     replace_durably,
     sync_folder,
 )
+from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.errors import UserError, nearest
 
 _BEST = "best.json"
@@ -62,6 +63,7 @@ class ModelDirectory:
         self._checkpoints = self.path / _CHECKPOINTS
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
+        self._lock: DirectoryLock | None = None
 
     @classmethod
     def create(
@@ -83,12 +85,13 @@ class ModelDirectory:
             keep: newest checkpoints that are kept, beside the best; 0 keeps all.
 
         Raises:
-            UserError: a file has that name.
+            UserError: a file has that name, or another process writes into the directory.
         """
         directory = cls(path, keep=keep)
         if directory.path.exists() and not directory.path.is_dir():
             raise UserError("the model directory is a file", where=str(path))
         directory._checkpoints.mkdir(parents=True, exist_ok=True)
+        directory._lock = DirectoryLock(directory.path)
         for leftover in directory._checkpoints.iterdir():
             if leftover.name.startswith((UNFINISHED, DYING)):
                 shutil.rmtree(leftover)
@@ -216,13 +219,16 @@ class ModelDirectory:
             pending.result()
 
     def close(self) -> None:
-        """Waits like `wait`, then ends the thread."""
+        """Waits like `wait`, then ends the thread and lets other writers in."""
         try:
             self.wait()
         finally:
             if self._writer:
                 self._writer.shutdown()
                 self._writer = None
+            if self._lock:
+                self._lock.release()
+                self._lock = None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Remembers a finished checkpoint as the best, and keeps it from then on."""

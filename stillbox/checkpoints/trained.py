@@ -1,6 +1,6 @@
 """A trained model, from nothing but its model directory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,16 @@ from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.experiment import schema
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.rules import check
 from stillbox.experiment.yaml_config import from_yaml
+from stillbox.inputs.batch import Floats, Ints
 from stillbox.models.build import build_detector
 from stillbox.models.detect import make_detect
 from stillbox.models.variables import Arrays, split_detector
 from stillbox.records.label_map import LabelMap
 
-BoundDetect = Callable[[np.ndarray, np.ndarray], Detections]
+BoundDetect = Callable[[Floats, Ints], Detections]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class TrainedModel:
     report: ImportReport | None = None
     """What was taken from a weights file."""
 
+    def class_names(self) -> Mapping[int, str]:
+        """Returns names for people by label map id."""
+        if self.label_map is None:
+            return {}
+        return {item.id: self.label_map.name_of(item.id) for item in self.label_map}
+
     def compile(self) -> BoundDetect:
         """Returns `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`, compiled for each B."""
         detect = jax.jit(make_detect(self.graph, self.anchors, self.experiment.model))
@@ -55,14 +64,14 @@ def load_trained(
     directory: Path,
     *,
     step: int | Literal["best", "latest"] = "best",
-    prefer_ema: bool | None = None,
+    overrides: Sequence[str] = (),
 ) -> TrainedModel:
     """Loads a model directory.
 
     Args:
         directory: what `stillbox train` wrote.
         step: which checkpoint; `best` is the newest where none was marked.
-        prefer_ema: take the moving average; None asks the experiment.
+        overrides: changes to the stored experiment, of the form `path=value`.
 
     Raises:
         UserError: this is no model directory, or it has no such checkpoint.
@@ -71,10 +80,10 @@ def load_trained(
     if step == "best" and store.best_step() is None:
         step = "latest"
     checkpoint = store.checkpoint(step)
-    experiment = from_yaml(checkpoint.experiment, str(checkpoint.folder))
-    if prefer_ema is None:
-        prefer_ema = experiment.evaluation.use_ema
-    arrays = checkpoint.parameters(prefer_ema=prefer_ema)
+    stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
+    experiment = apply_overrides(stored, overrides, {})
+    check(experiment, {})
+    arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     detector = build_detector(experiment.model)
     graph, params, stats = split_detector(detector)
     return TrainedModel(

@@ -31,10 +31,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def resolve_config(arguments: argparse.Namespace) -> Resolved:
-    """Resolves CONFIG with its overrides; warnings go to standard error."""
+    """Resolves CONFIG with its overrides; warnings and notes go to standard error."""
     resolved = resolve(arguments.config, arguments.overrides)
     for warning in resolved.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    for note in resolved.notes:
+        print(f"note: {note}", file=sys.stderr)
     return resolved
 
 
@@ -44,8 +46,10 @@ def checkpoint_choice(text: str) -> int | Literal["best", "latest"]:
     Raises:
         UserError: it is neither a number nor one of the two words.
     """
-    if text == "best" or text == "latest":
-        return text
+    if text == "best":
+        return "best"
+    if text == "latest":
+        return "latest"
     if text.isdecimal():
         return int(text)
     raise UserError(

@@ -18,5 +18,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the experiment; a config that cannot be used has raised by then."""
     from stillbox.experiment.yaml_config import to_yaml
 
-    print(to_yaml(resolve_config(arguments).experiment), end="")
+    resolved = resolve_config(arguments)
+    print(to_yaml(resolved.experiment, resolved.origins), end="")
     return 0

@@ -31,6 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
+    # Every start from the compilation cache makes XLA print pages about tuning flags of the
+    # processor that it takes for instructions. What matters reaches us as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     parsed = build_parser().parse_args(arguments)
     try:
         return parsed.run(parsed)
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough; python would complain once more at exit.
+        # The reader of a pipe has seen enough; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the verb."""
-    parser = verbs.add_parser(
-        "predict", help="detect objects in image files", description=__doc__
-    )
+    parser = verbs.add_parser("predict", help="detect objects in image files", description=__doc__)
     parser.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image files")
     parser.add_argument(
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.trained import load_trained
     from stillbox.cli.arguments import checkpoint_choice
     from stillbox.devices.setup import use_compilation_cache
-    from stillbox.evaluation.pictures import draw_detections, write_picture
+    from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
 
     use_compilation_cache()
@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         shown = found.at_least(arguments.min_score)
         picture = arguments.output / f"{path.stem}.png"
-        write_picture(picture, draw_detections(image, shown, names))
+        marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)
+        save_picture(draw_marks(image, marks), picture)
         records.append(
             {
                 "image": str(path),
@@ -57,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
                         "class": names.get(int(class_id), str(int(class_id))),
                         "score": round(float(score), 6),
                         "box": dict(
-                            zip(("ymin", "xmin", "ymax", "xmax"), box.round(2).tolist(), strict=True)
+                            zip(
+                                ("ymin", "xmin", "ymax", "xmax"), box.round(2).tolist(), strict=True
+                            )
                         ),
                     }
                     for class_id, score, box in zip(

@@ -11,10 +11,11 @@ from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageResult
 from stillbox.experiment import schema
+from stillbox.inputs.batch import Floats, Ints
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.resize import resize_image
 
-BoundDetect = Callable[[np.ndarray, np.ndarray], Detections]
+BoundDetect = Callable[[Floats, Ints], Detections]
 
 
 class PredictedImage(NamedTuple):
@@ -72,9 +73,10 @@ def _decode(path: Path) -> np.ndarray:
 def _in_pixels(found: Detections, row: int, name: str, image: np.ndarray) -> ImageResult:
     count = int(found.count[row])
     height, width = image.shape[:2]
+    scale = (height, width, height, width)
     return ImageResult(
         image_id=name,
-        boxes=np.float64(found.boxes[row, :count]) * [height, width, height, width],
-        scores=np.float64(found.scores[row, :count]),
-        class_ids=np.int64(found.classes[row, :count]) + 1,
+        boxes=np.asarray(found.boxes[row, :count], np.float64) * np.array(scale, np.float64),
+        scores=np.asarray(found.scores[row, :count], np.float64),
+        class_ids=np.asarray(found.classes[row, :count], np.int64) + 1,
     )

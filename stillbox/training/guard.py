@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
+from stillbox.inputs.batch import Ints
 from stillbox.training.step import Metrics
 
 
@@ -25,9 +26,9 @@ class MetricsGuard:
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
         self._name_records = name_records
-        self._pending: deque[tuple[int, Metrics, jax.Array]] = deque()
+        self._pending: deque[tuple[int, Metrics, Ints]] = deque()
 
-    def push(self, step: int, metrics: Metrics, records: jax.Array) -> None:
+    def push(self, step: int, metrics: Metrics, records: Ints) -> None:
         """Takes the metrics of the step just dispatched."""
         self._pending.append((step, metrics, records))
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def train(
     started = start_run(experiment, model_directory)
     graph, _, _ = split_detector(started.detector)
     first = int(started.state.step)
+    stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     state = put_everywhere(started.state, mesh)
-    evaluation = PeriodicEvaluation(experiment, graph, started.detector.anchors)
+    evaluation = PeriodicEvaluation(experiment, graph, started.detector.anchors, stop_at)
     directory = ModelDirectory.create(
         model_directory,
         experiment=to_yaml(experiment),
@@ -88,14 +90,23 @@ def train(
     )
     summaries = Summaries(model_directory, from_step=first)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
+    outcome = partial(_outcome, began=began)
 
-    with closing(summaries), RunProgress(first, settings.steps) as progress, StopRequest() as stop:
+    with (
+        closing(directory),
+        closing(summaries),
+        RunProgress(first, stop_at) as progress,
+        StopRequest() as stop,
+    ):
         progress.say(started.decision)
         progress.say(
             f"{len(dataset)} training images, batch {settings.batch_size} on {mesh.size} "
             f"{jax.devices()[0].platform} device(s), "
             f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
         )
+        scores = evaluation.catch_up(first, state, directory, summaries, progress)
+        if stop_at is not None and first >= stop_at:
+            return outcome(first, f"step {first} of {stop_at} is done, nothing is left", scores)
 
         # ---- compile: one program, before the first image is waited for -------------------------
         progress.doing("compiling the train step")
@@ -105,15 +116,14 @@ def train(
         example = put_batch(loader.batch(first), mesh)
         compiled = jax.jit(step_function, donate_argnums=0).lower(state, example).compile()
         progress.say(_describe_program(compiled))
-        del example
+        del example, started  # their buffers are given away by the first step
 
         # ---- steps ------------------------------------------------------------------------------
-        scores, reason = evaluation.catch_up(first, state, directory, summaries, progress), ""
         batches = DevicePrefetcher(
-            loader.iterate(first, settings.steps), lambda batch: put_batch(batch, mesh), depth=2
+            loader.iterate(first, stop_at), lambda batch: put_batch(batch, mesh), depth=2
         )
         clock = _Clock(settings.batch_size)
-        step, first_step_seconds = first, 0.0
+        step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         with closing(batches), jax.transfer_guard("disallow"):
             for batch in batches:
                 state, metrics = compiled(state, batch)
@@ -122,19 +132,25 @@ def train(
                 if step == first + 1:
                     jax.block_until_ready(metrics)
                     first_step_seconds = time.monotonic() - began
-                    summaries.image(step, "train_input_images", draw_inputs(batch, dataset.class_names))
-                due = evaluation.due(step) or stop.signal is not None
-                must_save = due or step % settings.checkpoint_every == 0 or step == settings.steps
+                    inputs = draw_inputs(batch, dataset.class_names)
+                    summaries.image(step, "train_input_images", inputs)
+                must_save = (
+                    step % settings.checkpoint_every == 0
+                    or step == stop_at
+                    or evaluation.due(step)
+                    or stop.signal is not None
+                )
                 for number, values in guard.pop(leave=0 if must_save else 1):
                     progress.at(number)
-                    if number % settings.log_every == 0 or number == settings.steps:
+                    if number % settings.log_every == 0 or number == stop_at:
                         values |= clock.rates(number - first, batches)
                         summaries.metrics(number, values)
                         progress.metrics(number, values)
                 if must_save:
-                    directory.save(step, state._asdict(), _metadata(experiment, dataset, step))
+                    metadata = _metadata(experiment, dataset, step)
+                    directory.save(step, state._asdict(), metadata, wait=False)
                 if stop.signal is not None:
-                    reason = f"stopped by {stop.signal.name} after step {step}; run it again to go on"
+                    reason = f"stopped by {stop.signal.name} after step {step}; run again to go on"
                     break
                 if evaluation.due(step):
                     with clock.paused():
@@ -142,14 +158,25 @@ def train(
                     if why := evaluation.exhausted(summaries):
                         reason = f"stopped early: {why}"
                         break
-        reason = reason or f"finished all {settings.steps} steps"
         progress.say(reason)
         progress.say(loader.stats.summary())
+        return outcome(step, reason, scores, int(stop.signal or 0), first_step_seconds)
+
+
+def _outcome(
+    step: int,
+    reason: str,
+    scores: Mapping[str, float | None] | None,
+    interrupted: int = 0,
+    first_step_seconds: float = 0.0,
+    *,
+    began: float,
+) -> Outcome:
     return Outcome(
         step=step,
         reason=reason,
         scores=scores,
-        interrupted=int(stop.signal or 0),
+        interrupted=interrupted,
         seconds=time.monotonic() - began,
         seconds_to_first_step=first_step_seconds,
     )

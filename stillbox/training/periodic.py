@@ -1,25 +1,29 @@
 """Evaluation while training goes on: scores, the best checkpoint, early stopping."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.devices.mesh import data_mesh, put_batch
-from stillbox.evaluation.evaluator import evaluate
-from stillbox.evaluation.pictures import Mark, class_color, draw_marks, contact_sheet, side_by_side
+from stillbox.evaluation.evaluator import EvaluationResult
+from stillbox.evaluation.gallery import draw_gallery
+from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
+from stillbox.evaluation.scoring import score_dataset
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import open_dataset
-from stillbox.inputs.loader import EvalLoader
 from stillbox.models.detect import make_detect
 from stillbox.training.progress import RunProgress
 from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
 
-Scores = dict[str, float | None]
+Scores = Mapping[str, float | None]
+
+# Enough to see how training goes on, few enough to keep the event file small.
+_PICTURES = 3
 
 
 class PeriodicEvaluation:
@@ -31,6 +35,7 @@ class PeriodicEvaluation:
         experiment: all of it.
         graph: static part of the detector.
         anchors: `[A, 4]`.
+        last_step: step that is scored in any case; None if there is no last one.
     """
 
     def __init__(
@@ -38,15 +43,15 @@ class PeriodicEvaluation:
         experiment: schema.Experiment,
         graph: Any,  # noqa: ANN401
         anchors: np.ndarray,
+        last_step: int | None,
     ) -> None:
-        self._experiment = experiment
+        self._experiment, self._last_step = experiment, last_step
         self._settings = experiment.evaluation
         self._dataset = (
             open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
             if experiment.data.evaluation.paths
             else None
         )
-        self._mesh = data_mesh(self._settings.batch_size)
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
 
     def due(self, step: int) -> bool:
@@ -54,7 +59,9 @@ class PeriodicEvaluation:
         train = self._experiment.train
         if self._dataset is None or step == 0:
             return False
-        return step == train.steps or bool(train.evaluate_every and step % train.evaluate_every == 0)
+        return step == train.steps or bool(
+            train.evaluate_every and step % train.evaluate_every == 0
+        )
 
     def catch_up(
         self,
@@ -82,25 +89,13 @@ class PeriodicEvaluation:
         assert self._dataset is not None
         progress.doing("evaluating")
         params = state.ema if state.ema and self._settings.use_ema else state.params
-        loader = EvalLoader(
-            self._dataset,
-            batch_size=self._settings.batch_size,
-            workers=self._experiment.data.workers,
-            prefetch=self._experiment.data.prefetch,
-            max_examples=self._settings.max_examples,
-        )
-        result = evaluate(
-            lambda batch: self._detect(params, state.stats, batch.images, batch.true_sizes),
-            (put_batch(batch, self._mesh) for batch in loader),
-            self._dataset.source,
-            self._dataset.class_names,
-            num_classes=self._experiment.model.num_classes,
-            records=loader.records,
+        result = score_dataset(
+            partial(self._detect, params, state.stats), self._experiment, self._dataset
         )
         scores = result.scores.summary
         summaries.evaluation(step, scores)
-        for number in range(min(3, len(result.truths))):
-            summaries.image(step, f"eval_side_by_side_{number}", self._picture(result, number))
+        for number, picture in enumerate(self._pictures(result)):
+            summaries.image(step, f"eval_side_by_side_{number}", picture)
         self._mark_best(step, scores, directory)
         numbers = ", ".join(f"{name} {result.scores.text(name)}" for name in ("AP", "AP50", "AP75"))
         progress.say(f"step {step}: {numbers} on {len(result.truths)} images")
@@ -128,16 +123,17 @@ class PeriodicEvaluation:
         if best is None or best.metric != metric or value > best.value:
             directory.mark_best(step, metric, value)
 
-    def _picture(self, result: Any, number: int) -> np.ndarray:  # noqa: ANN401
+    def _pictures(self, result: EvaluationResult) -> Iterator[np.ndarray]:
         assert self._dataset is not None
-        return side_by_side(
-            self._dataset.image(result.records[number]),
-            result.truths[number],
-            result.results[number],
+        for shown in draw_gallery(
+            result,
+            self._dataset.source,
             self._dataset.class_names,
+            count=_PICTURES,
             min_score=self._settings.min_score,
             max_boxes=self._settings.max_boxes_drawn,
-        )
+        ):
+            yield shown.picture
 
 
 def draw_inputs(batch: Batch, class_names: Mapping[int, str], *, limit: int = 8) -> np.ndarray:

@@ -14,10 +14,10 @@ class RunProgress:
 
     Args:
         start: first step of this run.
-        stop: step at which it ends.
+        stop: step at which it ends; None if it goes on until it is stopped.
     """
 
-    def __init__(self, start: int, stop: int) -> None:
+    def __init__(self, start: int, stop: int | None) -> None:
         self._stop, self._started_at, self._start = stop, time.monotonic(), start
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
@@ -48,7 +48,8 @@ class RunProgress:
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
-        (self._bar.console if self._bar else self._console).print(text, soft_wrap=True, markup=False)
+        # The bar shares this console, so that the line appears above it.
+        self._console.print(text, soft_wrap=True, markup=False)
 
     def doing(self, what: str) -> None:
         """Names what the run is busy with."""
@@ -72,6 +73,9 @@ class RunProgress:
         )
         if self._bar:
             self._bar.update(self._task, numbers=numbers)
+            return
+        if self._stop is None:
+            self.say(f"step {step}  {numbers}")
             return
         seconds = (time.monotonic() - self._started_at) / max(step - self._start, 1)
         left = time.strftime("%H:%M:%S", time.gmtime(seconds * (self._stop - step)))

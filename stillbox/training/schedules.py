@@ -32,7 +32,8 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
         cosine = 0.5 * schedule.learning_rate * (1 + jnp.cos(jnp.pi * (now - start) / length))
         # The hold includes its last step only where there is one: without a hold the cosine
         # takes over right after the warm-up.
-        held = jnp.where(now <= start, schedule.learning_rate, cosine) if schedule.hold_steps else cosine
+        hold = now <= start if schedule.hold_steps else False
+        held = jnp.where(hold, schedule.learning_rate, cosine)
         after = jnp.where(now < schedule.warmup_steps, warm, held)
         return jnp.where(now > schedule.total_steps, 0.0, after).astype(jnp.float32)
 

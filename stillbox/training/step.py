@@ -89,6 +89,6 @@ def _average(ema: Arrays, params: Arrays, step: jax.Array, train: schema.Trainin
         return ema
     decay = jnp.asarray(train.ema_decay, jnp.float32)
     if train.ema_warmup:
-        # Otherwise the random start would outweigh everything learnt in the first 1/(1-decay) steps.
+        # Otherwise the random start would outweigh all of the first 1 / (1 - decay) steps.
         decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
     return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}

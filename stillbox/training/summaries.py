@@ -1,7 +1,6 @@
 """What a run leaves for people: a history in JSON lines and TensorBoard events."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 from tensorboardX import SummaryWriter
 
-HISTORY = "metrics.jsonl"
+from stillbox.evaluation.history import HISTORY, read_history
 
 
 class Summaries:
@@ -45,11 +44,9 @@ class Summaries:
         """Records a picture, `[H, W, 3]` uint8."""
         self._events.add_image(name, image, step, dataformats="HWC")
 
-    def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
+    def evaluations(self) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         """Returns step and scores of every evaluation so far, oldest first."""
-        return [
-            (line["step"], line["evaluation"]) for line in self._lines() if "evaluation" in line
-        ]
+        return read_history(self._path).evaluations
 
     def close(self) -> None:
         """Flushes the events."""
@@ -59,23 +56,20 @@ class Summaries:
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _lines(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        lines = []
-        for text in self._path.read_text().splitlines():
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                # A killed process may have left half of the last line; nothing hangs on it.
-                continue
-        return lines
-
     def _cut_back(self, step: int) -> None:
-        kept = [line for line in self._lines() if line["step"] <= step]
+        history = read_history(self._path)
+        lines: list[Mapping[str, Any]] = [
+            *history.training,
+            *({"step": at, "evaluation": scores} for at, scores in history.evaluations),
+        ]
+        kept = sorted((line for line in lines if line["step"] <= step), key=_step_of)
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        os.replace(temporary, self._path)
+        temporary.replace(self._path)
+
+
+def _step_of(line: Mapping[str, Any]) -> int:
+    return int(line["step"])
 
 
 _EVENT_NAMES = {

@@ -175,10 +175,18 @@ def test_what_a_killed_run_left_is_ignored_and_removed(directory):
     assert ModelDirectory.open(directory.path).steps() == (1,)
     # Reading leaves it alone: it may be a training run that is writing right now.
     assert (directory.path / "checkpoints" / ".unfinished-2").exists()
+    directory.close()
     again = _create(directory.path)
     assert [entry.name for entry in (again.path / "checkpoints").iterdir()] == ["1"]
     again.save(2, _state(2), {})
     assert again.latest_step() == 2
+
+
+def test_a_second_writer_is_refused_until_the_first_has_closed(directory):
+    with pytest.raises(UserError, match="is writing into this directory"):
+        _create(directory.path)
+    directory.close()
+    _create(directory.path).close()
 
 
 def test_another_experiment_does_not_fit_and_the_message_names_arrays(directory):

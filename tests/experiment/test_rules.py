@@ -174,7 +174,6 @@ def test_an_experiment_that_is_ready_may_train():
 @pytest.mark.parametrize(
     ("overrides", "message", "fix"),
     [
-        (["train.steps=0"], "train.steps is not given", "--set train.steps="),
         (["data.train.paths=[]"], "no records to train on", "--set data.train.paths="),
         (["data.train.label_map="], "no label map for the training", "--set data.train.label_map"),
         (["data.evaluation.paths=v"], "no label map for the eval", "--set data.evaluation.label"),

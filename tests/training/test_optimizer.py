@@ -34,9 +34,7 @@ def test_momentum_accumulates_gradients_and_applies_the_rate_afterwards():
 def test_rms_prop_starts_its_mean_square_at_one_with_epsilon_inside_the_root():
     train = schema.Training(optimizer=schema.RmsProp(schedule=RATE))
     # ms = .9 + .1 = 1; update = .1 * 1 / sqrt(1 + 1) = .0707 -> .9293
-    np.testing.assert_allclose(
-        descend(train, [1.0], 3)[:, 0], [0.9293, 0.7997, 0.6259], atol=5e-5
-    )
+    np.testing.assert_allclose(descend(train, [1.0], 3)[:, 0], [0.9293, 0.7997, 0.6259], atol=5e-5)
 
 
 def test_adam_moves_by_the_rate_at_first():

@@ -9,7 +9,9 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.training.schedules import build_schedule
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/training_learning_rates.json").read_text())
+GOLDEN = json.loads(
+    (Path(__file__).parents[1] / "goldens/training_learning_rates.json").read_text()
+)
 _STEPS = (
     schema.ScheduleStep(step=2000, learning_rate=0.04),
     schema.ScheduleStep(step=15000, learning_rate=0.004),

@@ -3,7 +3,8 @@
 import json
 from contextlib import closing
 
-from stillbox.training.summaries import HISTORY, Summaries
+from stillbox.evaluation.history import HISTORY
+from stillbox.training.summaries import Summaries
 
 
 def steps_of(directory):
@@ -31,10 +32,10 @@ def test_evaluations_come_back_in_order(tmp_path):
         summaries.evaluation(5, {"AP": 0.1, "APs": None})
         summaries.metrics(6, {"loss": 1.0})
         summaries.evaluation(10, {"AP": 0.2, "APs": None})
-        assert summaries.evaluations() == [
+        assert summaries.evaluations() == (
             (5, {"AP": 0.1, "APs": None}),
             (10, {"AP": 0.2, "APs": None}),
-        ]
+        )
 
 
 def test_tensorboard_events_are_written(tmp_path):

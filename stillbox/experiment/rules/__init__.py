@@ -28,7 +28,7 @@ def check(experiment: Experiment, origins: Mapping[str, str]) -> None:
 
 
 def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
-    """Refuses an experiment that lacks what training needs: steps, records, a label map.
+    """Refuses an experiment that lacks what training needs: records, a label map.
 
     Raises:
         UserError: names everything that is missing with the `--set` that gives it.

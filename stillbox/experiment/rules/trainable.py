@@ -10,16 +10,6 @@ _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
-def steps_are_given(experiment: Experiment) -> Iterator[Broken]:
-    """A run ends; 0 steps meant forever in the original."""
-    if experiment.train.steps == 0:
-        yield Broken(
-            "train.steps",
-            "train.steps is not given, and stillbox does not train without end",
-            "--set train.steps=20000",
-        )
-
-
 def records_are_given(experiment: Experiment) -> Iterator[Broken]:
     """There is something to learn from, with names for its classes."""
     if not experiment.data.train.paths:
@@ -68,5 +58,5 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
     yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
 
 
-TRAINABLE_RULES: tuple[Rule, ...] = (steps_are_given, records_are_given, paths_are_real)
+TRAINABLE_RULES: tuple[Rule, ...] = (records_are_given, paths_are_real)
 """All of them."""

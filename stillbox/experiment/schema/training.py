@@ -150,7 +150,7 @@ class Training:
     batch_size: int = 32
     """Images of one step, over all devices."""
     steps: int = 0
-    """Steps to train; must be given."""
+    """Steps to train; 0 goes on until it is stopped."""
     augmentations: tuple[Augmentation, ...] = ()
     """Applied in this order, before the image is resized."""
     optimizer: Optimizer = field(default_factory=Momentum)

@@ -1,0 +1,74 @@
+"""`stillbox evaluate`: score a model directory, or a config with weights from a file."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from stillbox.cli.arguments import add_overrides, checkpoint_choice, resolve_config
+from stillbox.errors import UserError
+
+
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the verb."""
+    parser = verbs.add_parser(
+        "evaluate", help="score a model and write a report", description=__doc__
+    )
+    parser.add_argument(
+        "config", metavar="DIR|CONFIG", help="a model directory, or a config for --weights"
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="weights for CONFIG: .npz, TF1 checkpoint or model directory",
+    )
+    parser.add_argument(
+        "--step", default="best", help="checkpoint of DIR: best, latest or a number (default: best)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
+    )
+    add_overrides(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the scores and writes the report."""
+    from stillbox.checkpoints.trained import load_trained, load_weights
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.history import HISTORY, History, read_history
+    from stillbox.evaluation.scoring import score_dataset, write_evaluation
+    from stillbox.evaluation.table import scores_table
+    from stillbox.inputs.dataset import open_dataset
+
+    use_compilation_cache()
+    directory = Path(arguments.config)
+    history = History()
+    if arguments.weights:
+        model = load_weights(resolve_config(arguments).experiment, arguments.weights)
+        print(model.report.render() if model.report else "", file=sys.stderr)
+    elif directory.is_dir():
+        step = checkpoint_choice(arguments.step)
+        model = load_trained(directory, step=step, overrides=arguments.overrides)
+        history = read_history(directory / HISTORY)
+    else:
+        raise UserError(
+            f"{arguments.config} is not a model directory, and a config alone has no weights",
+            fix="add --weights FILE, or give the --model-dir of a training run",
+        )
+    experiment = model.experiment
+    dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
+    print(f"{model.source}: scoring {len(dataset)} images", file=sys.stderr)
+    result = score_dataset(model.compile(), experiment, dataset)
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    output = arguments.output or (
+        Path("evaluation") if arguments.weights else directory / "evaluation"
+    )
+    page = write_evaluation(
+        result, experiment, dataset, output, source=model.source, history=history
+    )
+    print(scores_table(result.scores, per_category=experiment.evaluation.per_category))
+    print(f"report: {page}")
+    return 0

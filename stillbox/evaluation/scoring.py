@@ -1,0 +1,134 @@
+"""An experiment's evaluation set, scored as the experiment says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from stillbox.boxes.detections import Detections
+from stillbox.devices.mesh import data_mesh, put_batch
+from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
+from stillbox.evaluation.gallery import draw_gallery
+from stillbox.evaluation.history import History
+from stillbox.evaluation.report import Report, write_report
+from stillbox.experiment import schema
+from stillbox.experiment.yaml_config import to_yaml
+from stillbox.inputs.batch import Floats, Ints
+from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.loader import EvalLoader
+
+Detect = Callable[[Floats, Ints], Detections]
+"""From images `[B, H, W, 3]` and true sizes `[B, 2]` to detections."""
+
+
+def score_dataset(
+    detect: Detect,
+    experiment: schema.Experiment,
+    dataset: Dataset,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Runs a detector over `dataset` and scores it.
+
+    Args:
+        detect: the compiled detector.
+        experiment: batch size, number of images and classes come from here.
+        dataset: the evaluation set.
+        progress: told after every batch.
+
+    Raises:
+        UserError: label map, model and annotations disagree, or there is no image.
+    """
+    settings = experiment.evaluation
+    mesh = data_mesh(settings.batch_size)
+    loader = EvalLoader(
+        dataset,
+        batch_size=settings.batch_size,
+        workers=experiment.data.workers,
+        prefetch=experiment.data.prefetch,
+        max_examples=settings.max_examples,
+    )
+    return evaluate(
+        lambda batch: detect(batch.images, batch.true_sizes),
+        (put_batch(batch, mesh) for batch in loader),
+        dataset.source,
+        dataset.class_names,
+        num_classes=experiment.model.num_classes,
+        records=loader.records,
+        progress=progress,
+    )
+
+
+def write_evaluation(
+    result: EvaluationResult,
+    experiment: schema.Experiment,
+    dataset: Dataset,
+    directory: Path,
+    *,
+    source: str,
+    history: History,
+) -> Path:
+    """Writes everything that an evaluation leaves: scores, detections, pictures and the page.
+
+    Args:
+        result: of `score_dataset`.
+        experiment: the experiment that was scored.
+        dataset: the evaluation set.
+        directory: where `metrics.json`, `detections.json` and `report.html` go.
+        source: where the weights come from.
+        history: of the run that made them; empty where there is none.
+
+    Returns:
+        The path of the page.
+    """
+    settings, scores = experiment.evaluation, result.scores
+    directory.mkdir(parents=True, exist_ok=True)
+    metrics = {
+        "weights": source,
+        "images": len(result.truths),
+        "summary": scores.summary,
+        "per_class": {
+            name: {"AP": one.ap, "AP50": one.ap50, "AP75": one.ap75, "AR100": one.ar100}
+            for name, one in scores.per_class.items()
+        },
+    }
+    (directory / "metrics.json").write_text(json.dumps(metrics, indent=1))
+    (directory / "detections.json").write_text(json.dumps(results_to_coco(result.results)))
+    pictures = draw_gallery(
+        result,
+        dataset.source,
+        dataset.class_names,
+        count=settings.num_visualizations,
+        min_score=settings.min_score,
+        max_boxes=settings.max_boxes_drawn,
+    )
+    timings = result.timings
+    report = Report(
+        title=experiment.name,
+        subtitle=f"{source}, scored on {len(result.truths)} images",
+        scores=scores,
+        history=history,
+        pictures=tuple(pictures),
+        facts=_facts(experiment),
+        config_text=to_yaml(experiment),
+        timings={
+            "loading and detecting": f"{timings.waiting + timings.detecting:.1f} s",
+            "scoring": f"{timings.scoring:.1f} s",
+            "speed": f"{timings.images_per_second:.1f} images/s",
+        },
+        warnings=result.warnings,
+    )
+    return write_report(report, directory)
+
+
+def _facts(experiment: schema.Experiment) -> dict[str, str]:
+    model, train = experiment.model, experiment.train
+    return {
+        "backbone": model.backbone.kind,
+        "network input": f"{model.resizer.kind}",
+        "classes": str(model.num_classes),
+        "classification loss": model.loss.classification.kind,
+        "optimizer": train.optimizer.kind,
+        "batch": str(train.batch_size),
+        "steps": str(train.steps),
+        "precision": train.precision,
+    }
