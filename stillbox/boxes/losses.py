@@ -21,9 +21,12 @@ def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
         targets: `[...]`, in 0..1.
     """
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
-    # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. `maximum`
-    # shares its slope at 0 between both sides; with `relu` a head of zeros would learn nothing.
-    return jnp.maximum(logits, 0.0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. The slopes at 0
+    # of the three terms are chosen by `where` to add up to s(0) - z: with those that `relu` and
+    # `abs` happen to have there, a head of zeros would learn nothing about the background.
+    positive = logits >= 0.0
+    remainder = jnp.log1p(jnp.exp(jnp.where(positive, -logits, logits)))
+    return jnp.where(positive, logits, 0.0) - logits * targets + remainder
 
 
 def sigmoid_focal_cross_entropy(

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from stillbox.boxes.coders import decode_faster_rcnn, encode_faster_rcnn
+from tests.boxes import golden
+
+BOXES = [[10, 10, 20, 15], [0.2, 0.1, 0.5, 0.4]]
+ANCHORS = [[15, 12, 30, 18], [0.1, 0, 0.7, 0.9]]
+PLAIN = (1.0, 1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "scales, codes",
+    [
+        # First row: (15 - 22.5) / 15, (12.5 - 15) / 6, ln(10 / 15), ln(5 / 6).
+        (
+            PLAIN,
+            [[-0.5, -0.416666, -0.405465, -0.182321], [-0.083333, -0.222222, -0.693147, -1.098612]],
+        ),
+        (
+            (2.0, 3.0, 4.0, 5.0),
+            [[-1, -1.25, -1.62186, -0.911608], [-0.166667, -0.666667, -2.772588, -5.493062]],
+        ),
+    ],
+)
+def test_codes_equal_the_published_table_and_decode_inverts(scales, codes):
+    np.testing.assert_allclose(encode_faster_rcnn(BOXES, ANCHORS, scales=scales), codes, atol=2e-6)
+    np.testing.assert_allclose(decode_faster_rcnn(codes, ANCHORS, scales=scales), BOXES, atol=2e-5)
+
+
+def test_a_box_without_height_has_a_finite_code():
+    # 10.0000001 is 10 in float32, so the height is 1e-8: ln(1e-8 / 15) = -21.1287 (row 9).
+    codes = encode_faster_rcnn([10, 10, 10.0000001, 20], [15, 12, 30, 18], scales=PLAIN)
+    np.testing.assert_allclose(codes, [-0.833333, 0, -21.128731, 0.510826], rtol=1e-4)
+
+
+def test_padding_and_anchors_without_area_have_finite_codes():
+    assert np.isfinite(encode_faster_rcnn(np.zeros(4), [0.1, 0.1, 0.3, 0.3])).all()
+    assert np.isfinite(encode_faster_rcnn([0.1, 0.1, 0.3, 0.3], np.zeros(4))).all()
+
+
+def test_an_inverted_box_has_a_code_that_is_not_a_number():
+    assert np.isnan(encode_faster_rcnn([0.5, 0.1, 0.2, 0.3], [0, 0, 1, 1])[2])
+
+
+def test_a_code_of_zeros_is_the_anchor():
+    anchors = golden.ssd_300_anchors()
+    decoded = decode_faster_rcnn(np.zeros_like(anchors), anchors)
+    np.testing.assert_allclose(decoded, anchors, atol=1e-7)
+
+
+def test_decoding_inverts_encoding_for_random_boxes():
+    rng = np.random.default_rng(0)
+    boxes, anchors = golden.random_boxes(rng, 500), golden.random_boxes(rng, 500)
+    decoded = decode_faster_rcnn(encode_faster_rcnn(boxes, anchors), anchors)
+    np.testing.assert_allclose(decoded, boxes, atol=2e-6)

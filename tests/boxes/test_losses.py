@@ -1,0 +1,178 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.boxes import losses
+from tests.boxes import golden
+
+GOLDEN = golden.load("boxes_losses.json")
+LOGITS, TARGETS = (np.float32(GOLDEN["inputs"][name]) for name in ("pred", "target"))
+# The reference weighs every class slot; ours is the same for all slots of an anchor.
+SLOT_WEIGHTS = np.float32(GOLDEN["inputs"]["weights"])
+WEIGHTS = SLOT_WEIGHTS[..., 0]
+LN2 = math.log(2)
+
+
+def focal(gamma=2.0, alpha=None):
+    return lambda x, z: losses.sigmoid_focal_cross_entropy(x, z, gamma=gamma, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("sigmoid", losses.sigmoid_cross_entropy),
+        ("focal_anone_g2", focal()),
+        ("focal_a.25_g2", focal(alpha=0.25)),
+        ("focal_a.75_g2", focal(alpha=0.75)),
+    ],
+)
+def test_elementwise_losses_equal_the_executed_reference(name, function):
+    # The reference takes 1 - p_t in float32, which costs its focal loss the sixth digit of the
+    # smallest value: 1 / (1 + e^4)^2 * ln(1 + e^-4) is 5.871569e-6, and it has 5.871589e-6.
+    np.testing.assert_allclose(function(LOGITS, TARGETS) * SLOT_WEIGHTS, GOLDEN[name], rtol=4e-6)
+
+
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("sigmoid", losses.sigmoid_loss),
+        ("focal_anone_g2", losses.sigmoid_focal_loss),
+        ("focal_a.25_g2", lambda *a: losses.sigmoid_focal_loss(*a, alpha=0.25)),
+    ],
+)
+def test_anchor_losses_are_the_sums_over_the_slots(name, function):
+    expected = np.sum(GOLDEN[name], axis=-1)
+    np.testing.assert_allclose(function(LOGITS, TARGETS, WEIGHTS), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name, scale", [("softmax", 1.0), ("softmax_ls2", 2.0)])
+def test_softmax_equals_the_executed_reference(name, scale):
+    result = losses.softmax_loss(LOGITS, TARGETS, WEIGHTS, logit_scale=scale)
+    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name, delta", [("smooth_l1_d1", 1.0), ("smooth_l1_d.11", 1 / 9)])
+def test_smooth_l1_equals_the_executed_reference(name, delta):
+    codes, targets, weights = (
+        np.float32(GOLDEN["inputs"][key]) for key in ("box_pred", "box_target", "box_weights")
+    )
+    result = losses.smooth_l1_loss(codes, targets, weights, delta=delta)
+    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-5)
+
+
+def test_smooth_l1_equals_the_published_test():
+    codes = [
+        [[2.5, 0, 0.4, 0], [0, 0, 0, 0], [0, 2.5, 0, 0.4]],
+        [[3.5, 0, 0, 0], [0, 0.4, 0, 0.9], [0, 0, 1.5, 0]],
+    ]
+    weights = [[2, 1, 1], [0, 3, 0]]
+    # Row by row: 2 (2 + .08) + 0 + (2 + .08) = 6.24; 3 (.08 + .405) = 1.455.
+    result = losses.smooth_l1_loss(codes, np.zeros((2, 3, 4)), weights)
+    np.testing.assert_allclose(result, [[4.16, 0, 2.08], [0, 1.455, 0]], rtol=1e-6)
+    np.testing.assert_allclose(result.sum(), 7.695, rtol=1e-6)
+
+
+def test_sigmoid_at_extreme_logits_costs_only_the_undecided_ones():
+    # Rightly sure slots cost nothing, a logit of 0 costs ln 2: twice, and once without weight
+    # (fact sheet 6.1, row 22).
+    logits = [[-100.0, 100, -100], [100, 0, -100], [0, -100, 100], [0, -100, -100]]
+    targets = [[0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0]]
+    result = losses.sigmoid_loss(logits, targets, [1, 1, 1, 0])
+    np.testing.assert_allclose(result, [0, LN2, LN2, 0], atol=1e-6)
+
+
+def test_sigmoid_grows_linearly_when_surely_wrong():
+    result = losses.sigmoid_cross_entropy([100.0, -100.0], [0, 1])
+    np.testing.assert_allclose(result, [100, 100])
+
+
+def test_softmax_at_extreme_logits_costs_only_the_undecided_ones():
+    # Two equal winners cost ln 2: once in full and once by half (row 23).
+    logits = [[-100.0, 100, -100], [0, 0, -100], [100, 100, -100], [-100, -100, 100]]
+    targets = [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    result = losses.softmax_loss(logits, targets, [1, 1, 0.5, 1])
+    np.testing.assert_allclose(result.sum(), 1.5 * LN2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha, total", [(1.0, 8 * LN2), (0.75, 10 * LN2), (None, 24 * LN2)])
+def test_focal_without_focus_equals_the_published_test(alpha, total):
+    # 8 anchors of 3 slots, one of them positive: 8 alpha + 16 (1 - alpha) times ln 2 (row 24).
+    targets = np.eye(3)[np.arange(8) % 3].reshape(2, 4, 3)
+    result = losses.sigmoid_focal_loss(
+        np.zeros((2, 4, 3)), targets, np.ones((2, 4)), gamma=0.0, alpha=alpha
+    )
+    np.testing.assert_allclose(result.sum(), total, rtol=1e-6)
+
+
+def test_focal_keeps_its_digits_for_a_confident_model():
+    # At logit 15 and target 1: 1 - p = s(-15) = 3.059e-7, of which 1 - s(15) in float32 keeps one
+    # digit. The loss is (1 - p)^2 * -ln p, about (1 - p)^3.
+    doubt = 1 / (1 + math.exp(15))
+    expected = -(doubt**2) * math.log1p(-doubt)
+    result = losses.sigmoid_focal_cross_entropy(15.0, 1.0, gamma=2.0, alpha=None)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_losses_are_float32_whatever_comes_in(dtype):
+    logits, weights = jnp.ones((2, 3), dtype), jnp.ones(2, dtype)
+    assert losses.sigmoid_loss(logits, logits, weights).dtype == jnp.float32
+    assert losses.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
+    assert losses.softmax_loss(logits, logits, weights).dtype == jnp.float32
+    assert losses.smooth_l1_loss(logits, logits, weights).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_gradients_are_finite_at_extreme_logits(gamma):
+    logits = jnp.asarray([[-100.0, -30, 0, 1e-6, 30, 100]] * 2)
+    targets = jnp.asarray([[0.0] * 6, [1.0] * 6])
+    for function in (
+        losses.sigmoid_loss,
+        losses.softmax_loss,
+        lambda *a: losses.sigmoid_focal_loss(*a, gamma=gamma, alpha=0.25),
+    ):
+        value, gradient = jax.value_and_grad(lambda x, f=function: f(x, targets, [1, 1]).sum())(
+            logits
+        )
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+
+
+def test_a_head_of_zeros_learns_the_background():
+    # s(0) - 0 = .5: the slope must not vanish where the loss is written with |x| and max(x, 0).
+    gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, 0.0))(0.0)
+    assert gradient == 0.5
+    # Focal, gamma 2: d/dx of p^2 * -ln(1 - p) at p = .5 is 2 p p (1 - p) ln 2 + p^3.
+    gradient = jax.grad(
+        lambda x: losses.sigmoid_focal_cross_entropy(x, 0.0, gamma=2.0, alpha=None)
+    )(0.0)
+    np.testing.assert_allclose(gradient, 0.25 * LN2 + 0.125, rtol=1e-6)
+
+
+def test_sigmoid_gradient_is_probability_less_target():
+    logits = jnp.asarray([-3.0, -0.1, 0.0, 2.0])
+    gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, jnp.ones(4)).sum())(logits)
+    np.testing.assert_allclose(gradient, jax.nn.sigmoid(logits) - 1, rtol=1e-6)
+
+
+def test_targets_that_are_not_numbers_count_as_met():
+    targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 0.0]])
+
+    def loss(codes):
+        return losses.smooth_l1_loss(codes, targets, [1.0]).sum()
+
+    value, gradient = jax.value_and_grad(loss)(jnp.asarray([[5.0, 2.0, -5.0, 0.5]]))
+    # 2 - .5 and .5 * .25; slopes 1 and .5.
+    np.testing.assert_allclose(value, 1.625)
+    np.testing.assert_allclose(gradient, [[0, 1, 0, 0.5]])
+
+
+def test_huber_bends_at_delta():
+    # x = .5: .125; x = 2, delta 1: 2 - .5; delta .5: .5 * 2 - .125; slopes x, then delta.
+    np.testing.assert_allclose(losses.huber([0.5, -2.0], delta=1.0), [0.125, 1.5])
+    np.testing.assert_allclose(losses.huber([2.0], delta=0.5), [0.875])
+    slopes = [jax.grad(lambda x: losses.huber(x, delta=1.0))(x) for x in (0.5, 1.0, 3.0, -3.0)]
+    np.testing.assert_allclose(slopes, [0.5, 1, 1, -1])
