@@ -11,6 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.inputs.scratch import Scratch
+
 Floats = NDArray[np.float32]
 AnyImage = NDArray[np.uint8] | NDArray[np.float32]
 Indices = NDArray[np.intp]
@@ -18,6 +20,9 @@ Indices = NDArray[np.intp]
 # TF1 reads the cubic's weights from a table of this many steps, so must we.
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
+# Output rows at a time: what is worked on then stays in a core's own cache.
+_BLOCK = 96
+_SCRATCH = Scratch()
 
 
 def bilinear(image: AnyImage, out: Floats) -> None:
@@ -34,16 +39,15 @@ def bilinear(image: AnyImage, out: Floats) -> None:
         rows, position = np.unique(np.concatenate([top, bottom]), return_inverse=True)
         image, top, bottom = image[rows], position[:height], position[height:]
     left, right, x_share = _neighbours(image.shape[1], width)
-    pick = _column_picker(image)
-    lines = pick(right)
-    start = pick(left)
-    lines -= start
-    lines *= np.repeat(x_share, 3)
-    lines += start
-    upper, lower = lines.take(top, axis=0), lines.take(bottom, axis=0)
-    lower -= upper
-    lower *= y_share[:, None]
-    np.add(upper.reshape(out.shape), lower.reshape(out.shape), out=out)
+    x_share = np.repeat(x_share, 3)
+    for start in range(0, height, _BLOCK):
+        block = slice(start, min(start + _BLOCK, height))
+        first, last = top[block.start], bottom[block.stop - 1]
+        pick = _column_picker(image[first : last + 1])
+        lines = _lerp(pick(left, "left"), pick(right, "right"), x_share)
+        above = _take_rows(lines, top[block] - first, "above")
+        below = _take_rows(lines, bottom[block] - first, "below")
+        out[block] = _lerp(above, below, y_share[block, None]).reshape(out[block].shape)
 
 
 def nearest(image: AnyImage, out: Floats) -> None:
@@ -85,24 +89,48 @@ def _neighbours(size: int, new_size: int) -> tuple[Indices, Indices, Floats]:
     return np.minimum(below, size - 1), np.minimum(below + 1, size - 1), share
 
 
-def _column_picker(image: AnyImage) -> Callable[[Indices], Floats]:
-    """Returns `columns -> [h, 3 * len(columns)]`, float32.
+def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
+    """Returns `(columns, name of the result) -> [h, 3 * len(columns)]`, float32.
 
     numpy copies 3-byte pixels one by one but 4-byte ones in a tight loop, so the pixels of uint8
     images make a detour over RGBA: about twice as fast.
     """
-    height = image.shape[0]
+    height, width = image.shape[:2]
     if image.dtype != np.uint8:
-        return lambda columns: image.take(columns, axis=1).astype(np.float32).reshape(height, -1)
-    pixels = cv2.cvtColor(image, cv2.COLOR_RGB2RGBA).view(np.uint32)[..., 0]
+        return lambda columns, _: image[:, columns].astype(np.float32).reshape(height, -1)
+    rgba = cv2.cvtColor(
+        image, cv2.COLOR_RGB2RGBA, dst=_SCRATCH("rgba", (height, width, 4), np.uint8)
+    )
+    pixels = rgba.view(np.uint32)[..., 0]
 
-    def pick(columns: Indices) -> Floats:
+    def pick(columns: Indices, name: str) -> Floats:
+        count = len(columns)
         # mode="clip" is the one that copies without checking; the indices are in range.
-        rgba = pixels.take(columns, axis=1, mode="clip").view(np.uint8)
-        rgb = np.asarray(cv2.cvtColor(rgba.reshape(height, -1, 4), cv2.COLOR_RGBA2RGB))
-        return rgb.reshape(height, -1).astype(np.float32)
+        picked = _SCRATCH("picked", (height, count), np.uint32)
+        pixels.take(columns, axis=1, mode="clip", out=picked)
+        rgb = cv2.cvtColor(
+            picked.view(np.uint8).reshape(height, count, 4),
+            cv2.COLOR_RGBA2RGB,
+            dst=_SCRATCH("rgb", (height, count, 3), np.uint8),
+        )
+        result = _SCRATCH(name, (height, 3 * count), np.float32)
+        np.copyto(result, rgb.reshape(height, -1))
+        return result
 
     return pick
+
+
+def _take_rows(lines: Floats, rows: Indices, name: str) -> Floats:
+    result = _SCRATCH(name, (len(rows), lines.shape[1]), np.float32)
+    return lines.take(rows, axis=0, mode="clip", out=result)
+
+
+def _lerp(low: Floats, high: Floats, share: Floats) -> Floats:
+    """Returns `low + share * (high - low)`, in `high`."""
+    high -= low
+    high *= share
+    high += low
+    return high
 
 
 Taps = tuple[Indices, Floats]
