@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
+from stillbox.cli import data_scenes
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
@@ -38,6 +39,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     stats = verbs.add_parser("stats", help="what is in this data?")
     _add_records(stats)
     stats.set_defaults(run=run_stats)
+    data_scenes.add_verb(verbs)
 
 
 def _add_records(parser: argparse.ArgumentParser) -> None:

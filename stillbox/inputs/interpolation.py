@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.inputs.antialias import bilinear_antialias
 from stillbox.inputs.scratch import Scratch
 
 Floats = NDArray[np.float32]
@@ -72,6 +73,7 @@ METHODS: dict[str, Callable[[AnyImage, Floats], None]] = {
     "nearest": nearest,
     "area": area,
     "bicubic": bicubic,
+    "bilinear_antialias": bilinear_antialias,
 }
 """By the names of `schema.FixedShapeResizer.method`."""
 

@@ -67,7 +67,7 @@ def make_train_step(
         (total, (metrics, stats)), gradient = gradient_function(
             moving, still, state.stats, batch, key
         )
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         updates, accumulators = optimizer.update(gradient, state.optimizer, moving)
         params = {**still, **optax.apply_updates(moving, updates)}
         ema = _average(state.ema, params, state.step, train)

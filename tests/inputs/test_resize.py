@@ -133,3 +133,15 @@ def test_padding_is_below_and_to_the_right_and_overwrites_what_was_there():
     assert resize_into(np.full((4, 2, 3), 50, np.uint8), resizer, out) == (8, 4)
     assert (out[:, :4] == 50).all()
     assert (out[:, 4:] == [1, 2, 3]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_antialiased_shrinking_sees_every_pixel(dtype):
+    # One bright column in eight, shrunk to an eighth: TF1's bilinear sees all or nothing of it,
+    # the triangle filter over 2 * 8 columns sees its share of 1/8 everywhere: 255 / 8 = 31.9.
+    image = np.zeros((64, 64, 3), dtype)
+    image[:, ::8] = 255
+    resizer = FixedShapeResizer(height=8, width=8, method="bilinear_antialias")
+    shrunk, size = resize_image(image, resizer)
+    assert size == (8, 8)
+    np.testing.assert_allclose(shrunk[:, 1:-1], 255 / 8, atol=0.5)

@@ -7,7 +7,7 @@ from stillbox.experiment.schema.layers import ConvHyperparams
 from stillbox.experiment.schema.losses import Loss
 from stillbox.experiment.schema.postprocessing import Postprocessing
 
-ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area"]
+ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antialias"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,8 @@ class FixedShapeResizer:
     width: int = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
-    """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1)."""
+    """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1),
+    `bilinear_antialias` the triangle filter that Pillow, TF2 and JAX shrink images with."""
 
 
 @dataclass(frozen=True, kw_only=True)

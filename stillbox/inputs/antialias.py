@@ -1,0 +1,27 @@
+"""Shrinking with a triangle filter that widens with the scale, so that no pixel goes unseen.
+
+TF1's bilinear looks at four pixels whatever the scale; a model whose makers resized with Pillow
+(or with TF2's or JAX's `antialias`) loses AP when it is fed that.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def bilinear_antialias(
+    image: NDArray[np.uint8] | NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    """Resizes as Pillow does: for uint8 the result is rounded to whole numbers, as Pillow's is.
+
+    Args:
+        image: `[h, w, 3]`.
+        out: `[H, W, 3]`, written to; it may be a part of a larger array.
+    """
+    size = (out.shape[1], out.shape[0])
+    if image.dtype == np.uint8:
+        out[:] = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
+        return
+    for channel in range(3):
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
+        out[..., channel] = plane.resize(size, Image.Resampling.BILINEAR)

@@ -1,0 +1,157 @@
+"""Runs, whole and in parts."""
+
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.training import loop
+from stillbox.training.loop import train
+
+
+def sections(directory, step):
+    """Returns every array of a checkpoint by section and name."""
+    checkpoint = ModelDirectory.open(directory).checkpoint(step)
+    return {
+        (section, name): array
+        for section in checkpoint.sections
+        for name, array in checkpoint.read(section).items()
+    }
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    different = [key for key in one if not np.array_equal(one[key], other[key], equal_nan=True)]
+    assert different == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experiment, precision):
+    settings = [f"train.precision={precision}", "model.head.dropout=true"]
+    train(experiment(*settings), tmp_path / "whole")
+    train(experiment(*settings, "train.steps=2"), tmp_path / "parts")
+    outcome = train(experiment(*settings), tmp_path / "parts")
+    assert outcome.step == 4
+    assert_same_bits(sections(tmp_path / "whole", 4), sections(tmp_path / "parts", 4))
+
+
+def test_the_number_of_workers_changes_no_bit(tmp_path, experiment):
+    for workers in (0, 3):
+        train(
+            experiment(f"data.workers={workers}", "train.steps=2", evaluated=False),
+            tmp_path / str(workers),
+        )
+    assert_same_bits(sections(tmp_path / "0", 2), sections(tmp_path / "3", 2))
+
+
+def test_the_loss_falls_on_images_that_are_seen_again_and_again(tmp_path, experiment):
+    train(
+        experiment(
+            "train.steps=40",
+            "train.checkpoint_every=40",
+            "train.augmentations=[]",
+            "train.optimizer.schedule.learning_rate=0.05",
+            evaluated=False,
+        ),
+        tmp_path,
+    )
+    _, losses = read_history(tmp_path / HISTORY).series("loss")
+    assert losses[-5:].mean() < 0.8 * losses[:5].mean()
+
+
+def test_a_finished_run_says_so_and_does_nothing(tmp_path, experiment, capfd):
+    train(experiment("train.steps=2"), tmp_path)
+    outcome = train(experiment("train.steps=2"), tmp_path)
+    assert outcome.reason == "step 2 of 2 is done, nothing is left"
+    assert outcome.scores is not None
+    assert "resuming at step 2" in capfd.readouterr().err
+
+
+def test_the_start_says_which_case_it_chose(tmp_path, experiment, capfd):
+    train(experiment("train.steps=2", evaluated=False), tmp_path / "first")
+    assert "from scratch: " in capfd.readouterr().err
+    source = f"train.fine_tune.checkpoint={tmp_path / 'first'}"
+    tuned = [source, "train.fine_tune.load_heads=true", "train.steps=1"]
+    train(experiment(*tuned, evaluated=False), tmp_path / "second")
+    error = capfd.readouterr().err
+    assert f"fine-tuning from {tmp_path / 'first'}: " in error
+    assert " 0 missing" in error
+
+
+def test_a_directory_of_another_experiment_is_refused_and_left_alone(tmp_path, experiment):
+    train(experiment("train.steps=2", evaluated=False), tmp_path)
+    before = (tmp_path / "experiment.yaml").read_text()
+    changed = experiment("train.steps=4", "train.optimizer.momentum=0.5", evaluated=False)
+    with pytest.raises(UserError, match=r"train\.optimizer\.momentum: 0\.9 -> 0\.5"):
+        train(changed, tmp_path)
+    assert (tmp_path / "experiment.yaml").read_text() == before
+
+
+def test_checkpoints_explain_themselves(tmp_path, experiment):
+    train(experiment("train.steps=2", evaluated=False), tmp_path)
+    folder = tmp_path / "checkpoints" / "2"
+    manifest = json.loads((folder / "checkpoint.json").read_text())
+    assert manifest["metadata"]["loader"] == {"next_step": 2, "seed": 0, "records": 10}
+    assert (folder / "label_map.pbtxt").read_text().count("item") == 6
+    assert "depth_multiplier: 0.125" in (folder / "experiment.yaml").read_text()
+    assert "jax" in json.loads((folder / "versions.json").read_text())
+
+
+def test_early_stopping_ends_the_run_and_the_best_checkpoint_is_kept(tmp_path, experiment):
+    outcome = train(
+        experiment(
+            "train.steps=40",
+            "train.evaluate_every=1",
+            "train.early_stopping={patience: 2, min_delta: 1.0}",
+            "train.keep_checkpoints=1",
+        ),
+        tmp_path,
+    )
+    # No AP50 rises by 1, so that the first evaluation stays the best and two more end the run.
+    assert outcome.step == 3
+    assert outcome.reason.startswith("stopped early: AP50 has not risen above ")
+    directory = ModelDirectory.open(tmp_path)
+    assert directory.best_step() in directory.steps()
+    assert [step for step, _ in read_history(tmp_path / HISTORY).evaluations] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_without_end_after_a_checkpoint(tmp_path, experiment, number):
+    timer = threading.Timer(0.0, lambda: None)
+
+    class Trigger(loop.MetricsGuard):
+        def push(self, step, metrics, records):
+            super().push(step, metrics, records)
+            if step == 3:
+                os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "MetricsGuard", Trigger)
+        outcome = train(experiment("train.steps=0", evaluated=False), tmp_path)
+    timer.cancel()
+    assert outcome.interrupted == number
+    assert outcome.reason.startswith(f"stopped by {signal.Signals(number).name} after step 3")
+    assert ModelDirectory.open(tmp_path).latest_step() == 3
+
+
+def test_epochs_end_a_run_and_its_ragged_last_batch_is_trained(tmp_path, experiment):
+    # 10 images in batches of 4, one epoch: 4 + 4 + 2.
+    outcome = train(
+        experiment("train.steps=0", "data.train.num_epochs=1", evaluated=False), tmp_path
+    )
+    assert outcome.step == 3
+    assert ModelDirectory.open(tmp_path).latest_step() == 3
+
+
+def test_the_moving_average_is_what_is_scored(tmp_path, experiment):
+    train(experiment("train.ema_decay=0.5", "train.ema_warmup=false", "train.steps=1"), tmp_path)
+    arrays = sections(tmp_path, 1)
+    name = "head.map_0.class_.bias"
+    # One step: average = (start + now) / 2, and the class biases start at -4.6.
+    np.testing.assert_allclose(arrays["ema", name], (arrays["params", name] - 4.6) / 2, rtol=1e-5)
