@@ -135,11 +135,11 @@ class _Reader:
         return LabelMapItem(int(values["id"]), name or display, display)
 
     def number(self) -> int:
-        kind, word, line = self.next()
+        _, word, line = self.next()
         try:
-            return int(word, 0) if kind == "word" else self.fail("an id is a number", line)
+            return int(word, 0)
         except ValueError:
-            self.fail(f"{word!r} is not a whole number", line)
+            self.fail(f"{word} is not a whole number", line)
 
     def text(self) -> str:
         kind, word, line = self.next()

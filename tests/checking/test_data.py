@@ -1,0 +1,219 @@
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from stillbox.checking.data import check_records
+from stillbox.errors import UserError
+from stillbox.records.label_map import LabelMap
+from stillbox.records.tf_example import parse_features, serialize_example, serialize_features
+from tests.records.making import CAT_DOG, image_bytes, make_example, write_records
+from tests.shared import SHARED, needs_shared
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def check(tmp_path):
+    def run(*examples, label_map=CAT_DOG, **options):
+        path = write_records(tmp_path / "a.record", examples)
+        return check_records([str(path)], label_map, **options)
+
+    return run
+
+
+def found(result, severity=None):
+    wanted = [f for f in result.findings if severity in (None, f.severity)]
+    return {finding.reason: finding.count for finding in wanted}
+
+
+def with_classes(*texts):
+    count = len(texts)
+    example = make_example([[0.1, 0.2, 0.5, 0.6]] * count, [1] * count)
+    features = parse_features(serialize_example(example, CAT_DOG))
+    features["image/object/class/text"] = [text.encode() for text in texts]
+    del features["image/object/class/label"]
+    return serialize_features(features)
+
+
+def sound(number, class_ids=(1, 2)):
+    boxes = [[0.1, 0.2, 0.5, 0.6]] * len(class_ids)
+    return make_example(boxes, class_ids, image_id=str(number))
+
+
+def test_sound_data_has_no_finding(check):
+    result = check(sound(0), sound(1))
+    assert result.findings == ()
+    assert result.sound
+    assert (result.records, result.boxes, result.most_boxes) == (2, 4, 2)
+    assert result.summary()[-1] == "The data is sound."
+
+
+def test_a_class_that_the_map_does_not_know_is_an_error(check, tmp_path):
+    result = check(with_classes("cow", "cat"), sound(1))
+    assert not result.sound
+    (error,) = (f for f in result.findings if f.severity == "error")
+    assert (error.reason, error.count) == ("unknown class", 1)
+    assert error.examples == (f"{tmp_path}/a.record: record 0 (byte 0), box 0: 'cow'",)
+    assert "label map" in error.fix
+    assert result.summary()[-1] == "The data is not sound: 1 errors."
+
+
+def test_class_texts_without_a_label_map_are_an_error(check):
+    result = check(with_classes("cat"), label_map=None)
+    assert found(result, "error") == {"class texts need a label map": 1, "no box in any record": 1}
+
+
+def test_an_id_above_the_number_of_classes_is_an_error(check):
+    assert found(check(sound(0), num_classes=2)) == {}
+    assert found(check(sound(0), num_classes=1)) == {"class id above num_classes": 1}
+
+
+@pytest.mark.parametrize("encoded", [b"no image", image_bytes()[:-30]])
+def test_an_image_that_cannot_be_decoded_is_an_error(check, encoded):
+    result = check(sound(0), make_example(encoded=encoded, image_id="b"))
+    assert found(result, "error") == {"unreadable image": 1}
+    assert "record 1 (byte" in result.findings[0].examples[0]
+
+
+def test_a_record_that_cannot_be_read_is_an_error(check, tmp_path):
+    check(sound(0), sound(1), sound(2))
+    path = tmp_path / "a.record"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = check_records([str(path)], CAT_DOG)
+    assert found(result) == {"unreadable record": 1}
+    path.write_bytes(data[:-3])
+    result = check_records([str(path)], CAT_DOG)
+    assert found(result) == {"unreadable record": 1, "damaged file": 1}
+    assert not result.sound
+
+
+def test_pixel_coordinates_are_an_error(check):
+    result = check(make_example([[4, 6, 20, 30]]), sound(1))
+    assert found(result, "error") == {"box in pixels, not in 0..1": 1}
+
+
+BOXES = {
+    "box inverted": [0.5, 0.2, 0.1, 0.6],
+    "box reaches outside the image": [0.1, 0.2, 1.5, 0.6],
+    "box lies wholly outside the image": [1.1, 0.2, 1.5, 0.6],
+    "box without area": [0.1, 0.2, 0.1, 0.6],
+    "box coordinate is not a number": [0.1, 0.2, np.nan, 0.6],
+}
+
+
+@pytest.mark.parametrize("reason", BOXES)
+def test_single_bad_boxes_are_warnings(check, reason):
+    result = check(make_example([BOXES[reason]], image_id="b"), sound(1))
+    assert found(result, "warning") == {reason: 1}
+    assert result.sound
+    assert "data.bad_boxes=fix" in result.findings[0].fix
+
+
+def test_boxes_beyond_the_room_are_counted(check):
+    result = check(sound(0, [1] * 5), sound(1, [2] * 3), max_boxes=4)
+    assert found(result) == {"more boxes than a batch has room for": 1}
+    assert (result.most_boxes, result.truncated_boxes, result.boxes) == (5, 1, 8)
+    # 1 of 8 boxes
+    assert result.summary()[1] == "With room for 4 boxes, 1 (12.50 %) are cut off."
+
+
+def test_an_image_id_that_occurs_twice_names_both(check):
+    result = check(sound(0), sound(1), sound(0))
+    assert found(result) == {"image id occurs twice": 1}
+    (example,) = result.findings[0].examples
+    assert "record 2" in example
+    assert "'0' is also" in example
+    assert "record 0" in example
+
+
+def test_a_claimed_size_that_is_not_the_images(check):
+    result = check(make_example(height=60, width=40), sound(1))
+    assert found(result, "warning") == {"size is not the image's": 1}
+    assert "record 40 x 60, image 60 x 40" in result.findings[0].examples[0]
+    assert found(check(make_example(height=0, width=0), sound(1)), "warning") == {}
+
+
+def test_unusual_images_are_warnings(check):
+    result = check(
+        make_example(encoded=image_bytes(orientation=6), image_id="a"),
+        make_example(encoded=image_bytes(mode="CMYK"), image_id="b"),
+        make_example(encoded=image_bytes(kind="BMP"), image_id="c"),
+        sound(1),
+    )
+    assert found(result) == {
+        "EXIF orientation": 1,
+        "CMYK image": 1,
+        "neither JPEG nor PNG": 1,
+    }
+    assert result.sound
+
+
+def test_background_images_and_classes_without_boxes_are_notes(check):
+    result = check(make_example([], [], image_id="b"), sound(1, [1]))
+    assert found(result, "note") == {"image without a box": 1, "class without a box": 1}
+    assert result.sound
+
+
+def test_no_box_at_all_is_an_error(check):
+    assert "no box in any record" in found(check(make_example([], [])), "error")
+
+
+def test_nothing_to_check_is_refused(tmp_path):
+    with pytest.raises(UserError, match="matches no file"):
+        check_records([f"{tmp_path}/*.record"])
+
+
+def test_errors_come_first_and_the_order_does_not_depend_on_threads(check):
+    examples = [with_classes("cow"), with_classes("dog"), make_example([], [])] * 10
+    results = [check(*examples, workers=workers) for workers in (1, 4)]
+    assert results[0] == results[1]
+    severities = [finding.severity for finding in results[0].findings]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert "record 0" in results[0].findings[0].examples[0]
+
+
+def test_table_and_json(check):
+    result = check(with_classes("cow"), sound(1))
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(result.table())
+    for words in ("error", "unknown class", "fix: give the label map"):
+        assert words in shown.get()
+    stored = json.loads(json.dumps(result.to_dict()))
+    assert stored["sound"] is False
+    assert stored["findings"][0]["reason"] == "unknown class"
+
+
+def test_every_record_is_announced(check):
+    seen = []
+    check(sound(0), sound(1), on_record=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("records", "label_map", "notes"),
+    [
+        ("tfrecords/pets_examples.record", "pet_label_map", {"class without a box": 27}),
+        ("tfrecords/raccoon_test.record", "object-detection", {}),
+        ("raccoon/data/test.record", "object-detection", {}),
+    ],
+)
+def test_real_records_are_sound(records, label_map, notes):
+    classes = LabelMap.from_file(SHARED / "configs" / "label_maps" / f"{label_map}.pbtxt")
+    result = check_records([str(SHARED / "data" / records)], classes)
+    assert found(result) == notes
+
+
+@needs_shared
+def test_real_records_with_the_wrong_label_map_are_not():
+    classes = LabelMap.from_file(SHARED / "configs" / "label_maps" / "face_label_map.pbtxt")
+    result = check_records([str(SHARED / "data" / "tfrecords" / "raccoon_test.record")], classes)
+    assert found(result, "error") == {"unknown class": 44, "no box in any record": 1}

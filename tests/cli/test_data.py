@@ -1,0 +1,178 @@
+import argparse
+import json
+
+import pytest
+
+from stillbox.cli.data import add_parser
+from stillbox.errors import UserError
+from tests.records.making import CAT_DOG, image_bytes, make_example, write_records
+from tests.shared import SHARED, needs_shared
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def stillbox(capsys, monkeypatch):
+    """Runs a command line and returns its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words):
+        parser = argparse.ArgumentParser()
+        add_parser(parser.add_subparsers(required=True))
+        args = parser.parse_args(["data", *map(str, words)])
+        code = args.run(args)
+        return code, capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def voc(tmp_path):
+    root = tmp_path / "voc"
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (root / name).mkdir(parents=True)
+    for stem in ("a", "b"):
+        (root / "JPEGImages" / f"{stem}.jpg").write_bytes(image_bytes())
+        (root / "Annotations" / f"{stem}.xml").write_text(
+            "<annotation><size><width>60</width><height>40</height></size><object>"
+            f"<name>{'cat' if stem == 'a' else 'dog'}</name><bndbox><xmin>6</xmin>"
+            "<ymin>4</ymin><xmax>36</xmax><ymax>24</ymax></bndbox></object></annotation>"
+        )
+    (root / "ImageSets" / "Main" / "train.txt").write_text("b\n")
+    return root
+
+
+@pytest.fixture
+def coco(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(image_bytes())
+    content = {
+        "images": [{"id": 1, "file_name": "1.jpg", "height": 40, "width": 60}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 18, "bbox": [6, 4, 30, 20]}],
+        "categories": [{"id": 18, "name": "dog"}],
+    }
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content))
+    return ["--images", tmp_path, "--annotations", path, "--output", tmp_path / "out"]
+
+
+def test_convert_coco_then_check_and_count(stillbox, coco, tmp_path):
+    code, out = stillbox("convert", "coco", *coco, "--name", "train", "--shards", 3)
+    assert code == 0
+    records = f"{tmp_path}/out/train.record-?????-of-00001"
+    for line in (f"records: {records}", f"label map: {tmp_path}/out/label_map.pbtxt"):
+        assert line in out
+    label_map = ["--label-map", tmp_path / "out" / "label_map.pbtxt"]
+    assert stillbox("check", records, *label_map, "--num-classes", 18)[0] == 0
+    code, out = stillbox("check", records, *label_map, "--num-classes", 17, "--json")
+    assert code == 1
+    assert json.loads(out)["findings"][0]["reason"] == "class id above num_classes"
+    code, out = stillbox("stats", records, *label_map)
+    assert code == 0
+    assert "dog" in out
+
+
+def test_convert_coco_with_renumbered_ids(stillbox, coco, tmp_path):
+    code, out = stillbox("convert", "coco", *coco, "--renumber", "--json")
+    assert code == 0
+    assert json.loads(out)["files"] == ["instances.record-00000-of-00001"]
+    assert "id: 1\n" in (tmp_path / "out" / "label_map.pbtxt").read_text()
+
+
+def test_convert_voc_by_set_and_whole(stillbox, voc, tmp_path):
+    for words, images in ((["--set", "train"], 1), ([], 2)):
+        code, out = stillbox("convert", "voc", "--root", voc, "--output", tmp_path / "o", *words,
+                             "--json")  # fmt: skip
+        assert code == 0
+        assert json.loads(out)["images_written"] == images
+    assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
+        "all.record-00000-of-00001",
+        "all.report.json",
+        "all.report.txt",
+        "label_map.pbtxt",
+        "train.record-00000-of-00001",
+        "train.report.json",
+        "train.report.txt",
+    ]
+
+
+def test_convert_voc_of_a_flat_layout(stillbox, voc, tmp_path):
+    code, _ = stillbox("convert", "voc", "--annotations", voc / "Annotations",
+                       "--images", voc / "JPEGImages", "--output", tmp_path / "o")  # fmt: skip
+    assert code == 0
+
+
+def test_convert_voc_must_know_where(stillbox, voc, tmp_path):
+    with pytest.raises(UserError, match=r"not said where the VOC data lies\n  fix: give --root"):
+        stillbox("convert", "voc", "--output", tmp_path / "o")
+    with pytest.raises(UserError, match="--set needs --root"):
+        stillbox("convert", "voc", "--images", voc, "--annotations", voc, "--set", "train",
+                 "--output", tmp_path / "o")  # fmt: skip
+
+
+def test_the_report_shows_what_was_wrong(stillbox, voc, tmp_path):
+    (voc / "JPEGImages" / "a.jpg").write_bytes(b"no image")
+    convert = ["convert", "voc", "--root", voc, "--output", tmp_path / "o"]
+    code, out = stillbox(*convert)
+    assert code == 0
+    for words in ("unreadable image", "image left out", "Annotations/a.xml"):
+        assert words in out
+    with pytest.raises(UserError, match="unreadable image"):
+        stillbox(*convert, "--bad-records", "fail", "--overwrite")
+
+
+def test_check_without_findings_and_with_a_note(stillbox, tmp_path):
+    (tmp_path / "map.pbtxt").write_text(CAT_DOG.to_text())
+    path = write_records(tmp_path / "a.record", [make_example()])
+    code, out = stillbox("check", path, "--label-map", tmp_path / "map.pbtxt")
+    assert code == 0
+    assert "class without a box" in out
+    assert "The data is sound." in out
+    code, out = stillbox("check", path)
+    assert (code, "Findings" in out) == (0, False)
+
+
+def test_check_finds_the_wrong_label_map(stillbox, tmp_path):
+    (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'cow' }")
+    path = write_records(tmp_path / "a.record", [make_example()])
+    code, out = stillbox("check", path, "--label-map", tmp_path / "map.pbtxt")
+    assert code == 1
+    assert "unknown class" in out
+
+
+def test_stats_as_json(stillbox, tmp_path):
+    path = write_records(tmp_path / "a.record", [make_example()])
+    code, out = stillbox("stats", path, "--json")
+    assert code == 0
+    assert json.loads(out)["boxes"] == 1
+
+
+def test_a_path_that_leads_nowhere_is_a_user_error(stillbox, tmp_path):
+    write_records(tmp_path / "train.record", [make_example()])
+    with pytest.raises(UserError, match=r"matches no file\n  fix: did you mean 'train\.record'"):
+        stillbox("check", tmp_path / "trian.rec*")
+
+
+@needs_shared
+def test_the_whole_way_on_real_data(stillbox, tmp_path):
+    data, out = SHARED / "data", tmp_path / "out"
+    code, text = stillbox("convert", "voc", "--root", data / "bccd", "--set", "val", "--output",
+                          out / "bccd")  # fmt: skip
+    assert code == 0
+    assert "box without area" in text
+    assert "BloodImage_00338.xml, box 12" in text
+    code, text = stillbox("convert", "coco", "--images", data / "tiny_coco" / "val2017",
+                          "--annotations", data / "tiny_coco" / "annotations" /
+                          "instances_val2017.json", "--output", out / "coco", "--name", "val",
+                          "--shards", 5)  # fmt: skip
+    assert code == 0
+    assert "What was special or wrong" not in text
+    for folder, records, boxes in (("bccd", 87, 1137), ("coco", 50, 382)):
+        label_map = ["--label-map", out / folder / "label_map.pbtxt", "--json"]
+        code, text = stillbox("check", f"{out}/{folder}/val.record*", *label_map)
+        assert code == 0
+        assert (json.loads(text)["records"], json.loads(text)["boxes"]) == (records, boxes)
+        code, text = stillbox("stats", f"{out}/{folder}/val.record*", *label_map)
+        assert json.loads(text)["boxes"] == boxes

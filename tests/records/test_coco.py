@@ -1,0 +1,202 @@
+import json
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.coco import read_coco
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+
+CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}]
+
+
+def image(image_id=1, **values):
+    return {"id": image_id, "file_name": f"{image_id}.jpg", "height": 40, "width": 60, **values}
+
+
+def box(annotation_id=1, **values):
+    stored = {"image_id": 1, "category_id": 18, "bbox": [6, 4, 30, 20], "area": 90.5, "iscrowd": 0}
+    return {"id": annotation_id, **stored, **values}
+
+
+IMAGES, BOXES = (image(),), (box(),)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def run(images=IMAGES, annotations=BOXES, categories=CATEGORIES, policy=None, **options):
+        path = tmp_path / "instances.json"
+        path.write_text(
+            json.dumps({"images": images, "annotations": annotations, "categories": categories})
+        )
+        verdicts = policy or Verdicts()
+        items, label_map = read_coco(path, tmp_path, verdicts, **options)
+        return items, label_map, verdicts.problems
+
+    return run
+
+
+def test_boxes_areas_and_crowds(read, tmp_path):
+    (item,), _, problems = read(annotations=[box(), box(2, iscrowd=1, category_id=3)])
+    # [x, y, width, height] = [6, 4, 30, 20]: ymin 4, xmin 6, ymax 24, xmax 36
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36]] * 2)
+    assert item.class_ids.tolist() == [18, 3]
+    assert item.is_crowd.tolist() == [False, True]
+    assert item.area.tolist() == [90.5, 90.5]
+    assert (item.image_id, item.filename, item.height, item.width) == ("1", "1.jpg", 40, 60)
+    assert item.path == tmp_path / "1.jpg"
+    assert item.where == "instances.json: image 1 (1.jpg)"
+    assert len(problems) == 0
+
+
+def test_category_ids_stay_with_their_gaps(read):
+    _, label_map, _ = read()
+    assert [(item.id, item.name) for item in label_map] == [(3, "car"), (18, "dog")]
+
+
+def test_renumbering_closes_the_gaps(read):
+    (item,), label_map, _ = read(renumber=True)
+    assert [(item.id, item.name) for item in label_map] == [(1, "car"), (2, "dog")]
+    assert item.class_ids.tolist() == [2]
+
+
+def test_a_given_label_map_is_matched_by_name_or_display_name(read):
+    given = LabelMap.from_text(
+        "item { id: 1 name: 'dog' } item { id: 7 name: '/m/0k4j' display_name: 'car' }"
+    )
+    annotations = [box(), box(2, category_id=3)]
+    (item,), label_map, _ = read(annotations=annotations, label_map=given)
+    assert label_map is given
+    assert item.class_ids.tolist() == [1, 7]
+
+
+def test_a_category_that_the_given_map_lacks_is_unknown(read):
+    (item,), _, _ = read(label_map=LabelMap.from_names(["cat"]))
+    assert item.class_ids.tolist() == [0]
+    assert item.unknown == {0: "'dog'"}
+
+
+def test_images_without_annotations_stay(read):
+    items, _, problems = read(images=[image(2), image(1)])
+    assert [(item.image_id, len(item.pixel_boxes)) for item in items] == [("2", 0), ("1", 1)]
+    assert len(problems) == 0
+
+
+def test_an_unknown_category_is_marked(read):
+    (item,), _, _ = read(annotations=[box(category_id=99), box(2, category_id=None)])
+    assert item.class_ids.tolist() == [0, 0]
+    assert item.unknown == {0: "category id 99", 1: "category id None"}
+
+
+def test_category_0_without_boxes_is_left_out(read):
+    categories = [{"id": 0, "name": "things"}, {"id": 18, "name": "dog"}]
+    _, label_map, problems = read(categories=categories)
+    assert [item.id for item in label_map] == [18]
+    assert problems.counts() == {"category with an id below 1": 1}
+
+
+def test_category_0_with_boxes_needs_a_decision(read):
+    categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
+    annotations = [box(category_id=0), box(2, category_id=1)]
+    with pytest.raises(UserError, match=r"'cat' has id 0, .*background\n  fix: add --renumber"):
+        read(categories=categories, annotations=annotations)
+    (item,), label_map, _ = read(categories=categories, annotations=annotations, renumber=True)
+    assert item.class_ids.tolist() == [1, 2]
+    assert label_map.id_of("dog") == 2
+
+
+@pytest.mark.parametrize(
+    ("bbox", "expected"),
+    [
+        ([6, 4, -3, 20], [4, 6, 24, 3]),
+        ([6, 4, 30], [np.nan] * 4),
+        (None, [np.nan] * 4),
+        ([6, 4, None, 20], [4, 6, 24, np.nan]),
+        ("6,4,30,20", [np.nan] * 4),
+    ],
+)
+def test_odd_boxes_reach_the_policy(read, bbox, expected):
+    (item,), _, _ = read(annotations=[box(bbox=bbox)])
+    np.testing.assert_array_equal(item.pixel_boxes, [expected])
+
+
+def test_a_missing_area_is_nan(read):
+    annotation = box()
+    del annotation["area"]
+    (item,), _, _ = read(annotations=[annotation])
+    assert np.isnan(item.area).all()
+
+
+def test_a_missing_size_is_0(read):
+    (item,), _, _ = read(images=[{"id": 1, "file_name": "1.jpg", "height": None}])
+    assert (item.height, item.width) == (0, 0)
+
+
+BAD = {
+    "image id occurs twice": {"images": [image(), image(file_name="b.jpg")]},
+    "image entry without id or file name": {"images": [image(), {"id": 5}]},
+    "annotation of an unknown image": {"annotations": [box(), box(2, image_id=9)]},
+    "annotation id occurs twice": {"annotations": [box(), box()]},
+    "annotation is no object": {"annotations": [box(), 7]},
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_entries_are_left_out_or_stop(read, reason):
+    (item,), _, problems = read(**BAD[reason])
+    assert len(item.pixel_boxes) == 1
+    assert problems.counts() == {reason: 1}
+    with pytest.raises(UserError, match=rf"instances\.json: (images|annotations)\[1\]: {reason}"):
+        read(policy=Verdicts("fail", "fail"), **BAD[reason])
+
+
+def test_two_boxes_with_one_id_are_both_kept(read):
+    (item,), _, problems = read(annotations=[box(), box(bbox=[0, 0, 5, 5])])
+    assert len(item.pixel_boxes) == 2
+    assert problems.to_list()[0]["action"] == "box kept: it is another one"
+
+
+def test_annotations_without_ids_are_all_kept(read):
+    annotations = [box(), box()]
+    for annotation in annotations:
+        del annotation["id"]
+    (item,), _, problems = read(annotations=annotations)
+    assert len(item.pixel_boxes) == 2
+    assert len(problems) == 0
+
+
+@pytest.mark.parametrize(
+    ("categories", "words"),
+    [
+        ([], "names no category"),
+        ([{"id": 1}], "a category has no usable id and name"),
+        ([{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], "id 1 belongs to 'a' and to 'b'"),
+        ([{"id": 1, "name": "a"}, {"id": 2, "name": "a"}], "'a' has two ids, 1 and 2"),
+    ],
+)
+def test_categories_that_make_no_label_map_are_refused(read, categories, words):
+    with pytest.raises(UserError, match=words):
+        read(categories=categories, annotations=[])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "this is not JSON"),
+        ("[]", "no list of images and of annotations and of categories"),
+        ('{"images": [], "categories": []}', "no list of annotations"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, content, words):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=words):
+        read_coco(path, tmp_path, Verdicts())
+
+
+def test_absent_files_and_folders_are_named(tmp_path):
+    with pytest.raises(UserError, match="no such annotation file"):
+        read_coco(tmp_path / "x.json", tmp_path, Verdicts())
+    with pytest.raises(UserError, match="no such folder of images"):
+        read_coco(tmp_path / "x.json", tmp_path / "y", Verdicts())

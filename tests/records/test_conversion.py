@@ -1,0 +1,274 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+from stillbox.records.source import ExampleSource
+from tests.records.making import CAT_DOG, image_bytes
+
+BOX = [4, 6, 24, 36]
+
+
+@pytest.fixture
+def annotated(tmp_path):
+    (tmp_path / "images").mkdir()
+
+    def make(name, boxes=(BOX,), class_ids=None, content=None, **values):
+        path = tmp_path / "images" / f"{name}.jpg"
+        if content is not False:
+            path.write_bytes(image_bytes() if content is None else content)
+        count = len(boxes)
+        fields = {
+            "path": path,
+            "where": f"all.json: image {name}",
+            "image_id": name,
+            "filename": path.name,
+            "height": 40,
+            "width": 60,
+            "pixel_boxes": np.array(boxes, np.float64).reshape(-1, 4),
+            "class_ids": np.array(class_ids or [1] * count, np.int32),
+            "is_crowd": np.zeros(count, np.bool_),
+            "difficult": np.zeros(count, np.bool_),
+            "truncated": np.zeros(count, np.bool_),
+            "area": np.full(count, np.nan, np.float32),
+        }
+        return AnnotatedImage(**(fields | values))
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(items, verdicts=None, name="train", label_map=CAT_DOG, **options):
+        return convert(
+            items,
+            label_map,
+            tmp_path / "out",
+            name,
+            options=ConversionOptions(**options),
+            verdicts=verdicts or Verdicts(),
+        )
+
+    return run
+
+
+def source(tmp_path, name="train"):
+    label_map = LabelMap.from_file(tmp_path / "out" / "label_map.pbtxt")
+    return ExampleSource([f"{tmp_path}/out/{name}.record-*"], label_map)
+
+
+def outcomes(report):
+    return {(p["reason"], p["action"]): p["count"] for p in report.problems}
+
+
+def test_a_set_and_its_report(tmp_path, annotated, run):
+    items = [annotated("a", [BOX, [0, 0, 40, 60]], [1, 2]), annotated("b", []), annotated("c")]
+    report = run(items, shards=2)
+    assert report.files == ["train.record-00000-of-00002", "train.record-00001-of-00002"]
+    assert (report.images_found, report.images_written, report.images_without_boxes) == (3, 3, 1)
+    assert (report.boxes_found, report.boxes_written) == (3, 3)
+    assert report.boxes_per_class == {"cat": 2, "dog": 1}
+    assert report.problems == []
+    stored = json.loads((tmp_path / "out" / "train.report.json").read_text())
+    assert stored["boxes_per_class"] == {"cat": 2, "dog": 1}
+    assert stored["settings"] == {
+        "bad_records": "drop",
+        "bad_boxes": "fix",
+        "exif": "auto",
+        "skip_images_without_boxes": False,
+    }
+    assert "images" in (tmp_path / "out" / "train.report.txt").read_text()
+    # Records take turns over the shards: a and c are in the first.
+    examples = [source(tmp_path).example(index) for index in range(3)]
+    assert [example.image_id for example in examples] == ["a", "c", "b"]
+    np.testing.assert_array_equal(
+        examples[0].boxes, np.float32([[4 / 40, 6 / 60, 24 / 40, 36 / 60], [0, 0, 1, 1]])
+    )
+    assert examples[0].encoded == image_bytes()
+    assert (examples[0].height, examples[0].width) == (40, 60)
+
+
+def test_the_same_input_gives_the_same_bytes_with_any_number_of_threads(tmp_path, annotated, run):
+    items = [annotated(str(n), [BOX, [5, 5, 5, 9]]) for n in range(30)]
+    contents = []
+    for workers in (1, 4):
+        run(items, overwrite=True, workers=workers, shards=3)
+        contents.append({p.name: p.read_bytes() for p in sorted((tmp_path / "out").iterdir())})
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(False, "image file is missing"), (b"no image", "unreadable image")],
+)
+def test_an_image_that_cannot_be_used(annotated, run, content, reason):
+    items = [annotated("a"), annotated("b", content=content)]
+    report = run(items)
+    assert report.images_written == 1
+    assert outcomes(report) == {(reason, "image left out"): 1}
+    assert report.problems[0]["examples"][0].startswith("all.json: image b: ")
+    with pytest.raises(UserError, match=rf"all\.json: image b: {reason}: .*\n  fix: .*--bad-rec"):
+        run(items, Verdicts("fail"), overwrite=True)
+
+
+def test_a_folder_in_place_of_an_image(tmp_path, annotated, run):
+    report = run([annotated("a"), annotated("b", path=tmp_path)])
+    assert outcomes(report) == {("image file cannot be opened", "image left out"): 1}
+
+
+def test_a_truncated_image(annotated, run):
+    report = run([annotated("a"), annotated("b", content=image_bytes()[:-30])])
+    assert outcomes(report) == {("unreadable image", "image left out"): 1}
+    assert "truncated" in report.problems[0]["examples"][0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "written", "action"),
+    [("fix", 2, "box fixed"), ("drop", 1, "box dropped")],
+)
+def test_a_box_that_can_be_mended(annotated, run, policy, written, action):
+    report = run([annotated("a", [BOX, [4, 6, 24, 90]])], Verdicts(bad_boxes=policy))
+    assert (report.boxes_found, report.boxes_written) == (2, written)
+    assert outcomes(report) == {("box reaches outside the image", action): 1}
+    assert report.problems[0]["examples"] == [
+        "all.json: image a, box 1: ymin 4, xmin 6, ymax 24, xmax 90 in 60 x 40"
+    ]
+
+
+def test_a_bad_box_stops_under_fail(tmp_path, annotated, run):
+    with pytest.raises(UserError, match=r"image a, box 0: box without area: ymin 4, xmin 6"):
+        run([annotated("a", [[4, 6, 4, 36]])], Verdicts(bad_boxes="fail"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_unknown_class_is_named(annotated, run):
+    item = annotated("a", [BOX, BOX], [1, 0], unknown={1: "category id 9"})
+    report = run([item])
+    assert outcomes(report) == {("unknown class", "box dropped"): 1}
+    assert report.problems[0]["examples"] == ["all.json: image a, box 1: category id 9"]
+
+
+def test_an_image_that_loses_its_last_box_is_background_and_said_so(annotated, run):
+    report = run([annotated("a", [[4, 6, 4, 36]])])
+    assert (report.images_written, report.images_without_boxes) == (1, 1)
+    assert ("no box of the image is usable", "background") in outcomes(report)
+
+
+def test_background_images_can_be_left_out(annotated, run):
+    report = run([annotated("a"), annotated("b", [])], skip_images_without_boxes=True)
+    assert (report.images_written, report.images_without_boxes) == (1, 0)
+    assert outcomes(report) == {("image without a box", "image left out"): 1}
+
+
+def test_what_is_special_about_images_is_reported(tmp_path, annotated, run):
+    report = run(
+        [
+            annotated("gray", content=image_bytes(mode="L")),
+            annotated("cmyk", content=image_bytes(mode="CMYK")),
+            annotated("turned", content=image_bytes(60, 40, orientation=6)),
+            annotated("png", content=image_bytes(kind="PNG")),
+            annotated("bmp", content=image_bytes(kind="BMP")),
+            annotated("sized", content=image_bytes(80, 120)),
+        ]
+    )
+    assert outcomes(report) == {
+        ("grayscale image", "kept; decoders make three channels"): 1,
+        ("CMYK image", "re-encoded as RGB JPEG"): 1,
+        ("EXIF orientation (annotation has the rotated size)", "turned upright and re-encoded"): 1,
+        ("BMP image", "re-encoded as PNG"): 1,
+        ("size is not the image's", "boxes divided by the annotation's size"): 1,
+    }
+    examples = {e.image_id: e for e in map(source(tmp_path).example, range(6))}
+    for example in examples.values():
+        np.testing.assert_allclose(example.boxes, [[0.1, 0.1, 0.6, 0.6]])
+    assert (examples["turned"].height, examples["turned"].width) == (40, 60)
+    assert (examples["sized"].height, examples["sized"].width) == (80, 120)
+
+
+def test_nothing_usable_is_an_error_that_says_why(tmp_path, annotated, run):
+    with pytest.raises(
+        UserError, match=r"no image .*: image file is missing \(2\), first all\.json"
+    ):
+        run([annotated("a", content=False), annotated("b", content=False)])
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(UserError, match="the annotations name none"):
+        run([])
+
+
+def test_two_sets_share_a_folder_only_with_one_label_map(tmp_path, annotated, run):
+    run([annotated("a")])
+    run([annotated("a")], name="val")
+    with pytest.raises(
+        UserError, match=r"other classes or ids\n  fix: use its ids with --label-map"
+    ):
+        run([annotated("a")], name="test", label_map=LabelMap.from_names(["dog", "cat"]))
+    assert not list((tmp_path / "out").glob("test*"))
+
+
+def test_an_older_set_is_kept_unless_it_is_to_be_replaced(annotated, run):
+    run([annotated("a")])
+    with pytest.raises(UserError, match="--overwrite"):
+        run([annotated("b")])
+    assert run([annotated("b")], overwrite=True).images_written == 1
+
+
+def test_the_number_of_shards_follows_the_number_of_images(annotated, run):
+    items = [annotated("a")] * 1001
+    assert len(run(items).files) == 2
+    assert len(run(items[:1000], name="val").files) == 1
+
+
+CONVERT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from stillbox.records import conversion
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+
+none = np.zeros(0, np.bool_)
+items = [
+    AnnotatedImage(
+        path=Path(sys.argv[1]), where=str(n), image_id=str(n), filename="a", height=0, width=0,
+        pixel_boxes=np.zeros((0, 4)), class_ids=np.zeros(0, np.int32), is_crowd=none,
+        difficult=none, truncated=none, area=np.zeros(0, np.float32),
+    )
+    for n in range(400)
+]
+conversion.convert(
+    items, LabelMap.from_names(["a"]), sys.argv[2], "train",
+    options=conversion.ConversionOptions(shards=4), verdicts=Verdicts(),
+    on_image=lambda done, total: time.sleep(float(sys.argv[3])),
+)
+"""
+
+
+def test_a_killed_conversion_leaves_no_half_written_shard(tmp_path):
+    image, out = tmp_path / "a.jpg", tmp_path / "out"
+    image.write_bytes(image_bytes())
+    command = [sys.executable, "-c", CONVERT, str(image), str(out)]
+    process = subprocess.Popen([*command, "0.02"])
+    deadline = time.monotonic() + 60
+    while not list(out.glob(".train.record-*.partial")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert list(out.glob("train*")) == []
+    assert list(out.glob(".train.record-*.partial"))  # it was in the middle of it
+    subprocess.run([*command, "0"], check=True)
+    assert list(out.glob(".*")) == []
+    assert len(source(tmp_path)) == 400

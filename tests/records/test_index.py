@@ -1,0 +1,182 @@
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stillbox.records import index as index_module
+from stillbox.records.framing import RecordError
+from stillbox.records.index import RecordFile
+from tests.records.making import write_records
+
+PAYLOADS = [b"first", b"", b"x" * 300, b"last"]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_come_in_any_order(tmp_path, compression):
+    file = RecordFile(write_records(tmp_path / "a.record", PAYLOADS, compression=compression))
+    assert len(file) == 4
+    assert [file.read(n) for n in (3, 0, 2, 1)] == [b"last", b"first", b"x" * 300, b""]
+
+
+def test_the_place_names_file_record_and_byte(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    # 16 bytes of frame each: 0, 16 + 5 = 21, 21 + 16 = 37
+    assert RecordFile(path).place(2) == f"{path}: record 2 (byte 37)"
+
+
+def scans(monkeypatch):
+    """Counts how often a file is walked over."""
+    calls = []
+    original = index_module._scan
+    monkeypatch.setattr(index_module, "_scan", lambda *a: (calls.append(a), original(*a))[1])
+    return calls
+
+
+def test_the_index_is_built_once_and_kept_beside_the_file(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    calls = scans(monkeypatch)
+    for _ in range(3):
+        assert RecordFile(path).read(3) == b"last"
+    assert len(calls) == 1
+    assert (tmp_path / ".a.record.index").is_file()
+
+
+def test_the_index_is_rebuilt_when_the_file_changes(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    RecordFile(path)
+    calls = scans(monkeypatch)
+    write_records(path, [b"other"])  # another size
+    assert RecordFile(path).read(0) == b"other"
+    os.utime(path, (1, 1))  # the same size, another time
+    assert RecordFile(path).read(0) == b"other"
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"[]\n", b'{"format": 1}\n123'])
+def test_a_broken_index_is_made_anew(tmp_path, content):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    (tmp_path / ".a.record.index").write_bytes(content)
+    assert RecordFile(path).read(3) == b"last"
+    assert (tmp_path / ".a.record.index").read_bytes() != content
+
+
+def test_an_index_with_one_changed_byte_is_made_anew(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    RecordFile(path)
+    kept = tmp_path / ".a.record.index"
+    data = bytearray(kept.read_bytes())
+    data[-8] ^= 1
+    kept.write_bytes(data)
+    assert RecordFile(path).read(3) == b"last"
+
+
+def test_beside_a_read_only_file_nothing_is_written(tmp_path, cache_folder, monkeypatch):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = write_records(folder / "a.record", PAYLOADS)
+    folder.chmod(0o555)
+    try:
+        RecordFile(path)
+        assert [p.name for p in folder.iterdir()] == ["a.record"]
+        assert len(list((cache_folder / "indexes").iterdir())) == 1
+        calls = scans(monkeypatch)
+        assert RecordFile(path).read(3) == b"last"
+        assert calls == []
+    finally:
+        folder.chmod(0o755)
+
+
+def test_without_any_place_for_the_index_reading_goes_on(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(index_module, "_write_atomically", refuse)
+    assert RecordFile(path).read(3) == b"last"
+
+
+def test_gzip_is_decompressed_once_and_again_after_a_change(tmp_path, cache_folder):
+    path = write_records(tmp_path / "a.record", PAYLOADS, compression="gzip")
+    RecordFile(path)
+    RecordFile(path)
+    copies = cache_folder / "decompressed"
+    (first,) = copies.glob("*.record")
+    write_records(path, [b"other"], compression="gzip")
+    assert RecordFile(path).read(0) == b"other"
+    (second,) = copies.glob("*.record")  # the outdated copy is gone
+    assert first != second
+
+
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "a.record", PAYLOADS, compression="gzip")
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(Exception, match=r"no room for the decompressed copy.*\n.*XDG_CACHE_HOME"):
+        RecordFile(path)
+
+
+@pytest.mark.parametrize("byte", [0, 8, 12, 16])
+def test_a_byte_changed_after_indexing_is_found(tmp_path, byte):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    file = RecordFile(path)
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=r"record 0 \(byte 0\).*checksum"):
+        file.read(0)
+    assert file.read(3) == b"last"
+
+
+@pytest.mark.parametrize(("kept", "record", "byte"), [(25, 1, 21), (40, 2, 37), (100, 2, 37)])
+def test_a_truncated_file_is_refused_or_salvaged(tmp_path, kept, record, byte):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(RecordError, match=rf"record {record} \(byte {byte}\).*truncated"):
+        RecordFile(path)
+    file = RecordFile(path, salvage=True)
+    assert len(file) == record
+    assert file.damage is not None
+    assert file.read(0) == b"first"
+
+
+def test_damage_is_found_again_on_the_second_opening(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    path.write_bytes(path.read_bytes()[:40])
+    for _ in range(2):
+        with pytest.raises(RecordError):
+            RecordFile(path)
+
+
+def test_every_cut_of_a_gzip_file_is_found_twice(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS, compression="gzip")
+    whole = path.read_bytes()
+    for kept in range(12, len(whole)):
+        path.write_bytes(whole[:kept])
+        for _ in range(2):
+            with pytest.raises(RecordError):
+                RecordFile(path)
+        assert len(RecordFile(path, salvage=True)) <= 4
+
+
+def test_an_empty_file_has_no_record(tmp_path):
+    path = tmp_path / "a.record"
+    path.write_bytes(b"")
+    assert len(RecordFile(path)) == 0
+
+
+def test_threads_read_what_one_thread_reads(tmp_path):
+    payloads = [bytes([n]) * (n * 37 + 1) for n in range(200)]
+    file = RecordFile(write_records(tmp_path / "a.record", payloads))
+    order = [n * 7 % 200 for n in range(2000)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(file.read, order)) == [payloads[n] for n in order]
+
+
+def test_more_files_than_descriptors_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_module, "_KEPT_OPEN", threading.BoundedSemaphore(2))
+    files = [RecordFile(write_records(tmp_path / f"{n}.record", [b"%d" % n])) for n in range(5)]
+    for _ in range(2):
+        assert [file.read(0) for file in files] == [b"0", b"1", b"2", b"3", b"4"]
+    assert sum(file._descriptor >= 0 for file in files) == 2

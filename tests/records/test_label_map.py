@@ -1,0 +1,131 @@
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.label_map import LabelMap, LabelMapItem
+
+
+def ids(text):
+    return {item.name: item.id for item in LabelMap.from_text(text)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "item { id: 1 name: 'a' } item { id: 2 name: \"b\" }",
+        "item: { id: 1 name: 'a' }\nitem: < id: 2 name: 'b' >",
+        "item {\n  name: 'a',\n  id: 1,\n}\n,item { id: 2; name: 'b'; }",
+        "# classes\nitem { id: 1 # the first\n name: 'a' } item { id: 0x2 name: 'b' }",
+        "item{id:1 name:'a'}item{id:2 name:'b'}",
+        "item { id: 2 name: 'b' } item { id: 1 name: 'a' }",
+        "item { id: 1 name: 'a' keypoints { id: 4 label: 'nose' } }"
+        " item { id: 2 name: 'b' ancestor_ids: [1, 2] frequency: COMMON instance_count: 3 }",
+        "\r\nitem {\r\n id: 1\r\n name: 'a'\r\n}\r\nitem { id: 2 name: 'b' }\r\n",
+    ],
+)
+def test_the_ways_of_writing_a_map(text):
+    assert ids(text) == {"a": 1, "b": 2}
+
+
+def test_gaps_and_order():
+    label_map = LabelMap.from_text("item { id: 90 name: 'z' } item { id: 3 name: 'a' }")
+    assert [item.id for item in label_map] == [3, 90]
+    assert (len(label_map), label_map.max_id) == (2, 90)
+    assert 3 in label_map
+    assert 4 not in label_map
+
+
+def test_strings_are_unescaped_and_neighbours_joined():
+    text = r"""item { id: 1 name: 'a\'b' "\"c\"" display_name: '\303\274 \x41\n' }"""
+    (item,) = LabelMap.from_text(text)
+    assert (item.name, item.display_name) == (
+        'a\'b"c"',
+        "\N{LATIN SMALL LETTER U WITH DIAERESIS} A\n",
+    )
+
+
+def test_display_name_alone_is_name_too():
+    label_map = LabelMap.from_text("item { id: 1 display_name: 'cat' }")
+    assert label_map.id_of("cat") == label_map.id_of("cat", use_display_name=True) == 1
+    assert label_map.text_of(1) == "cat"
+
+
+def test_lookup_by_name_and_by_display_name():
+    label_map = LabelMap.from_text("item { id: 18 name: '/m/0bt9lr' display_name: 'dog' }")
+    assert label_map.id_of("/m/0bt9lr") == 18
+    assert label_map.id_of("dog") is None
+    assert label_map.id_of("dog", use_display_name=True) == 18
+    assert label_map.name_of(18) == "dog"
+    assert label_map.text_of(18) == "/m/0bt9lr"
+    assert label_map.name_of(19) == "class 19"
+
+
+def test_background_with_id_0_is_read_over():
+    assert ids("item { id: 0 name: 'background' } item { id: 1 name: 'a' }") == {"a": 1}
+
+
+def test_what_is_written_is_read_back():
+    label_map = LabelMap(
+        (LabelMapItem(1, 'it\'s \\ a "name"\n', "\N{SNOWMAN}"), LabelMapItem(4, "plain"))
+    )
+    assert LabelMap.from_text(label_map.to_text()) == label_map
+
+
+def test_ids_from_names():
+    assert [(i.id, i.name) for i in LabelMap.from_names(["b", "a"])] == [(1, "b"), (2, "a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("item { id: 0 name: 'dog' }", 1, "'dog' has id 0"),
+        ("item { id: -1 name: 'dog' }", 1, "'dog' has id -1"),
+        ("item { id: 1 name: 'a' }\nitem { id: 1 name: 'b' }", 2, "id 1 belongs to 'a' and to 'b'"),
+        ("item { id: 1 name: 'a' }\n\nitem { id: 2 name: 'a' }", 3, "'a' has two ids, 1 and 2"),
+        ("item { name: 'a' }", 1, "the item has no id"),
+        ("item { id: 1 }", 1, "neither name nor display_name"),
+        ("item {\n id: 1 nmae: 'a' }", 2, "no field 'nmae'\n  fix: did you mean 'name'"),
+        ("item {\n id: one name: 'a' }", 2, "one is not a whole number"),
+        ("item {\n id: 'a' }", 2, "'a' is not a whole number"),
+        ("item {\n id: 1.5 name: 'a' }", 2, "1.5 is not a whole number"),
+        ("item { id: 1\n name: dog }", 2, "expected a name in quotes and found dog"),
+        ("item { id: 1\n name 'dog' }", 2, "':' is missing after 'name'"),
+        ("item { id: 1\n name: 'dog\n' }", 2, '"\'" has no meaning here'),
+        ("item { id: 1 id: 2 name: 'a' }", 1, "two of 'id'"),
+        ("item { id: 1 name: 'a'", 1, "found the end of the file"),
+        ("item { id: 1 keypoints { id: 4", 1, "the item does not end"),
+        ("items { id: 1 name: 'a' }", 1, "expected 'item' and found 'items'"),
+        ("item id: 1", 1, "an item starts with '{'"),
+        ("cat\ndog", 1, "expected 'item' and found 'cat'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text, line, words):
+    with pytest.raises(UserError) as raised:
+        LabelMap.from_text(text, "my.pbtxt")
+    assert str(raised.value).startswith(f"my.pbtxt:{line}: ")
+    assert words in str(raised.value)
+    assert "fix: " in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "item { id: 0 name: 'background' }"])
+def test_a_map_without_classes_is_refused(text):
+    with pytest.raises(UserError, match="the label map has no"):
+        LabelMap.from_text(text)
+
+
+def test_a_file_is_named_in_the_message(tmp_path):
+    path = tmp_path / "map.pbtxt"
+    path.write_bytes(b"item { id: 1 name: '\xff\xfe' }")
+    with pytest.raises(UserError, match=r"map\.pbtxt: the label map is not UTF-8 text \(byte 20\)"):
+        LabelMap.from_file(path)
+    with pytest.raises(
+        UserError, match=r"there is no such label map.*\n.*did you mean 'map.pbtxt'"
+    ):
+        LabelMap.from_file(tmp_path / "mapp.pbtxt")
+    with pytest.raises(UserError, match=r"there is no such label map"):
+        LabelMap.from_file(tmp_path / "nowhere" / "map.pbtxt")
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = tmp_path / "map.pbtxt"
+    path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")
+    assert LabelMap.from_file(path).id_of("a") == 1

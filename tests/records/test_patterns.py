@@ -1,0 +1,87 @@
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.patterns import expand, missing_shards
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for shard in (2, 0, 1):
+        (tmp_path / f"train.record-0000{shard}-of-00003").touch()
+    (tmp_path / "val.record-00000-of-00002").touch()
+    (tmp_path / "subfolder").mkdir()
+    return tmp_path
+
+
+def names(paths):
+    return [path.name for path in paths]
+
+
+TRAIN = [f"train.record-0000{shard}-of-00003" for shard in range(3)]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["train.record-?????-of-00003", "train.record*", "train.record-0000[0-2]*", "train.record@3"],
+)
+def test_patterns_give_sorted_files(folder, pattern):
+    assert names(expand([f"{folder}/{pattern}"])) == TRAIN
+
+
+def test_several_paths_keep_their_order_and_name_no_file_twice(folder):
+    paths = [f"{folder}/val*", f"{folder}/{TRAIN[1]}", f"{folder}/train*"]
+    expected = ["val.record-00000-of-00002", TRAIN[1], TRAIN[0], TRAIN[2]]
+    assert names(expand(paths)) == expected
+
+
+def test_a_file_whose_name_holds_pattern_characters_is_itself(tmp_path):
+    (tmp_path / "odd[1].record").touch()
+    assert names(expand([f"{tmp_path}/odd[1].record"])) == ["odd[1].record"]
+
+
+def test_the_home_folder_is_understood(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    assert names(expand(["~/val*"])) == ["val.record-00000-of-00002"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what", "fix"),
+    [
+        ("trian.record-?????-of-00003", "matches no file", "did you mean 'train.record-00000-of-"),
+        (
+            "val.record-00000-of-00003",
+            "there is no such file",
+            "did you mean 'val.record-00000-of-",
+        ),
+        ("zzz*", "matches no file", "holds train.record-00000-of-00003, train"),
+        ("subfolder/x", "there is no such file", "subfolder holds no file"),
+        ("subfloder/deep/x*", "matches no file", "there is no folder"),
+        ("subfloder/x*", "matches no file", "did you mean 'subfolder'"),
+        ("", "is a folder", "holds train.record-00000-of-00003"),
+        (
+            "train.record@4",
+            "4 of 4 shards are absent",
+            "did you mean 'train.record-00000-of-00003'",
+        ),
+        ("val.record@2", "1 of 2 shards are absent", "did you mean 'val.record-00000-of-00002'"),
+        ("train.record@0", "0 of 0 shards", "a number of shards above 0"),
+    ],
+)
+def test_a_pattern_that_leads_nowhere_says_what_is_there(folder, pattern, what, fix):
+    with pytest.raises(UserError) as raised:
+        expand([f"{folder}/{pattern}"])
+    assert raised.value.where == f"{folder}/{pattern}"
+    assert what in raised.value.what
+    assert fix in raised.value.fix
+
+
+def test_nothing_and_the_cloud_are_refused():
+    with pytest.raises(UserError, match="no record file is named"):
+        expand([])
+    with pytest.raises(UserError, match=r"gs://bucket/x: .*this machine's disk only"):
+        expand(["gs://bucket/x"])
+
+
+def test_incomplete_sets_are_noticed(folder):
+    assert missing_shards(expand([f"{folder}/train*"])) == []
+    assert missing_shards(expand([f"{folder}/*"])) == [f"{folder}/val.record: 1 of 2 shards"]

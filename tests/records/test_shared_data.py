@@ -1,0 +1,193 @@
+"""Every data set of the shared folder goes through, and what comes out is what went in."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.index import RecordFile
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import parse_features, serialize_features
+from stillbox.records.tfrecord import read_records
+from stillbox.records.voc import read_image_set, read_voc
+from tests.shared import SHARED, needs_shared
+
+pytestmark = needs_shared
+DATA = SHARED / "data"
+MAPS = SHARED / "configs" / "label_maps"
+
+
+def converted(items, label_map, tmp_path, verdicts, name="set"):
+    report = convert(
+        items, label_map, tmp_path, name, options=ConversionOptions(shards=2), verdicts=verdicts
+    )
+    return report, ExampleSource([f"{tmp_path}/{name}.record@2"], label_map)
+
+
+# classes, greatest id; read off the files
+LABEL_MAPS = {
+    "crack_label_map": (8, 8),
+    "crosswalk_label_map": (1, 1),
+    "face_label_map": (1, 1),
+    "kitti_label_map": (2, 2),
+    "label_map": (5, 5),
+    "mscoco_complete_label_map": (90, 90),
+    "mscoco_label_map": (80, 90),
+    "object-detection": (1, 1),
+    "oid_bbox_trainable_label_map": (545, 545),
+    "oid_v4_label_map": (601, 601),
+    "pascal_label_map": (20, 20),
+    "pet_label_map": (37, 37),
+    "snapshot_serengeti_label_map": (48, 48),
+    "sushi_label_map": (3, 3),
+}
+
+
+def test_there_are_no_other_label_maps():
+    assert {path.stem for path in MAPS.iterdir()} == set(LABEL_MAPS)
+
+
+@pytest.mark.parametrize("name", LABEL_MAPS)
+def test_real_label_maps(name):
+    label_map = LabelMap.from_file(MAPS / f"{name}.pbtxt")
+    assert (len(label_map), label_map.max_id) == LABEL_MAPS[name]
+    assert LabelMap.from_text(label_map.to_text()) == label_map
+
+
+def test_the_classes_of_coco_by_display_name():
+    label_map = LabelMap.from_file(MAPS / "mscoco_label_map.pbtxt")
+    assert label_map.id_of("toothbrush", use_display_name=True) == 90
+    assert label_map.id_of("toothbrush") is None
+    assert 12 not in label_map
+
+
+RECORDS = {
+    "tfrecords/pets_examples.record": (10, 10, MAPS / "pet_label_map.pbtxt"),
+    "tfrecords/raccoon_test.record": (40, 44, DATA / "raccoon" / "label_map.pbtxt"),
+    "raccoon/data/test.record": (40, 44, DATA / "raccoon" / "label_map.pbtxt"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_of_other_peoples_tools(name):
+    records, boxes, label_map = RECORDS[name]
+    source = ExampleSource([str(DATA / name)], LabelMap.from_file(label_map))
+    examples = [source.example(index) for index in range(len(source))]
+    assert len(examples) == records
+    assert sum(len(example.boxes) for example in examples) == boxes
+    assert len(source.problems) == 0
+    assert not (DATA / name).with_name(f".{(DATA / name).name}.index").exists()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_features_are_written_back_value_for_value(name):
+    for payload in read_records(DATA / name):
+        features = parse_features(payload)
+        again = parse_features(serialize_features(features))
+        assert list(again) == sorted(features)
+        for key, values in features.items():
+            np.testing.assert_array_equal(again[key], values)
+
+
+def test_raccoon_records_hold_the_boxes_of_the_csv():
+    file = DATA / "raccoon" / "data"
+    expected = {}
+    for row in csv.DictReader((file / "test_labels.csv").read_text().splitlines()):
+        size = (float(row["height"]), float(row["width"])) * 2
+        sides = [float(row[side]) for side in ("ymin", "xmin", "ymax", "xmax")]
+        box = np.float32(np.array(sides) / np.array(size))
+        expected.setdefault(row["filename"], []).append(box)
+    source = ExampleSource([str(file / "test.record")])
+    for example in map(source.example, range(len(source))):
+        np.testing.assert_array_equal(example.boxes, expected[example.filename])
+
+
+def test_the_index_agrees_with_reading_in_order():
+    path = DATA / "tfrecords" / "raccoon_test.record"
+    file = RecordFile(path)
+    assert [file.read(n) for n in range(len(file))] == list(read_records(path))
+
+
+# images, boxes found, boxes written; the degenerate box of each set
+BCCD = {
+    "train": (205, 2805, 2804, "BloodImage_00343.xml, box 3"),
+    "val": (87, 1138, 1137, "BloodImage_00338.xml, box 12"),
+    "test": (72, 945, 945, None),
+}
+
+
+@pytest.mark.parametrize("name", BCCD)
+def test_bccd(tmp_path, name):
+    images, found, written, bad = BCCD[name]
+    root = DATA / "bccd"
+    verdicts = Verdicts()
+    stems = read_image_set(root, name)
+    items, label_map = read_voc(root / "Annotations", root / "JPEGImages", verdicts, stems=stems)
+    assert [item.name for item in label_map] == ["Platelets", "RBC", "WBC"]
+    report, source = converted(items, label_map, tmp_path, verdicts)
+    assert (report.images_written, report.boxes_found, report.boxes_written) == (
+        images,
+        found,
+        written,
+    )
+    problems = verdicts.problems.to_list()
+    assert [p["reason"] for p in problems] == (["box without area"] if bad else [])
+    if bad:
+        assert bad in problems[0]["examples"][0]
+    example = source.example(0)
+    tree = ElementTree.parse(root / "Annotations" / f"{stems[0]}.xml")
+    sides = [[float(o.findtext(f"bndbox/{s}")) for s in ("ymin", "xmin", "ymax", "xmax")]
+             for o in tree.iter("object")]  # fmt: skip
+    np.testing.assert_array_equal(example.boxes, np.float32(np.array(sides) / [480, 640, 480, 640]))
+    assert example.encoded == (root / "JPEGImages" / f"{stems[0]}.jpg").read_bytes()
+
+
+def test_raccoon_with_its_three_grayscale_images(tmp_path):
+    root = DATA / "raccoon"
+    verdicts = Verdicts()
+    items, label_map = read_voc(root / "annotations", root / "images", verdicts)
+    assert label_map == LabelMap.from_file(root / "label_map.pbtxt")
+    report, _ = converted(items, label_map, tmp_path, verdicts)
+    assert (report.images_written, report.boxes_written) == (200, 217)
+    assert verdicts.problems.counts() == {"grayscale image": 3}
+
+
+# images, boxes, crowds, images without a box
+TINY_COCO = {"train": (50, 470, 5, 1), "val": (50, 382, 5, 2)}
+
+
+@pytest.mark.parametrize("name", TINY_COCO)
+def test_tiny_coco(tmp_path, name):
+    images, boxes, crowds, empty = TINY_COCO[name]
+    root = DATA / "tiny_coco"
+    annotations = root / "annotations" / f"instances_{name}2017.json"
+    verdicts = Verdicts("fail", "fail")
+    items, label_map = read_coco(annotations, root / f"{name}2017", verdicts)
+    assert (len(label_map), label_map.max_id) == (80, 90)
+    report, source = converted(items, label_map, tmp_path, verdicts)
+    assert (report.images_written, report.boxes_written) == (images, boxes)
+    assert report.images_without_boxes == empty
+    assert len(verdicts.problems) == 0
+    stored = json.loads(annotations.read_text())
+    by_image = {str(image["id"]): image for image in stored["images"]}
+    found_crowds = 0
+    for example in map(source.example, range(len(source))):
+        image = by_image[example.image_id]
+        own = [a for a in stored["annotations"] if a["image_id"] == image["id"]]
+        found_crowds += int(example.is_crowd.sum())
+        assert example.class_ids.tolist() == [a["category_id"] for a in own]
+        assert example.is_crowd.tolist() == [bool(a["iscrowd"]) for a in own]
+        np.testing.assert_array_equal(example.area, np.float32([a["area"] for a in own]))
+        height, width = image["height"], image["width"]
+        sides = [(y / height, x / width, (y + h) / height, (x + w) / width)
+                 for x, y, w, h in (a["bbox"] for a in own)]  # fmt: skip
+        # Equal to the quotient but for the clip of what rounding pushed over the edge.
+        expected = np.float32(np.reshape(sides, (-1, 4))).clip(0, 1)
+        np.testing.assert_array_equal(example.boxes, expected)
+    assert found_crowds == crowds

@@ -1,0 +1,188 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import parse_features, serialize_example, serialize_features
+from tests.records.making import CAT_DOG, make_example, write_records
+
+FLAT = [[0.1, 0.2, 0.5, 0.6], [0.3, 0.3, 0.3, 0.9]]  # box 1 has no height
+
+
+def numbered(numbers):
+    return [make_example(image_id=str(number)) for number in numbers]
+
+
+def image_ids(source):
+    return [source.example(index).image_id for index in range(len(source))]
+
+
+def test_shards_follow_each_other_in_sorted_order(tmp_path):
+    for shard, numbers in ((2, [5]), (0, [0, 1, 2]), (1, [3, 4])):
+        write_records(tmp_path / f"a-0000{shard}-of-00003", numbered(numbers))
+    source = ExampleSource([f"{tmp_path}/a-*"], CAT_DOG)
+    assert len(source) == 6
+    assert image_ids(source) == ["0", "1", "2", "3", "4", "5"]
+    assert source.location(4).startswith(f"{tmp_path}/a-00001-of-00003: record 1 (byte ")
+    assert len(source.problems) == 0
+
+
+def test_every_nth_record(tmp_path):
+    write_records(tmp_path / "a", numbered(range(7)))
+    source = ExampleSource([f"{tmp_path}/a"], sample_1_of_n=3)
+    assert image_ids(source) == ["0", "3", "6"]
+    assert "record 6" in source.location(2)
+    with pytest.raises(IndexError):
+        source.example(3)
+
+
+def test_gzip_shards_mix_with_plain_ones(tmp_path):
+    write_records(tmp_path / "a", numbered([0, 1]), compression="gzip")
+    write_records(tmp_path / "b", numbered([2]))
+    assert image_ids(ExampleSource([f"{tmp_path}/a", f"{tmp_path}/b"])) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+def test_files_without_any_record_are_refused(tmp_path, policy):
+    (tmp_path / "a").touch()
+    with pytest.raises(UserError, match=r"there is no record in .*/a\n  fix: write the records"):
+        ExampleSource([f"{tmp_path}/a"], bad_records=policy)
+
+
+def test_one_empty_file_among_others_is_noted(tmp_path):
+    (tmp_path / "a-00000-of-00002").touch()
+    write_records(tmp_path / "a-00001-of-00002", numbered([1]))
+    source = ExampleSource([f"{tmp_path}/a-*"])
+    assert image_ids(source) == ["1"]
+    assert source.problems.counts() == {"file without a record": 1}
+
+
+def test_an_incomplete_set_is_noted(tmp_path):
+    write_records(tmp_path / "a-00001-of-00002", numbered([1]))
+    source = ExampleSource([f"{tmp_path}/a-*"])
+    assert source.problems.counts() == {"incomplete set of shards": 1}
+
+
+def damaged(path):
+    """Changes a byte in the content of the second of three records."""
+    write_records(path, numbered([0, 1, 2]))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_a_damaged_record_stops_or_is_left_out(tmp_path):
+    path = damaged(tmp_path / "a")
+    with pytest.raises(UserError) as raised:
+        ExampleSource([path]).example(1)
+    assert raised.value.where.startswith(f"{path}: record 1 (byte ")
+    assert "unreadable record: the checksum of the record's content is wrong" in raised.value.what
+    assert "data.bad_records=drop" in raised.value.fix
+    source = ExampleSource([path], bad_records="drop")
+    assert [source.example(i) is None for i in (0, 1, 2, 1)] == [False, True, False, True]
+    (problem,) = source.problems
+    assert (problem.reason, problem.count, problem.action) == (
+        "unreadable record",
+        1,  # however often it is read
+        "record left out",
+    )
+    assert "record 1 (byte" in problem.examples[0]
+
+
+def test_a_truncated_file_stops_or_gives_what_it_has(tmp_path):
+    path = write_records(tmp_path / "a", numbered([0, 1, 2]))
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(UserError, match=r"a: record 2 \(byte \d+\): the file is truncated"):
+        ExampleSource([str(path)])
+    source = ExampleSource([str(path)], bad_records="drop")
+    assert image_ids(source) == ["0", "1"]
+    assert source.problems.counts() == {"damaged file": 1}
+
+
+def test_a_file_that_is_none_is_refused_under_any_policy(tmp_path):
+    (tmp_path / "a").write_bytes(b"no records at all")
+    for policy in ("fail", "drop"):
+        with pytest.raises(UserError, match="this is not a TFRecord file"):
+            ExampleSource([f"{tmp_path}/a"], bad_records=policy)
+
+
+def test_content_that_is_no_example_stops_or_is_left_out(tmp_path):
+    path = write_records(tmp_path / "a", [b"not an example", make_example()])
+    with pytest.raises(UserError, match=r"record 0 \(byte 0\): not a tf.Example"):
+        ExampleSource([str(path)]).example(0)
+    source = ExampleSource([str(path)], bad_records="drop")
+    assert source.example(0) is None
+    assert source.problems.counts() == {"not a tf.Example": 1}
+
+
+def test_bad_boxes_are_dropped_and_counted_once(tmp_path):
+    path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
+    source = ExampleSource([str(path)], CAT_DOG)
+    for _ in range(3):
+        assert source.example(0).class_ids.tolist() == [1]
+    (problem,) = source.problems
+    assert (problem.reason, problem.count, problem.action) == ("box without area", 1, "box dropped")
+    assert problem.examples == [
+        f"{path}: record 0 (byte 0), box 1: ymin 0.3, xmin 0.3, ymax 0.3, xmax 0.9"
+    ]
+
+
+def test_a_bad_box_stops_under_fail(tmp_path):
+    path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
+    with pytest.raises(UserError) as raised:
+        ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
+    assert raised.value.where == f"{path}: record 0 (byte 0)"
+    assert raised.value.what.startswith("box 1: box without area: ymin 0.3")
+    assert "data.bad_boxes=fix" in raised.value.fix
+
+
+def test_an_unknown_class_is_counted(tmp_path):
+    stored = parse_features(serialize_example(make_example(), CAT_DOG))
+    stored["image/object/class/text"] = [b"cow"]
+    path = write_records(tmp_path / "a", [serialize_features(stored)])
+    source = ExampleSource([str(path)], CAT_DOG)
+    assert len(source.example(0).boxes) == 0
+    assert source.problems.counts() == {"unknown class": 1}
+
+
+def test_side_lists_and_disagreeing_classes_are_noted(tmp_path):
+    stored = parse_features(serialize_example(make_example(), CAT_DOG))
+    stored["image/object/is_crowd"] = np.array([1, 1])
+    stored["image/object/class/label"] = np.array([2])
+    path = write_records(tmp_path / "a", [serialize_features(stored)])
+    source = ExampleSource([str(path)], CAT_DOG)
+    assert source.example(0).class_ids.tolist() == [1]
+    counts = {"side list of wrong length": 1, "class text and label differ": 1}
+    assert source.problems.counts() == counts
+    with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 boxes"):
+        ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
+
+
+def test_a_later_reader_may_reject_a_record(tmp_path):
+    path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
+    with pytest.raises(UserError, match=r"record 0 \(byte 0\): unreadable image: why"):
+        ExampleSource([str(path)]).reject(0, "unreadable image", "why")
+    source = ExampleSource([str(path)], bad_records="drop")
+    source.example(0)  # its box problem does not hide the image's
+    for _ in range(2):
+        source.reject(0, "unreadable image", "why")
+    assert source.problems.counts() == {"box without area": 1, "unreadable image": 1}
+
+
+def test_threads_see_the_same_examples_and_count_problems_once(tmp_path):
+    examples = [make_example(FLAT, [1, 2], image_id=str(number)) for number in range(50)]
+    source = ExampleSource([str(write_records(tmp_path / "a", examples))], CAT_DOG)
+    barrier = threading.Barrier(8)
+
+    def read(start):
+        barrier.wait()
+        return [source.example((start + i) % 50).image_id for i in range(50)]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(read, [0] * 8))
+    assert all(result == [str(number) for number in range(50)] for result in results)
+    assert source.problems.counts() == {"box without area": 50}

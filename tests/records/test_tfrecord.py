@@ -1,0 +1,170 @@
+import gzip
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.framing import RecordError, frame
+from stillbox.records.tfrecord import ShardedWriter, TFRecordWriter, is_gzip, read_records
+from tests.records.making import write_records
+
+PAYLOADS = [b"first", b"", b"third" * 100]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_what_is_written_is_read_in_order(tmp_path, compression):
+    path = write_records(tmp_path / "a.record", PAYLOADS, compression=compression)
+    assert list(read_records(path)) == PAYLOADS
+
+
+def test_a_gzip_file_has_the_same_bytes_every_time(tmp_path):
+    first = write_records(tmp_path / "a", PAYLOADS, compression="gzip").read_bytes()
+    assert write_records(tmp_path / "b", PAYLOADS, compression="gzip").read_bytes() == first
+    assert gzip.decompress(first) == b"".join(map(frame, PAYLOADS))
+
+
+def test_a_record_whose_length_looks_like_gzip_is_not_taken_for_it(tmp_path):
+    # 559,903 = 0x088b1f: little-endian the bytes 1f 8b 08, the start of every gzip file.
+    path = write_records(tmp_path / "a.record", [bytes(559_903)])
+    assert path.read_bytes()[:3] == b"\x1f\x8b\x08"
+    assert not is_gzip(path.read_bytes()[:12])
+    assert [len(payload) for payload in read_records(path)] == [559_903]
+
+
+# Record 1 starts at byte 16 + 5 = 21 and is 16 + 7 long: length 21..28, its checksum 29..32,
+# payload 33..39, its checksum 40..43.
+@pytest.mark.parametrize(
+    ("byte", "words"),
+    [
+        (21, "checksum of the record's length is wrong"),
+        (28, "checksum of the record's length is wrong"),
+        (30, "checksum of the record's length is wrong"),
+        (33, "checksum of the record's content is wrong"),
+        (39, "checksum of the record's content is wrong"),
+        (42, "checksum of the record's content is wrong"),
+    ],
+)
+def test_a_changed_byte_is_found_and_placed(tmp_path, byte, words):
+    path = write_records(tmp_path / "a.record", [b"first", b"seventh", b"last"])
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x10
+    path.write_bytes(data)
+    reader = read_records(path)
+    assert next(reader) == b"first"
+    with pytest.raises(RecordError, match=words) as raised:
+        next(reader)
+    assert raised.value.where == f"{path}: record 1 (byte 21)"
+    assert "data.bad_records=drop" in raised.value.fix
+
+
+@pytest.mark.parametrize("kept", [22, 30, 33, 38, 41, 43])
+def test_a_truncated_file_is_found_and_placed(tmp_path, kept):
+    path = write_records(tmp_path / "a.record", [b"first", b"seventh"])
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(RecordError, match=r"record 1 \(byte 21\).*truncated"):
+        list(read_records(path))
+
+
+def test_every_cut_of_a_gzip_file_is_found(tmp_path):
+    path = write_records(tmp_path / "a.record", [b"first", b"seventh"], compression="gzip")
+    whole = path.read_bytes()
+    for kept in range(12, len(whole)):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(RecordError):
+            list(read_records(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b'{"images": []}', "convert it with `stillbox data convert coco`"),
+        (b"\xff\xd8\xff\xe0" + bytes(20), "a JPEG image"),
+        (b"item { id: 1 }", "a label map"),
+        (b"just some other bytes", "this is not a TFRecord file"),
+    ],
+)
+def test_another_kind_of_file_is_named(tmp_path, content, words):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=words):
+        list(read_records(path))
+
+
+def test_the_file_appears_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "a.record"
+    with TFRecordWriter(path) as writer:
+        writer.write(b"x")
+        assert not path.exists()
+    assert path.exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.record"]
+
+
+def test_an_exception_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), TFRecordWriter(tmp_path / "a.record") as writer:
+        writer.write(b"x")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_take_turns(tmp_path):
+    with ShardedWriter(tmp_path, "train", 3) as writer:
+        for number in range(7):
+            writer.write(b"%d" % number)
+    assert [file.name for file in writer.files] == [
+        f"train.record-0000{shard}-of-00003" for shard in range(3)
+    ]
+    assert [list(read_records(file)) for file in writer.files] == [
+        [b"0", b"3", b"6"],
+        [b"1", b"4"],
+        [b"2", b"5"],
+    ]
+
+
+def test_no_shard_stays_empty(tmp_path):
+    with ShardedWriter(tmp_path, "train", 10) as writer:
+        writer.write(b"a")
+        writer.write(b"b")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "train.record-00000-of-00002",
+        "train.record-00001-of-00002",
+    ]
+
+
+def test_an_older_set_is_refused_and_replaced_on_request(tmp_path):
+    with ShardedWriter(tmp_path, "train", 2) as writer:
+        writer.write(b"a")
+        writer.write(b"b")
+    with pytest.raises(UserError, match=r"of this name already.*\n.*--overwrite"):
+        ShardedWriter(tmp_path, "train", 1)
+    with ShardedWriter(tmp_path, "train", 1, overwrite=True) as writer:
+        writer.write(b"c")
+    assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
+
+
+def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
+    with ShardedWriter(tmp_path, "train") as writer:
+        writer.write(b"old")
+    with (
+        pytest.raises(RuntimeError),
+        ShardedWriter(tmp_path, "train", overwrite=True) as writer,
+    ):
+        writer.write(b"new")
+        raise RuntimeError
+    (path,) = tmp_path.iterdir()
+    assert list(read_records(path)) == [b"old"]
+
+
+def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
+    (tmp_path / ".train.record-00000.partial").write_bytes(b"half")
+    (tmp_path / ".val.record-00000.partial").write_bytes(b"somebody else's")
+    with ShardedWriter(tmp_path, "train") as writer:
+        writer.write(b"a")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".val.record-00000.partial",
+        "train.record-00000-of-00001",
+    ]
+
+
+def test_zero_shards_are_refused(tmp_path):
+    with pytest.raises(UserError, match="0 shards"):
+        ShardedWriter(tmp_path, "train", 0)

@@ -1,0 +1,175 @@
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import Verdicts
+from stillbox.records.voc import read_image_set, read_voc
+
+BOX = "<bndbox><xmin>6</xmin><ymin>4</ymin><xmax>36</xmax><ymax>24</ymax></bndbox>"
+DOG = f"<object><name>dog</name>{BOX}</object>"
+
+
+def annotation(objects=DOG, filename="a.jpg", size="<width>60</width><height>40</height>"):
+    return f"<annotation><filename>{filename}</filename><size>{size}</size>{objects}</annotation>"
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def read(root):
+    def run(files, policy=None, **options):
+        for name, content in files.items():
+            (root / "Annotations" / name).write_text(content)
+        verdicts = policy or Verdicts()
+        items, label_map = read_voc(root / "Annotations", root / "JPEGImages", verdicts, **options)
+        return items, label_map, verdicts.problems
+
+    return run
+
+
+def test_an_object_with_everything(read, root):
+    flags = "<truncated>1</truncated><difficult>1</difficult>"
+    (root / "JPEGImages" / "a.jpg").touch()
+    (item,), label_map, problems = read(
+        {"a.xml": annotation(f"<object><name>dog</name>{flags}{BOX}</object>{DOG}")}
+    )
+    # Coordinates as they are: no 1 is subtracted.
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36]] * 2)
+    assert item.class_ids.tolist() == [1, 1]
+    assert item.difficult.tolist() == item.truncated.tolist() == [True, False]
+    assert (item.height, item.width) == (40, 60)
+    assert (item.image_id, item.filename, item.where) == ("a.jpg", "a.jpg", "Annotations/a.xml")
+    assert item.path == root / "JPEGImages" / "a.jpg"
+    assert np.isnan(item.area).all()
+    assert [entry.name for entry in label_map] == ["dog"]
+    assert len(problems) == 0
+
+
+def test_the_boxes_of_parts_are_not_the_objects(read):
+    part = "<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>"
+    (item,), label_map, _ = read(
+        {"a.xml": annotation(f"<object><name>person</name>{part}{BOX}</object>")}
+    )
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36]])
+    assert [entry.name for entry in label_map] == ["person"]
+
+
+def test_classes_come_from_all_files_whatever_the_set(read):
+    cat = annotation(DOG.replace("dog", " cat "))
+    items, label_map, _ = read({"a.xml": annotation(), "b.xml": cat}, stems=["a"])
+    assert [(entry.id, entry.name) for entry in label_map] == [(1, "cat"), (2, "dog")]
+    assert [item.class_ids.tolist() for item in items] == [[2]]
+
+
+def test_a_given_label_map_decides(read):
+    given = LabelMap.from_text("item { id: 12 name: 'x' display_name: 'dog' }")
+    (item,), label_map, _ = read({"a.xml": annotation()}, label_map=given)
+    assert label_map is given
+    assert item.class_ids.tolist() == [12]
+    (item,), _, _ = read({"a.xml": annotation()}, label_map=LabelMap.from_names(["cat"]))
+    assert item.unknown == {0: "'dog'"}
+
+
+def test_files_come_sorted_or_in_the_order_of_the_set(read):
+    files = {f"{name}.xml": annotation() for name in "cab"}
+    assert [item.where[-5] for item in read(files)[0]] == ["a", "b", "c"]
+    assert [item.where[-5] for item in read(files, stems=["b", "a"])[0]] == ["b", "a"]
+
+
+# The file's own name finds the image; the name inside is often a leftover.
+@pytest.mark.parametrize(
+    ("images", "inside", "found"),
+    [
+        (["a.jpg", "b.jpg"], "b.jpg", "a.jpg"),
+        (["a.PNG"], "a.jpg", "a.PNG"),
+        (["a.png", "a.jpg"], "a.jpg", "a.jpg"),
+        (["b.jpeg"], "b.jpg", "b.jpeg"),
+        ([], "b.jpg", "b.jpg"),
+        (["a.txt"], "a.jpg", "a.jpg"),
+    ],
+)
+def test_the_image_of_an_annotation(read, root, images, inside, found):
+    for name in images:
+        (root / "JPEGImages" / name).touch()
+    (item,), _, _ = read({"a.xml": annotation(filename=inside)})
+    assert item.path.name == found
+
+
+@pytest.mark.parametrize("text", ["", "abc", "nan"])
+def test_a_coordinate_that_is_no_number_reaches_the_policy(read, text):
+    odd = DOG.replace("<xmin>6", f"<xmin>{text}")
+    (item,), _, _ = read({"a.xml": annotation(odd)})
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, np.nan, 24, 36]])
+
+
+def test_decimal_coordinates_are_kept(read):
+    (item,), _, _ = read({"a.xml": annotation(DOG.replace("<xmin>6", "<xmin>6.25"))})
+    assert item.pixel_boxes[0, 1] == 6.25
+
+
+def test_an_object_without_a_box_or_a_name(read):
+    objects = f"<object><name>dog</name></object><object>{BOX}</object>"
+    (item,), _, _ = read({"a.xml": annotation(objects)})
+    assert np.isnan(item.pixel_boxes[0]).all()
+    assert item.unknown == {1: "''"}
+
+
+@pytest.mark.parametrize("size", ["", "<width/><height/>", "<width>a</width><height>b</height>"])
+def test_a_missing_size_is_0(read, size):
+    (item,), _, _ = read({"a.xml": annotation(size=size)})
+    assert (item.height, item.width) == (0, 0)
+
+
+def test_what_is_no_xml_is_left_out_or_stops(read):
+    files = {"a.xml": annotation(), "b.xml": "<annotation>"}
+    items, _, problems = read(files)
+    assert len(items) == 1
+    assert problems.counts() == {"annotation file is no XML": 1}
+    with pytest.raises(UserError, match=r"b\.xml: annotation file is no XML: no element found"):
+        read(files, Verdicts("fail"))
+    assert len(read(files, Verdicts("fail"), stems=["a"])[0]) == 1  # not of this set
+
+
+def test_a_missing_annotation_file_is_left_out_or_stops(read):
+    items, _, problems = read({"a.xml": annotation()}, stems=["a", "b"])
+    assert len(items) == 1
+    assert problems.counts() == {"annotation file is missing": 1}
+    with pytest.raises(UserError, match=r"b\.xml: annotation file is missing"):
+        read({}, Verdicts("fail"), stems=["b"])
+
+
+def test_no_object_anywhere_needs_a_label_map(read):
+    with pytest.raises(UserError, match=r"there is no class\n  fix: .*--label-map"):
+        read({"a.xml": annotation("")})
+    items, _, _ = read({"a.xml": annotation("")}, label_map=LabelMap.from_names(["cat"]))
+    assert len(items[0].pixel_boxes) == 0
+
+
+def test_folders_that_hold_nothing_are_refused(root):
+    with pytest.raises(UserError, match="the folder holds no XML file"):
+        read_voc(root / "Annotations", root / "JPEGImages", Verdicts())
+    with pytest.raises(UserError, match=r"no such folder\n  fix: see --annotations"):
+        read_voc(root / "x", root / "JPEGImages", Verdicts())
+    with pytest.raises(UserError, match=r"no such folder\n  fix: see --images"):
+        read_voc(root / "Annotations", root / "x", Verdicts())
+
+
+def test_image_sets(root):
+    main = root / "ImageSets" / "Main"
+    (main / "train.txt").write_text("a\n\nb\na\n")
+    (main / "cat_train.txt").write_text("a  1\nb -1\n")
+    (main / "empty.txt").write_text("\n")
+    assert read_image_set(root, "train") == ["a", "b"]
+    assert read_image_set(root, "cat_train") == ["a", "b"]
+    with pytest.raises(UserError, match=r"no image set 'trian'\n  fix: did you mean 'train'"):
+        read_image_set(root, "trian")
+    with pytest.raises(UserError, match="names no image"):
+        read_image_set(root, "empty")
+    with pytest.raises(UserError, match="leave --set out"):
+        read_image_set(root / "Annotations", "train")
