@@ -1,4 +1,4 @@
-"""Config 1 of the fact sheet, its deterministic weights and its test images (sections 2 and 6.2)."""
+"""Config 1 of the fact sheet with its deterministic weights and test images (sections 2, 6.2)."""
 
 import re
 import zlib

@@ -58,10 +58,9 @@ class ConvLayer(nnx.Module):
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
         if hasattr(self, "norm"):
-            product = self.norm(product, train=train)
-        else:
-            product = product.astype(jnp.float32) + self.bias[...]
-        return ACTIVATIONS[self.activation](product).astype(self.dtype)
+            return self.norm(product, self.activation, train=train)
+        shifted = product.astype(jnp.float32) + self.bias[...]
+        return ACTIVATIONS[self.activation](shifted).astype(self.dtype)
 
 
 class Conv2d(ConvLayer):

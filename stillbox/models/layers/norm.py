@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stillbox.experiment import schema
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.lowering import normalize_batch
 
 
 class BatchNorm(nnx.Module):
-    """Normalises every channel over batch and space, in float32 whatever the input.
+    """Normalises every channel over batch and space, in float32 whatever the input, and activates.
 
     In training it divides by the biased deviation of the batch but remembers the unbiased
     variance, which is what the fused kernel of TF1 does.
@@ -29,25 +31,22 @@ class BatchNorm(nnx.Module):
         self.config = config
         self.frozen = frozen or not config.train
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Normalises `[B, H, W, C]` of any float type; returns float32."""
-        x = x.astype(jnp.float32)
+    def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
+        """Normalises and activates `[B, H, W, C]` of any float type; returns the same type."""
+        channels = x.shape[-1]
+        scale = self.scale[...] if self.config.scale else jnp.ones(channels, jnp.float32)
+        bias = self.bias[...] if self.config.center else jnp.zeros(channels, jnp.float32)
         if train and not self.frozen:
-            mean = jnp.mean(x, axis=(0, 1, 2))
-            var = jnp.mean(jnp.square(x - mean), axis=(0, 1, 2))
-            self._remember(mean, var, x.size // x.shape[-1])
-        else:
-            mean, var = self.mean[...], self.var[...]
-        factor = jax.lax.rsqrt(var + self.config.epsilon)
-        if self.config.scale:
-            factor = factor * self.scale[...]
-        y = (x - mean) * factor
-        return y + self.bias[...] if self.config.center else y
+            y, mean, var = normalize_batch(x, scale, bias, self.config.epsilon, activation)
+            self._remember(mean, var, x.size // channels)
+            return y
+        factor = jax.lax.rsqrt(self.var[...] + self.config.epsilon) * scale
+        y = (x.astype(jnp.float32) - self.mean[...]) * factor + bias
+        return ACTIVATIONS[activation](y).astype(x.dtype)
 
     def _remember(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         decay = self.config.decay
         # One value has no unbiased variance; TF's kernel then divides by 1 too.
         unbiased = var * (count / max(count - 1, 1))
-        mean, unbiased = jax.lax.stop_gradient((mean, unbiased))
         self.mean[...] = decay * self.mean[...] + (1 - decay) * mean
         self.var[...] = decay * self.var[...] + (1 - decay) * unbiased

@@ -1,0 +1,67 @@
+"""Sums over batch and space, channel by channel."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+RowBlock = Callable[[int, int], jax.Array]
+
+# More terms in one sum read the input no faster, but the loop that they are compiled to grows.
+_MOST_TERMS = 20
+_ROWS_OF_ONES = 8
+
+
+def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+    """Sums `term(*arrays)` over all axes but the last.
+
+    Args:
+        term: elementwise; maps arrays to one of their shape. It should return float32.
+        arrays: `[B, H, W, C]` each.
+
+    Returns:
+        `[C]`, float32.
+    """
+
+    def on_cpu(*values: jax.Array) -> jax.Array:
+        def block(start: int, stop: int) -> jax.Array:
+            return term(*(value[:, start:stop] for value in values))
+
+        return sum_of_rows(block, values[0].shape[1])
+
+    def elsewhere(*values: jax.Array) -> jax.Array:
+        return jnp.sum(term(*values), axis=(0, 1, 2), dtype=jnp.float32)
+
+    return jax.lax.platform_dependent(*arrays, cpu=on_cpu, default=elsewhere)
+
+
+def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
+    """Sums an elementwise expression of `height` rows in a form that XLA's CPU backend is fast at.
+
+    Its own reduction is a scalar loop. Adding up blocks of rows is elementwise and so vectorised,
+    and a product with a vector of ones finishes the small remainder.
+
+    Args:
+        block: gives rows `[B, start:stop, W, C]` of the expression, float32.
+        height: number of rows.
+
+    Returns:
+        `[C]`, float32.
+    """
+    terms = min(range(1, min(_MOST_TERMS, height) + 1), key=lambda n: height // n + height % n)
+    rows = height // terms
+    total = block(0, rows)
+    for index in range(1, terms):
+        total = total + block(index * rows, (index + 1) * rows)
+    result = _sum_by_product(total)
+    if terms * rows < height:
+        result = result + _sum_by_product(block(terms * rows, height))
+    return result
+
+
+def _sum_by_product(x: jax.Array) -> jax.Array:
+    # Behind the barrier, or XLA draws the expression into the product, as a scalar loop again.
+    flat = x.reshape(-1, x.shape[-1])
+    # Several rows of ones: a product with a single one would be drawn into the loop that makes
+    # `x`, and be scalar again.
+    return jnp.mean(jnp.ones((_ROWS_OF_ONES, flat.shape[0]), flat.dtype) @ flat, axis=0)
