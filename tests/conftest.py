@@ -1,0 +1,20 @@
+"""What holds for every test: no test writes into the home folder, and programs compile once."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def caches(tmp_path_factory):
+    """Sends all caches into the session's folder, the one of compiled programs among them.
+
+    The tests of training start the same small program again and again; compiling it takes most of
+    their time.
+    """
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
+        jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        yield folder

@@ -1,0 +1,57 @@
+"""A user's own pipeline.config, as it was written in 2017, on the data it was written for."""
+
+import csv
+import shutil
+
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.main import main
+from stillbox.evaluation.history import HISTORY, read_history
+from tests.shared import SHARED, needs_shared
+
+# About eight minutes on two cores.
+pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
+
+RACCOON = SHARED / "data/raccoon"
+STEPS = 150
+
+
+def training_annotations(folder):
+    """Copies the XML files of the owner's training split."""
+    folder.mkdir()
+    with (RACCOON / "data/train_labels.csv").open() as file:
+        names = sorted({row["filename"] for row in csv.DictReader(file)})
+    for name in names:
+        source = RACCOON / "annotations" / name.replace(".jpg", ".xml")
+        shutil.copy(source, folder / source.name)
+    return len(names)
+
+
+def test_the_config_trains_with_only_its_paths_changed(tmp_path):
+    images = training_annotations(tmp_path / "annotations")
+    sources = ["--annotations", str(tmp_path / "annotations"), "--images", str(RACCOON / "images")]
+    output = ["--output", str(tmp_path / "records"), "--name", "train"]
+    assert main(["data", "convert", "voc", *sources, *output]) == 0
+    changes = {
+        "data.train.paths": tmp_path / "records/train.record-*",
+        "data.train.label_map": RACCOON / "label_map.pbtxt",
+        "data.evaluation.paths": RACCOON / "data/test.record",
+        "data.evaluation.label_map": RACCOON / "label_map.pbtxt",
+        # The config starts from a detector's checkpoint that nobody hands out any more.
+        "train.fine_tune.checkpoint": "",
+        # It says nothing of steps, which means no end; a test wants one.
+        "train.steps": STEPS,
+        "train.log_every": 1,
+    }
+    words = [word for item in changes.items() for word in ("--set", "{}={}".format(*item))]
+    model = tmp_path / "model"
+    config = str(RACCOON / "pipeline.config")
+    assert main(["train", config, "--model-dir", str(model), *words]) == 0
+    assert ModelDirectory.open(model).latest_step() == STEPS
+    history = read_history(model / HISTORY)
+    steps, losses = history.series("loss")
+    assert len(steps) == STEPS
+    assert losses[-20:].mean() < 0.7 * losses[:20].mean()
+    assert history.evaluations[-1][0] == STEPS
+    assert images == 160
