@@ -1,4 +1,9 @@
-"""Convolutions with TF's SAME padding: `[B, H, W, C]` by `[kh, kw, C, D]` or `[k, k, C, 1]`."""
+"""Convolutions with TF's SAME padding: `[B, H, W, C]` by `[kh, kw, C, D]` or `[k, k, C, 1]`.
+
+Measured on two cores: XLA's CPU convolution is good at large kernels without
+stride. A 1x1 is faster as a matrix product, a depthwise one as shifted multiply-adds, a strided one
+as a product of patches, and the first layer, with its three channels, as scaled sums.
+"""
 
 import functools
 import operator
@@ -12,14 +17,13 @@ from stillbox.models.layers.lowering.calls import standalone
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-# An input with so few channels is convolved by scalars: a matrix product needs longer rows.
+# An input of no more channels is convolved by scalars: a matrix product wants longer rows.
 _FEW_CHANNELS = 4
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Gradients = tuple[jax.Array, jax.Array]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Convolves all channels.
 
@@ -31,8 +35,14 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type.
     """
+    # Padding outside the call lets the CPU write it together with whatever makes x.
+    return _conv_unpadded(_pad(x, kernel.shape, stride), kernel, stride)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _conv_unpadded(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     return jax.lax.platform_dependent(
-        x,
+        padded,
         kernel,
         cpu=standalone(_conv_on_cpu, stride=stride),
         default=partial(_conv, stride=stride),
@@ -40,9 +50,9 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 
 def _conv_forward(
-    x: jax.Array, kernel: jax.Array, stride: int
+    padded: jax.Array, kernel: jax.Array, stride: int
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return conv2d(x, kernel, stride), (x, kernel)
+    return _conv_unpadded(padded, kernel, stride), (padded, kernel)
 
 
 def _conv_backward(
@@ -56,10 +66,9 @@ def _conv_backward(
     )
 
 
-conv2d.defvjp(_conv_forward, _conv_backward)
+_conv_unpadded.defvjp(_conv_forward, _conv_backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def depthwise_conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Convolves every channel with its own kernel.
 
@@ -71,8 +80,13 @@ def depthwise_conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type.
     """
+    return _depthwise_unpadded(_pad(x, kernel.shape, stride), kernel, stride)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _depthwise_unpadded(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     return jax.lax.platform_dependent(
-        x,
+        padded,
         kernel,
         cpu=standalone(_depthwise_on_cpu, stride=stride),
         default=partial(_depthwise, stride=stride),
@@ -80,9 +94,9 @@ def depthwise_conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 
 def _depthwise_forward(
-    x: jax.Array, kernel: jax.Array, stride: int
+    padded: jax.Array, kernel: jax.Array, stride: int
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return depthwise_conv2d(x, kernel, stride), (x, kernel)
+    return _depthwise_unpadded(padded, kernel, stride), (padded, kernel)
 
 
 def _depthwise_backward(
@@ -96,7 +110,7 @@ def _depthwise_backward(
     )
 
 
-depthwise_conv2d.defvjp(_depthwise_forward, _depthwise_backward)
+_depthwise_unpadded.defvjp(_depthwise_forward, _depthwise_backward)
 
 
 def _gradients_of(
@@ -105,57 +119,81 @@ def _gradients_of(
     return jax.vjp(convolution, x, kernel)[1](gradient)
 
 
-def _conv_gradients_on_cpu(
-    x: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
-) -> Gradients:
-    return _gradients_of(partial(_conv_on_cpu, stride=stride), x, kernel, gradient)
-
-
-def _conv(x: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
+def _conv(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
     return jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), "SAME", dimension_numbers=_DIMENSIONS
+        padded, kernel, (stride, stride), "VALID", dimension_numbers=_DIMENSIONS
     )
 
 
-def _depthwise(x: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
+def _depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
     return jax.lax.conv_general_dilated(
-        x,
+        padded,
         kernel.swapaxes(2, 3),
         (stride, stride),
-        "SAME",
+        "VALID",
         dimension_numbers=_DIMENSIONS,
-        feature_group_count=x.shape[-1],
+        feature_group_count=padded.shape[-1],
     )
 
 
-def _conv_on_cpu(x: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    height, width, inputs, outputs = kernel.shape
-    if stride == 1 and (height, width) != (1, 1):
-        return _conv(x, kernel, stride=1)
-    if (height, width) == (1, 1):
-        patches = x[:, ::stride, ::stride]
-    else:
-        taps = [window for _, _, window in _windows(x, kernel.shape, stride)]
-        patches = jnp.concatenate(taps, axis=-1)
+def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
+    if _is_fast_as_it_is(kernel, stride):
+        return _conv(padded, kernel, stride=stride)
+    windows = _windows(padded, kernel.shape, stride)
+    if kernel.shape[2] <= _FEW_CHANNELS:
+        return _sum_of_scaled(windows, kernel)
+    patches = jnp.concatenate(windows, axis=-1)
     # The product is only fast as one of two matrices, not as a contraction of four axes.
-    flat = patches.reshape(-1, height * width * inputs)
-    return (flat @ kernel.reshape(-1, outputs)).reshape(*patches.shape[:3], outputs)
+    outputs = kernel.shape[3]
+    product = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(-1, outputs)
+    return product.reshape(*patches.shape[:3], outputs)
 
 
-def _depthwise_on_cpu(x: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    products = [
-        window * kernel[row, column, :, 0]
-        for row, column, window in _windows(x, kernel.shape, stride)
-    ]
-    return functools.reduce(operator.add, products)
+def _conv_gradients_on_cpu(
+    padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
+) -> Gradients:
+    padded_gradient, kernel_gradient = _gradients_of(
+        partial(_conv_on_cpu, stride=stride), padded, kernel, gradient
+    )
+    if not _is_fast_as_it_is(kernel, stride):
+        # A product for every tap, so that nothing has to be copied into patches again.
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        windows = _windows(padded, kernel.shape, stride)
+        taps = [window.reshape(-1, window.shape[-1]).T @ flat for window in windows]
+        kernel_gradient = jnp.stack(taps).reshape(kernel.shape)
+    return padded_gradient, kernel_gradient
+
+
+def _is_fast_as_it_is(kernel: jax.Array, stride: int) -> bool:
+    """Whether XLA's own convolution is the best that there is: large kernels without stride."""
+    return stride == 1 and kernel.shape[:2] != (1, 1)
+
+
+def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
+    """Every channel of every window times its row of the kernel, `[B, h, w, D]`."""
+    rows = kernel.reshape(len(windows), kernel.shape[2], kernel.shape[3])
+    return functools.reduce(
+        operator.add,
+        (
+            window[..., channel, None] * row[channel]
+            for window, row in zip(windows, rows, strict=True)
+            for channel in range(row.shape[0])
+        ),
+    )
+
+
+def _depthwise_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
+    taps = kernel.reshape(-1, kernel.shape[2])
+    windows = _windows(padded, kernel.shape, stride)
+    return functools.reduce(operator.add, map(operator.mul, windows, taps))
 
 
 def _depthwise_gradients_on_cpu(
-    x: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
+    padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    _, pull_back = jax.vjp(lambda values: _depthwise_on_cpu(values, kernel, stride=stride), x)
+    _, pull_back = jax.vjp(lambda x: _depthwise_on_cpu(x, kernel, stride=stride), padded)
     taps = []
-    for _, _, window in _windows(x, kernel.shape, stride):
+    for window in _windows(padded, kernel.shape, stride):
 
         def block(start: int, stop: int, window: jax.Array = window) -> jax.Array:
             product = window[:, start:stop] * gradient[:, start:stop]
@@ -165,20 +203,18 @@ def _depthwise_gradients_on_cpu(
     return pull_back(gradient)[0], jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)
 
 
-def _windows(
-    x: jax.Array, kernel_shape: tuple[int, ...], stride: int
-) -> list[tuple[int, int, jax.Array]]:
-    """For each tap of a kernel its row, its column and what it sees of `x`, `[B, h, w, C]`."""
+def _windows(padded: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> list[jax.Array]:
+    """For each tap of a kernel, row by row, what it sees of the input, `[B, h, w, C]`."""
+    spans = [
+        [slice(tap, padded.shape[axis + 1] - taps + tap + 1, stride) for tap in range(taps)]
+        for axis, taps in enumerate(kernel_shape[:2])
+    ]
+    return [padded[:, rows, columns] for rows in spans[0] for columns in spans[1]]
+
+
+def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> jax.Array:
     pads = [_same_padding(x.shape[axis + 1], kernel_shape[axis], stride) for axis in (0, 1)]
-    padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    height, width = (-(-side // stride) for side in x.shape[1:3])
-    windows = []
-    for row in range(kernel_shape[0]):
-        for column in range(kernel_shape[1]):
-            rows = slice(row, row + (height - 1) * stride + 1, stride)
-            columns = slice(column, column + (width - 1) * stride + 1, stride)
-            windows.append((row, column, padded[:, rows, columns]))
-    return windows
+    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
 
 
 def _same_padding(side: int, taps: int, stride: int) -> tuple[int, int]:
