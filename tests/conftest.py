@@ -1,7 +1,12 @@
 """What holds for every test: no test writes into the home folder, and programs compile once."""
 
+from functools import partial
+
 import jax
 import pytest
+
+from stillbox.records.scenes import write_scenes
+from tests.small import small_experiment
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,6 +20,20 @@ def caches(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
-        jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(folder / "stillbox" / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory):
+    """Ten scenes to train on and six to score; tests leave them as they are."""
+    folder = tmp_path_factory.mktemp("scenes")
+    write_scenes(folder, train=10, val=6, seed=1)
+    return folder
+
+
+@pytest.fixture
+def experiment(scenes):
+    """The function from overrides to the small experiment."""
+    return partial(small_experiment, scenes)
