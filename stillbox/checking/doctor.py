@@ -47,15 +47,16 @@ class Examination:
 def examine() -> Examination:
     """Looks at this machine. Starts the accelerator, changes nothing."""
     versions = {name: version for name in _PACKAGES if (version := _version(name))}
+    devices, broken = _devices()
     lines = [
         f"stillbox {__version__}, Python {platform.python_version()}, {platform.platform()}",
         *(f"  {name} {version}" for name, version in versions.items()),
-        f"devices: {_devices()}",
+        f"devices: {devices}",
         f"processors: {os.cpu_count()}",
         f"memory: {_memory()}",
         f"compiled programs are kept in {compilation_cache_folder()}",
     ]
-    return Examination(lines, bad_pairs(versions) + _python_problem())
+    return Examination(lines, bad_pairs(versions) + _python_problem() + broken)
 
 
 def bad_pairs(versions: dict[str, str]) -> list[str]:
@@ -98,10 +99,17 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def _devices() -> str:
-    devices = jax.devices()
+def _devices() -> tuple[str, list[str]]:
+    """Returns what jax computes on, and what keeps it from doing so."""
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        return "none", [f"jax cannot start its devices: {reason}"]
     kinds = sorted({f"{device.platform} ({device.device_kind})" for device in devices})
-    return f"{len(devices)} x {', '.join(kinds)}"
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    memory = f", {limit / 2**30:.1f} GiB each" if limit else ""
+    return f"{len(devices)} x {', '.join(kinds)}{memory}", []
 
 
 def _memory() -> str:

@@ -33,7 +33,7 @@ class DirectoryLock:
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             holder = os.read(self._file, 100).decode() or "another process"
             self.release()
             raise UserError(
@@ -41,5 +41,7 @@ class DirectoryLock:
                 where=str(directory),
                 fix="wait for it to end, or take another --model-dir",
             ) from error
+        except OSError:
+            return  # a file system without locks, as some network folders are: nothing is guarded
         os.ftruncate(self._file, 0)
         os.write(self._file, f"process {os.getpid()}".encode())

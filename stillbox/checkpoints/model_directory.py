@@ -199,6 +199,7 @@ class ModelDirectory:
 
         Raises:
             FileExistsError: this step has a checkpoint; a finished one never changes its arrays.
+            UserError: the disk does not take it, or did not take the one before.
         """
         self.wait()
         target = self._checkpoints / str(step)
@@ -258,11 +259,20 @@ class ModelDirectory:
         self, step: int, sections: Mapping[str, Arrays], metadata: Mapping[str, Any]
     ) -> None:
         unfinished = self._checkpoints / f"{UNFINISHED}{step}"
-        unfinished.mkdir()
         copies = [self.path / name for name in (EXPERIMENT, LABEL_MAP, VERSIONS)]
-        write_checkpoint(unfinished, step, sections, metadata, copies)
-        unfinished.rename(self._checkpoints / str(step))
-        sync_folder(self._checkpoints)
+        try:
+            unfinished.mkdir()
+            write_checkpoint(unfinished, step, sections, metadata, copies)
+            unfinished.rename(self._checkpoints / str(step))
+            sync_folder(self._checkpoints)
+        except OSError as error:
+            shutil.rmtree(unfinished, ignore_errors=True)  # a full disk needs the room
+            kept = ", ".join(map(str, self.steps())) or "none"
+            raise UserError(
+                f"the checkpoint of step {step} cannot be written: {error.strerror or error}",
+                where=str(self._checkpoints),
+                fix=f"make room on the disk and start again; finished checkpoints: {kept}",
+            ) from error
         self._prune()
 
     def _prune(self) -> None:

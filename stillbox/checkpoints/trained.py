@@ -12,6 +12,7 @@ import numpy as np
 from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.rules import check
@@ -74,7 +75,8 @@ def load_trained(
         overrides: changes to the stored experiment, of the form `path=value`.
 
     Raises:
-        UserError: this is no model directory, or it has no such checkpoint.
+        UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
+            not fit the experiment with its overrides.
     """
     store = ModelDirectory.open(directory)
     if step == "best" and store.best_step() is None:
@@ -86,6 +88,7 @@ def load_trained(
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     detector = build_detector(experiment.model)
     graph, params, stats = split_detector(detector)
+    _check_shapes(params | stats, arrays, str(checkpoint.folder))
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder)),
@@ -106,7 +109,13 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     """
     detector = build_detector(experiment.model)
     report = import_weights(
-        detector, experiment.model, weights, scope="detection", load_heads=True, min_loaded=1.0
+        detector,
+        experiment.model,
+        weights,
+        scope="detection",
+        load_heads=True,
+        min_loaded=1.0,
+        prefer_ema=experiment.evaluation.use_ema,
     )
     graph, params, stats = split_detector(detector)
     return TrainedModel(
@@ -119,3 +128,23 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         source=weights,
         report=report,
     )
+
+
+def _check_shapes(wanted: Arrays, stored: Mapping[str, np.ndarray], where: str) -> None:
+    """Refuses a checkpoint of another architecture: overrides may have changed the model."""
+    differences = [
+        f"{path}: {list(array.shape)} wanted, {_shape(stored.get(path))} stored"
+        for path, array in wanted.items()
+        if path not in stored or stored[path].shape != array.shape
+    ]
+    if differences:
+        raise UserError(
+            f"the weights do not fit the model, {len(differences)} of {len(wanted)} arrays differ: "
+            + "; ".join(differences[:3]),
+            where=where,
+            fix="leave out what --set changes in the model's parts, sizes or classes",
+        )
+
+
+def _shape(array: np.ndarray | None) -> str:
+    return "nothing" if array is None else str(list(array.shape))

@@ -57,15 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.config} is not a model directory, and a config alone has no weights",
             fix="add --weights FILE, or give the --model-dir of a training run",
         )
-    experiment = model.experiment
-    dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
-    print(f"{model.source}: scoring {len(dataset)} images", file=sys.stderr)
-    result = score_dataset(model.compile(), experiment, dataset)
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
     output = arguments.output or (
         Path("evaluation") if arguments.weights else directory / "evaluation"
     )
+    output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
+    experiment = model.experiment
+    dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
+    print(f"{model.source}: scoring {len(dataset)} images", file=sys.stderr)
+    result = score_dataset(model.compile(), experiment, dataset, trained_names=model.class_names())
+    for warning in (*result.warnings, *dataset.source.problems.lines()):
+        print(f"warning: {warning}", file=sys.stderr)
+    if result.left_out:
+        print(f"warning: {result.left_out} unusable records were not scored", file=sys.stderr)
     page = write_evaluation(
         result, experiment, dataset, output, source=model.source, history=history
     )

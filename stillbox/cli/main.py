@@ -5,15 +5,23 @@ Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 from stillbox import __version__
 from stillbox.cli import config, data, doctor, evaluate, predict, train
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 
-_VERBS = (data, train, evaluate, predict, config, doctor)
+_VERBS = {
+    "data": data,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "config": config,
+    "doctor": doctor,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -24,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stillbox {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in _VERBS:
+    for verb in _VERBS.values():
         verb.add_parser(verbs)
     return parser
 
@@ -34,21 +42,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Every start from the compilation cache makes XLA print pages about tuning flags of the
     # processor that it takes for instructions. What matters reaches us as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    parsed = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    verb = next((word for word in words if not word.startswith("-")), None)
+    if verb is not None and verb not in _VERBS:
+        return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
+    parsed = build_parser().parse_args(words)
     try:
-        return parsed.run(parsed)
+        code: int = parsed.run(parsed)
+        # Here and not at exit, where nobody would catch what goes wrong with it.
+        sys.stdout.flush()
     except UserError as error:
-        print(f"stillbox {parsed.verb}: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error), verb)
     except FloatingPointError as error:
-        print(f"stillbox {parsed.verb}: {error}", file=sys.stderr)
-        return 3
+        return _complain(str(error), verb, code=3)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of a pipe has seen enough; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _complain(_describe(error), verb)
+    return code
+
+
+def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
+    print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
+    return code
+
+
+def _describe(error: OSError) -> str:
+    """Returns a sentence about a disk that is full, a folder that is read-only and the like."""
+    if error.strerror is None:
+        return str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    fix = {
+        errno.ENOSPC: "make room on the disk, or choose a folder on another one",
+        errno.EDQUOT: "make room within your quota, or choose a folder on another disk",
+        errno.EACCES: "choose a folder that you may write to, or change its permissions",
+        errno.EROFS: "choose a folder that can be written to",
+    }.get(error.errno or 0)
+    return f"{where}{error.strerror}" + (f"\n  fix: {fix}" if fix else "")
 
 
 if __name__ == "__main__":

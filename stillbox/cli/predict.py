@@ -2,7 +2,12 @@
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stillbox.evaluation.results import ImageResult
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -40,37 +45,53 @@ def run(arguments: argparse.Namespace) -> int:
     names = model.class_names()
     arguments.output.mkdir(parents=True, exist_ok=True)
     records = []
-    for path, image, found in predict_images(
-        model.compile(), arguments.images, model.experiment.model.resizer
-    ):
+    pictures = picture_names(arguments.images)
+    found_in = predict_images(model.compile(), arguments.images, model.experiment.model.resizer)
+    for (path, image, found), picture in zip(found_in, pictures, strict=True):
         shown = found.at_least(arguments.min_score)
-        picture = arguments.output / f"{path.stem}.png"
         marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)
-        save_picture(draw_marks(image, marks), picture)
+        save_picture(draw_marks(image, marks), arguments.output / picture)
         records.append(
             {
                 "image": str(path),
                 "height": image.shape[0],
                 "width": image.shape[1],
-                "detections": [
-                    {
-                        "class_id": int(class_id),
-                        "class": names.get(int(class_id), str(int(class_id))),
-                        "score": round(float(score), 6),
-                        "box": dict(
-                            zip(
-                                ("ymin", "xmin", "ymax", "xmax"), box.round(2).tolist(), strict=True
-                            )
-                        ),
-                    }
-                    for class_id, score, box in zip(
-                        shown.class_ids, shown.scores, shown.boxes, strict=True
-                    )
-                ],
+                "picture": picture,
+                "detections": _detections(shown, names),
             }
         )
-        print(f"{path}: {len(shown.scores)} objects -> {picture}")
+        print(f"{path}: {len(shown.scores)} objects -> {arguments.output / picture}")
     output = arguments.output / "predictions.json"
     output.write_text(json.dumps(records, indent=1))
     print(f"{output}: boxes are in pixels of the image as it is shown")
     return 0
+
+
+def picture_names(images: Sequence[Path]) -> list[str]:
+    """Returns a file name for the picture of each image, no two of them alike.
+
+    An image gives its picture the name; where another image had it before, a number is added.
+    """
+    names: list[str] = []
+    taken: set[str] = set()
+    for image in images:
+        name, number = f"{image.stem}.png", 1
+        # Not every file system tells capitals from small letters.
+        while name.lower() in taken:
+            number += 1
+            name = f"{image.stem}_{number}.png"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def _detections(found: "ImageResult", names: Mapping[int, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "class_id": int(class_id),
+            "class": names.get(int(class_id), str(int(class_id))),
+            "score": round(float(score), 6),
+            "box": dict(zip(_SIDES, box.round(2).tolist(), strict=True)),
+        }
+        for class_id, score, box in zip(found.class_ids, found.scores, found.boxes, strict=True)
+    ]

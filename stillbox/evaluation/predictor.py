@@ -16,6 +16,7 @@ from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.resize import resize_image
 
 BoundDetect = Callable[[Floats, Ints], Detections]
+_SHOWN = 5
 
 
 class PredictedImage(NamedTuple):
@@ -43,11 +44,17 @@ def predict_images(
         batch_size: images a call of `detect`.
 
     Raises:
-        UserError: a file is missing or holds no image; before anything is computed.
+        UserError: a file is missing, which is found out before anything is computed, or holds no
+            image.
     """
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise UserError("there is no such image file", where=", ".join(missing[:5]))
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise UserError(
+            "there is no such image file",
+            where=", ".join(missing[:_SHOWN]) + more,
+            fix="give files; for all in a folder write FOLDER/*.jpg",
+        )
     for start in range(0, len(paths), batch_size):
         chunk = paths[start : start + batch_size]
         images = [_decode(path) for path in chunk]
@@ -67,7 +74,9 @@ def _decode(path: Path) -> np.ndarray:
     try:
         return decode_image(path.read_bytes(), apply_exif=True)
     except ImageError as error:
-        raise UserError(f"cannot be decoded: {error}", where=str(path)) from error
+        raise UserError(
+            f"cannot be decoded: {error}", where=str(path), fix="leave it out, or save it again"
+        ) from error
 
 
 def _in_pixels(found: Detections, row: int, name: str, image: np.ndarray) -> ImageResult:

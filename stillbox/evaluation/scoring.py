@@ -1,11 +1,12 @@
 """An experiment's evaluation set, scored as the experiment says."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.mesh import data_mesh, put_batch
+from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.evaluation.gallery import draw_gallery
@@ -26,6 +27,8 @@ def score_dataset(
     experiment: schema.Experiment,
     dataset: Dataset,
     progress: Progress | None = None,
+    *,
+    trained_names: Mapping[int, str] | None = None,
 ) -> EvaluationResult:
     """Runs a detector over `dataset` and scores it.
 
@@ -34,11 +37,18 @@ def score_dataset(
         experiment: batch size, number of images and classes come from here.
         dataset: the evaluation set.
         progress: told after every batch.
+        trained_names: label map id -> name as the model was trained, where that is known.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
     """
     settings = experiment.evaluation
+    check_agreement(
+        (),
+        dataset.class_names,
+        num_classes=experiment.model.num_classes,
+        other_names=trained_names,
+    )
     mesh = data_mesh(settings.batch_size)
     loader = EvalLoader(
         dataset,

@@ -20,8 +20,8 @@ def bilinear_antialias(
     """
     size = (out.shape[1], out.shape[0])
     if image.dtype == np.uint8:
-        out[:] = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
+        out[:] = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
         return
     for channel in range(3):
         plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-        out[..., channel] = plane.resize(size, Image.Resampling.BILINEAR)
+        out[..., channel] = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))

@@ -103,6 +103,13 @@ class ProblemLog:
             for p in self
         ]
 
+    def lines(self) -> list[str]:
+        """Returns a line for each kind of problem, with its first case."""
+        return [
+            f"{p.count:,} x {p.reason}{f', {p.action}' if p.action else ''}: {p.examples[0]}"
+            for p in self
+        ]
+
     def table(self, title: str = "Problems") -> Table:
         """Returns a table of the problems for a terminal or a text file."""
         table = Table(title=title, title_justify="left")

@@ -11,7 +11,7 @@ from stillbox.training.step import Metrics
 
 
 class NonFiniteLossError(FloatingPointError):
-    """Training met a loss or a gradient that is not a number; the message says where."""
+    """Training met a loss, gradient or parameter that is not finite; the message says where."""
 
 
 class MetricsGuard:
@@ -43,7 +43,7 @@ class MetricsGuard:
             step, metrics, records = self._pending.popleft()
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             if not values.pop("finite"):
-                raise NonFiniteLossError(self._complaint(step, values, np.asarray(records)))
+                raise NonFiniteLossError(self._complaint(step, values, jax.device_get(records)))
             seen.append((step, values))
         return seen
 
@@ -51,9 +51,10 @@ class MetricsGuard:
         parts = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
         images = "\n    ".join(self._name_records(records))
         return (
-            f"step {step}: the loss or its gradient is not finite\n  {parts}\n"
+            f"step {step}: the loss, its gradient or the new parameters are not finite\n"
+            f"  {parts}\n"
             f"  images of the batch:\n    {images}\n"
             "  fix: look at these images' boxes with `stillbox data check`; if they are sound, "
             "lower the learning rate, lengthen its warm-up, or set train.gradient_clip_norm.\n"
-            "  The parameters were left as they were before this step; the last checkpoint is good."
+            "  Every checkpoint there is was written before this step and is finite."
         )

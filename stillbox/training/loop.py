@@ -14,6 +14,7 @@ import numpy as np
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
 from stillbox.devices.setup import versions
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.yaml_config import to_yaml
@@ -75,12 +76,14 @@ def train(
     )
 
     # ---- model and state: resume, fine-tune or scratch ------------------------------------------
-    started = start_run(experiment, model_directory)
+    started = start_run(experiment, model_directory, dataset)
     graph, _, _ = split_detector(started.detector)
     first = int(started.state.step)
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     state = put_everywhere(started.state, mesh)
-    evaluation = PeriodicEvaluation(experiment, graph, started.detector.anchors, stop_at)
+    evaluation = PeriodicEvaluation(
+        experiment, graph, started.detector.anchors, dataset.class_names, stop_at
+    )
     directory = ModelDirectory.create(
         model_directory,
         experiment=to_yaml(experiment),
@@ -88,6 +91,13 @@ def train(
         versions=versions(),
         keep=settings.keep_checkpoints,
     )
+    if (directory.latest_step() or 0) != first:
+        directory.close()
+        raise UserError(
+            "another run wrote a checkpoint while this one was starting",
+            where=str(model_directory),
+            fix="run this again",
+        )
     summaries = Summaries(model_directory, from_step=first)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
     outcome = partial(_outcome, began=began)
@@ -107,6 +117,8 @@ def train(
         scores = evaluation.catch_up(first, state, directory, summaries, progress)
         if stop_at is not None and first >= stop_at:
             return outcome(first, f"step {first} of {stop_at} is done, nothing is left", scores)
+        if why := evaluation.exhausted(summaries):
+            return outcome(first, f"stopped early at step {first} already: {why}", scores)
 
         # ---- compile: one program, before the first image is waited for -------------------------
         progress.doing("compiling the train step")
@@ -124,6 +136,7 @@ def train(
         )
         clock = _Clock(settings.batch_size)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
+        interrupted = 0
         with closing(batches), jax.transfer_guard("disallow"):
             for batch in batches:
                 state, metrics = compiled(state, batch)
@@ -134,11 +147,13 @@ def train(
                     first_step_seconds = time.monotonic() - began
                     inputs = draw_inputs(batch, dataset.class_names)
                     summaries.image(step, "train_input_images", inputs)
+                # Looked at once: a signal that comes after this line ends the next step.
+                asked = stop.signal
                 must_save = (
                     step % settings.checkpoint_every == 0
                     or step == stop_at
                     or evaluation.due(step)
-                    or stop.signal is not None
+                    or asked is not None
                 )
                 for number, values in guard.pop(leave=0 if must_save else 1):
                     progress.at(number)
@@ -149,8 +164,9 @@ def train(
                 if must_save:
                     metadata = _metadata(experiment, dataset, step)
                     directory.save(step, state._asdict(), metadata, wait=False)
-                if stop.signal is not None:
-                    reason = f"stopped by {stop.signal.name} after step {step}; run again to go on"
+                if asked is not None and step != stop_at:
+                    reason = f"stopped by {asked.name} after step {step}; run again to go on"
+                    interrupted = int(asked)
                     break
                 if evaluation.due(step):
                     with clock.paused():
@@ -160,7 +176,9 @@ def train(
                         break
         progress.say(reason)
         progress.say(loader.stats.summary())
-        return outcome(step, reason, scores, int(stop.signal or 0), first_step_seconds)
+        for line in dataset.source.problems.lines():
+            progress.say(line)
+        return outcome(step, reason, scores, interrupted, first_step_seconds)
 
 
 def _outcome(

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.mesh import data_mesh
+from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
@@ -29,13 +31,18 @@ _PICTURES = 3
 class PeriodicEvaluation:
     """Scores the model at the steps that the experiment asks for.
 
-    Without evaluation records there is nothing to score, and training goes on without.
+    Without evaluation records there is nothing to score, and training goes on without. What can
+    be wrong with an evaluation is found out here, before the first step and not after the last.
 
     Args:
         experiment: all of it.
         graph: static part of the detector.
         anchors: `[A, 4]`.
+        class_names: of the label map that is trained with.
         last_step: step that is scored in any case; None if there is no last one.
+
+    Raises:
+        UserError: the records cannot be scored, or mean other classes than those trained on.
     """
 
     def __init__(
@@ -43,6 +50,7 @@ class PeriodicEvaluation:
         experiment: schema.Experiment,
         graph: Any,  # noqa: ANN401
         anchors: np.ndarray,
+        class_names: Mapping[int, str],
         last_step: int | None,
     ) -> None:
         self._experiment, self._last_step = experiment, last_step
@@ -52,16 +60,22 @@ class PeriodicEvaluation:
             if experiment.data.evaluation.paths
             else None
         )
+        if self._dataset is not None:
+            data_mesh(self._settings.batch_size)
+            check_agreement(
+                (),
+                self._dataset.class_names,
+                num_classes=experiment.model.num_classes,
+                other_names=class_names,
+            )
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
 
     def due(self, step: int) -> bool:
         """Whether the model is to be scored after `step` updates."""
-        train = self._experiment.train
+        every = self._experiment.train.evaluate_every
         if self._dataset is None or step == 0:
             return False
-        return step == train.steps or bool(
-            train.evaluate_every and step % train.evaluate_every == 0
-        )
+        return step == self._last_step or bool(every and step % every == 0)
 
     def catch_up(
         self,
@@ -89,9 +103,11 @@ class PeriodicEvaluation:
         assert self._dataset is not None
         progress.doing("evaluating")
         params = state.ema if state.ema and self._settings.use_ema else state.params
-        result = score_dataset(
-            partial(self._detect, params, state.stats), self._experiment, self._dataset
-        )
+        # The loop forbids transfers that nobody asked for; scoring may look at what it likes.
+        with jax.transfer_guard("allow"):
+            result = score_dataset(
+                partial(self._detect, params, state.stats), self._experiment, self._dataset
+            )
         scores = result.scores.summary
         summaries.evaluation(step, scores)
         for number, picture in enumerate(self._pictures(result)):
@@ -119,7 +135,9 @@ class PeriodicEvaluation:
 
     def _mark_best(self, step: int, scores: Scores, directory: ModelDirectory) -> None:
         metric, best = self._settings.best_metric, directory.best()
-        value = _value(scores, metric)
+        value = scores.get(metric)
+        if value is None:  # nothing of that kind to find: no checkpoint is better than another
+            return
         if best is None or best.metric != metric or value > best.value:
             directory.mark_best(step, metric, value)
 

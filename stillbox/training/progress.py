@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -72,5 +73,5 @@ class RunProgress:
             self.say(f"step {step}  {numbers}")
             return
         seconds = (time.monotonic() - self._started_at) / max(step - self._start, 1)
-        left = time.strftime("%H:%M:%S", time.gmtime(seconds * (self._stop - step)))
+        left = timedelta(seconds=round(seconds * (self._stop - step)))
         self.say(f"step {step}/{self._stop}  {numbers}  ETA {left}")

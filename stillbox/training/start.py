@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -12,12 +13,15 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml
+from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
+from stillbox.records.label_map import LabelMap
 from stillbox.training.state import TrainState, create_state, select_trained
 
 # Fields that may change between two parts of one run: none of them changes what a step computes.
+# Records may move to another folder; that they are the same is looked at in `_refuse_other_data`.
 _FREE_TO_CHANGE = (
     "name",
     "train.steps",
@@ -31,7 +35,14 @@ _FREE_TO_CHANGE = (
     "data.prefetch",
     "data.cache_images",
     "data.evaluation",
+    "data.train.paths",
+    "data.train.label_map",
     "evaluation",
+)
+
+_NEW_DIRECTORY = (
+    "or take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its weights "
+    "are wanted)"
 )
 
 
@@ -46,7 +57,7 @@ class Start:
     report: ImportReport | None = None
 
 
-def start_run(experiment: schema.Experiment, directory: Path) -> Start:
+def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) -> Start:
     """Decides where the first weights come from. There are three cases, tried in this order.
 
     Nothing is written: the caller does that once the decision stands.
@@ -55,8 +66,14 @@ def start_run(experiment: schema.Experiment, directory: Path) -> Start:
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
     3. Neither: fresh weights.
 
+    Args:
+        experiment: all of it.
+        directory: the model directory, which need not exist.
+        dataset: the training data.
+
     Raises:
-        UserError: the directory belongs to a different experiment, or the checkpoint fits badly.
+        UserError: the directory belongs to a different experiment or to different data, or the
+            checkpoint fits badly or is damaged.
     """
     train = experiment.train
     dtype = jax.numpy.dtype(train.precision)
@@ -79,7 +96,8 @@ def start_run(experiment: schema.Experiment, directory: Path) -> Start:
 
     if previous is not None and latest is not None:  # case 1
         _refuse_other_experiment(experiment, previous)
-        state = TrainState(**previous.restore(latest, state._asdict()))
+        _refuse_other_data(dataset, previous, latest)
+        state = TrainState(**_restore(previous, latest, state))
         decision = f"resuming at step {latest} from {directory}"
         if train.fine_tune.checkpoint:
             decision += "; train.fine_tune.checkpoint is not looked at"
@@ -91,6 +109,37 @@ def start_run(experiment: schema.Experiment, directory: Path) -> Start:
             "is not given"
         )
     return Start(detector, state, trained, decision, report)
+
+
+def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[str, Any]:
+    try:
+        return previous.restore(latest, state._asdict())
+    except UserError as error:
+        older = [step for step in previous.steps() if step < latest]
+        folder = previous.checkpoint(latest).folder
+        raise UserError(
+            f"the newest checkpoint cannot be resumed from: {error.what}",
+            where=error.where,
+            fix=f"remove {folder} to go on from step {older[-1]}"
+            if older
+            else "take a new --model-dir",
+        ) from error
+
+
+def _refuse_other_data(dataset: Dataset, previous: ModelDirectory, latest: int) -> None:
+    """The position in the data means something else where there are more records, or fewer."""
+    before, now = previous.read_metadata(latest)["loader"]["records"], len(dataset)
+    if before != now:
+        what = f"{before} training records became {now}"
+    elif LabelMap.from_text(previous.label_map, str(previous.path)) != dataset.label_map:
+        what = "the label map of the training records is another one"
+    else:
+        return
+    raise UserError(
+        f"the model directory holds checkpoints of different data: {what}",
+        where=str(previous.path),
+        fix=f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}",
+    )
 
 
 def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirectory) -> None:
@@ -105,6 +154,5 @@ def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirec
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
             where=str(previous.path),
-            fix="take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its "
-            "weights are wanted), or undo the changes",
+            fix=f"undo the changes, {_NEW_DIRECTORY}",
         )

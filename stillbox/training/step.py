@@ -29,8 +29,8 @@ def make_train_step(
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
-    A step whose loss or gradient is not finite leaves the state as it was, so that the caller can
-    stop without having spoilt anything; `metrics["finite"]` says so.
+    A step whose loss, gradient or result is not finite leaves the state as it was, so that the
+    caller can stop without having spoilt anything; `metrics["finite"]` says so.
 
     Args:
         graph: static part of the detector, from `split_detector`.
@@ -72,7 +72,10 @@ def make_train_step(
         params = {**still, **optax.apply_updates(moving, updates)}
         ema = _average(state.ema, params, state.step, train)
         after = TrainState(state.step + 1, params, stats, accumulators, ema)
+        # A huge rate makes infinite parameters of a sound gradient, huge activations an infinite
+        # variance of a sound loss: what a checkpoint would hold has to be finite too.
         finite = jnp.isfinite(total) & jnp.isfinite(norm)
+        finite &= jnp.isfinite(optax.tree.norm((updates, stats)))
         after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         metrics |= {
             "learning_rate": schedule(state.step),

@@ -21,9 +21,9 @@ class Summaries:
     def __init__(self, directory: Path, *, from_step: int) -> None:
         self._path = directory / HISTORY
         self._cut_back(from_step)
-        # tensorboardX hides the events of an aborted run behind the step that it is told.
+        # Hides what an aborted run wrote from this step on; that of `from_step` itself stays.
         self._events = SummaryWriter(
-            str(directory / "tensorboard"), purge_step=from_step, flush_secs=30
+            str(directory / "tensorboard"), purge_step=from_step + 1, flush_secs=30
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

@@ -124,7 +124,9 @@ def test_a_loss_that_is_not_finite_leaves_the_state_and_names_the_images(small, 
     with pytest.raises(NonFiniteLossError) as caught:
         guard.pop(leave=0)
     message = str(caught.value)
-    assert message.startswith("step 7: the loss or its gradient is not finite\n  ")
+    assert message.startswith(
+        "step 7: the loss, its gradient or the new parameters are not finite\n  "
+    )
     assert "classification_loss nan" in message
     assert f"image {batch.records[0]}" in message
 

@@ -32,6 +32,16 @@ def records_are_given(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def stopping_early_needs_records(experiment: Experiment) -> Iterator[Broken]:
+    """Early stopping looks at scores, and scores need records."""
+    if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
+        yield Broken(
+            "train.early_stopping",
+            "early_stopping without evaluation records never stops",
+            "--set data.evaluation.paths='[data/val-*.tfrecord]', or take early_stopping out",
+        )
+
+
 def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
     """Sample configs hold placeholders, and cloud buckets are not files."""
     for path, text in _paths(experiment):
@@ -58,5 +68,9 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
     yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
 
 
-TRAINABLE_RULES: tuple[Rule, ...] = (records_are_given, paths_are_real)
+TRAINABLE_RULES: tuple[Rule, ...] = (
+    records_are_given,
+    stopping_early_needs_records,
+    paths_are_real,
+)
 """All of them."""

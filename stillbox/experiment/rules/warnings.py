@@ -4,14 +4,19 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import CosineSchedule, Experiment
 
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
 
 
 def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[str, ...]:
     """Returns a sentence, with its place, for everything that a person should look at."""
-    found = [*_single_shards(experiment), *_layers_without_depth(experiment)]
+    found = [
+        *_single_shards(experiment),
+        *_layers_without_depth(experiment),
+        *_scores_without_records(experiment),
+        *_steps_without_rate(experiment),
+    ]
     return tuple(f"{origins.get(path, path)}: {sentence}" for path, sentence in found)
 
 
@@ -44,4 +49,24 @@ def _layers_without_depth(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield (
             "model.head.layers_before",
             f"layers_before {head.layers_before} has no effect while max_depth is 0",
+        )
+
+
+def _scores_without_records(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    every = experiment.train.evaluate_every
+    if every and not experiment.data.evaluation.paths:
+        yield (
+            "train.evaluate_every",
+            f"evaluate_every {every} has no effect while data.evaluation.paths is empty",
+        )
+
+
+def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """A cosine ends at 0; training would go on without moving anything."""
+    schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
+    if isinstance(schedule, CosineSchedule) and steps > schedule.total_steps:
+        yield (
+            "train.steps",
+            f"the learning rate is 0 from step {schedule.total_steps} (total_steps of the "
+            f"schedule) to step {steps}",
         )

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Score = Literal[
+    "AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -12,7 +16,7 @@ class Evaluation:
     """Images of one evaluation step; the last one is padded and masked."""
     metrics: tuple[Literal["coco"], ...] = ("coco",)
     """What is computed."""
-    best_metric: str = "AP"
+    best_metric: Score = "AP"
     """Metric whose highest value marks the best checkpoint."""
     max_examples: int = 0
     """Score only the first so many images; 0 scores all."""

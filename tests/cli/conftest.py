@@ -1,0 +1,90 @@
+"""Command lines run in this process, and one trained model for all that only read it."""
+
+import shutil
+from typing import NamedTuple
+
+import pytest
+
+from stillbox.cli.main import main
+from tests.small import small_overrides
+
+
+class Answer(NamedTuple):
+    """What a command line left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def stillbox(capsys):
+    """The function from the words of a command line to its answer."""
+
+    def run(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:  # argparse leaves like this
+            code = end.code
+        return Answer(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def refused(stillbox):
+    """The function from the words of a command line that is refused to its one message."""
+
+    def run(*words):
+        code, out, err = stillbox(*words)
+        assert code == 2, err
+        assert out == ""
+        assert "Traceback" not in err
+        messages = [line for line in err.splitlines() if line.startswith("stillbox")]
+        assert len(messages) == 1, err
+        return err[err.index("stillbox") :]
+
+    return run
+
+
+@pytest.fixture
+def settings(scenes):
+    """The function from overrides to the `--set`s of the small experiment."""
+
+    def make(*overrides, **options):
+        everything = small_overrides(scenes, *overrides, **options)
+        return [word for override in everything for word in ("--set", override)]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained_once(scenes, tmp_path_factory):
+    """A model directory with checkpoints of steps 1 and 2; tests leave it as it is."""
+    directory = tmp_path_factory.mktemp("trained") / "model"
+    # The first scores come from so few steps that a low threshold must let something through.
+    overrides = small_overrides(
+        scenes,
+        "train.steps=2",
+        "train.checkpoint_every=1",
+        "model.postprocessing.nms.score_threshold=0.001",
+    )
+    words = [word for override in overrides for word in ("--set", override)]
+    assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
+    return directory
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """A copy of the trained model that a test may spoil."""
+    return shutil.copytree(trained_once, tmp_path / "model")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder

@@ -1,0 +1,94 @@
+"""The entry point: verbs, exit codes, and never a traceback for what the user got wrong."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stillbox import __version__
+from stillbox.cli import config, doctor, main
+from stillbox.errors import UserError
+
+
+def test_a_misspelt_verb_leads_to_the_nearest_one(refused):
+    assert refused("trian", "demo_scenes") == (
+        "stillbox: there is no verb 'trian'\n  fix: did you mean 'train'?\n"
+    )
+
+
+def test_a_verb_like_no_other_lists_all(refused):
+    assert "valid here: config, data, doctor, evaluate, predict, train" in refused("xyzzy")
+
+
+def test_without_a_verb_the_usage_is_shown(stillbox):
+    code, _, err = stillbox()
+    assert code == 2
+    assert "usage: stillbox" in err
+
+
+@pytest.mark.parametrize("verb", main._VERBS)
+def test_every_verb_explains_itself(stillbox, verb):
+    code, out, _ = stillbox(verb, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: stillbox {verb}")
+
+
+def test_the_version_is_told(stillbox):
+    assert stillbox("--version").out == f"stillbox {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("bad", where="a.yaml:1:2", fix="mend it"), 2, "a.yaml:1:2: bad\n  fix: mend it"),
+        (FloatingPointError("step 3: loss nan"), 3, "step 3: loss nan"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            2,
+            "No space left on device\n  fix: mak",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
+        (OSError("no number"), 2, "no number"),
+    ],
+)
+def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code, message):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(config, "run", fail)
+    answer = stillbox("config", "demo_scenes")
+    assert answer.code == code
+    assert answer.err.startswith(f"stillbox config: {message}")
+
+
+def test_an_interrupt_ends_with_130_and_no_word(stillbox, monkeypatch):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "run", interrupt)
+    assert stillbox("doctor") == (130, "", "")
+
+
+def test_a_fault_of_ours_is_not_hidden(stillbox, monkeypatch):
+    def fail(arguments):
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(config, "run", fail)
+    with pytest.raises(AssertionError, match="a bug"):
+        stillbox("config", "demo_scenes")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    # The output is smaller than the pipe's buffer, so that the loss shows only when it is flushed.
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "stillbox.cli.main", "config", "demo_scenes"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
