@@ -1,0 +1,129 @@
+"""The folder in which the commands of the documentation are run, small in everything.
+
+What the pages call owls and pets are scenes of six shapes; what they call published checkpoints are
+fresh weights under the names that TF1 gave them.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.problems import Verdicts
+from stillbox.records.scenes import write_scenes
+from stillbox.training.loop import train
+from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.experiment.sample import SAMPLE
+from tests.small import SMALL
+
+TINY = (
+    *(override for override in SMALL if not override.startswith("train.evaluate_every")),
+    "model.num_classes=6",
+    "train.checkpoint_every=1",
+    "data.workers=0",
+    # After some steps nothing scores more than .01, and nothing would be shown.
+    "model.postprocessing.nms.score_threshold=0",
+)
+"""What every training in the documentation is made small with; the pages' own values come first."""
+
+
+def prepare() -> None:
+    """Puts everything that some page starts from into the current folder."""
+    write_scenes("scenes", train=8, val=4, seed=3)
+    for part in ("images", "annotations"):
+        shutil.copytree(f"scenes/{part}", f"owls/{part}")
+    _write_voc(Path("owls-voc"))
+    Path("photos").mkdir()
+    for number in (1, 2):
+        shutil.copy(f"scenes/images/val/val_0000{number}.jpg", f"photos/owl_{number}.jpg")
+    for output, prefix, shards in (("owls/records", "", 1), ("pets", "pet_", 2)):
+        _convert(output, f"{prefix}train", "train", shards)
+        _convert(output, f"{prefix}val", "val", 1)
+    Path("pets/label_map.pbtxt").rename("pets/pet_label_map.pbtxt")
+    Path("pets.config").write_text(_pipeline_config())
+    shutil.rmtree("scenes")
+    classifier = resolve("ssd_mobilenet_v1_bccd", TINY).experiment.model
+    _write_tf1("mobilenet_v1_1.0_224.ckpt", classifier, scope="classification")
+    detector = resolve("pets.config", TINY).experiment.model
+    for name in ("coco", "pets"):
+        Path(f"ssd_mobilenet_v1_{name}").mkdir()
+        _write_tf1(f"ssd_mobilenet_v1_{name}/model.ckpt", detector, scope="detection")
+    _train_owls()
+
+
+def _train_owls() -> None:
+    sets = [
+        f"data.{part}.{field}=owls/records/{value}"
+        for part, name in (("train", "train"), ("evaluation", "val"))
+        for field, value in (("paths", f"{name}.record-*"), ("label_map", "label_map.pbtxt"))
+    ]
+    overrides = [*sets, *TINY, "train.steps=2", "train.fine_tune.checkpoint="]
+    train(resolve("ssd_mobilenet_v1_bccd", overrides).experiment, Path("runs/owls"))
+
+
+def _convert(output: str, name: str, part: str, shards: int) -> None:
+    verdicts = Verdicts("fail", "fail")
+    items, label_map = read_coco(
+        f"scenes/annotations/{part}.json", f"scenes/images/{part}", verdicts
+    )
+    options = ConversionOptions(shards=shards)
+    convert(items, label_map, output, name, options=options, verdicts=verdicts)
+
+
+def _write_voc(root: Path) -> None:
+    for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / name).mkdir(parents=True)
+    for part in ("train", "val"):
+        content = json.loads(Path(f"scenes/annotations/{part}.json").read_text())
+        names = {category["id"]: category["name"] for category in content["categories"]}
+        stems = []
+        for image in content["images"]:
+            stem = Path(image["file_name"]).stem
+            stems.append(stem)
+            shutil.copy(f"scenes/images/{part}/{stem}.jpg", root / "JPEGImages")
+            objects = []
+            for box in content["annotations"]:
+                if box["image_id"] == image["id"]:
+                    x, y, width, height = box["bbox"]
+                    objects.append(
+                        f"<object><name>{names[box['category_id']]}</name><bndbox>"
+                        f"<xmin>{x}</xmin><ymin>{y}</ymin><xmax>{x + width}</xmax>"
+                        f"<ymax>{y + height}</ymax></bndbox></object>"
+                    )
+            text = f"<annotation>{''.join(objects)}</annotation>"
+            (root / "Annotations" / f"{stem}.xml").write_text(text)
+        (root / "ImageSets/Main" / f"{part}.txt").write_text("\n".join(stems))
+
+
+def _pipeline_config() -> str:
+    """The sample of the reader's tests, as its author would publish it: with placeholders."""
+    text = SAMPLE
+    for old, new in (
+        ('"backbone.npz"', '"PATH_TO_BE_CONFIGURED/model.ckpt"'),
+        ('["train-a.record", "train-b.record"]', '"PATH_TO_BE_CONFIGURED/a-00000-of-00002"'),
+        ('"val.record"', '"PATH_TO_BE_CONFIGURED/val.record"'),
+        ('"labels.pbtxt"', '"PATH_TO_BE_CONFIGURED/labels.pbtxt"'),
+        ('freeze_variables: "backbone.*"', ""),
+        ("use_bfloat16: true", ""),
+        ("use_dropout: true", "use_dropout: false"),
+        ("use_display_name: true", ""),
+        ("num_classes: 3", "num_classes: 6"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def _write_tf1(prefix: str, model: schema.Model, *, scope: str) -> None:
+    _, params, stats = split_detector(build_detector(model))
+    arrays = {**params, **stats}
+    names = reference_names(model, arrays, scope=scope)
+    write_checkpoint(prefix, {name: np.asarray(arrays[path]) for path, name in names.items()})

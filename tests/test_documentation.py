@@ -1,0 +1,279 @@
+"""README.md and docs/*.md show what works: every command on them is run here.
+
+The commands of a page run in order, in a folder of its own that holds what the page takes for
+granted (`documented_folder.py`). They run through the entry point of the command line in this
+process, so that compiled programs are shared. Two things are changed, and nothing else:
+
+- `stillbox train`, and `stillbox evaluate` with `--weights`, get `--set` overrides behind those of
+  the page, which make the model small and the run some steps long (`TINY`). Training the same model
+  directory again goes on for two more steps.
+- What is in `NOT_RUN` is not run but checked in another way.
+
+Blocks of YAML and Python are executed too; text and JSON show output.
+"""
+
+import contextlib
+import functools
+import json
+import re
+import shlex
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stillbox.cli.main import main
+from stillbox.errors import UserError
+from stillbox.evaluation.history import read_history
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import check
+from stillbox.experiment.yaml_config import read_yaml
+from stillbox.training.start import _FREE_TO_CHANGE
+from tests.documented_folder import TINY, prepare
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+}
+
+# Page -> what of the prepared folder its commands make themselves.
+RUN_HERE = {
+    "README.md": ("owls/records", "runs"),
+    "CONTRIBUTING.md": (),
+    "CHANGELOG.md": (),
+    "docs/README.md": (),
+    "docs/training.md": ("runs",),
+    "docs/evaluation.md": (),
+    "docs/predicting.md": (),
+    "docs/weights.md": (),
+    "docs/coming_from_the_object_detection_api.md": ("runs",),
+}
+RUN_ELSEWHERE = {
+    "docs/data.md": "tests/cli/test_data_docs.py",
+    "docs/experiment.md": "tests/experiment/test_docs.py",
+    "docs/fields.md": "tests/experiment/test_reference.py",
+}
+PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
+LANGUAGES = {"sh", "console", "yaml", "python", "text", "json"}
+COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|python\S*) ", re.MULTILINE)
+
+# `make` would run this test again, `pip` would change the environment that it runs in, and
+# TensorBoard is not installed. `make` targets must exist; TensorBoard's folder must hold events.
+NOT_RUN = {"make", "pip", "tensorboard"}
+NOT_RUN_PIP = ("install", "-e", ".")
+
+
+def blocks(page):
+    """Returns language and content of every fenced block of a page."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def make_targets():
+    return set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    with contextlib.chdir(folder):
+        prepare()
+    return folder
+
+
+@pytest.fixture
+def folder(prepared, tmp_path, monkeypatch):
+    """Makes the folder of a page current."""
+
+    def enter(page):
+        shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+        monkeypatch.chdir(tmp_path)
+        for made_by_page in RUN_HERE[page]:
+            shutil.rmtree(made_by_page, ignore_errors=True)
+
+    return enter
+
+
+@pytest.fixture
+def shell(monkeypatch, capsys):
+    """Runs command lines as the docstring of this file says."""
+    monkeypatch.setenv("COLUMNS", "200")
+    trained = Counter()
+
+    def small(words):
+        overrides = []
+        if words[0] == "train":
+            directory = words[words.index("--model-dir") + 1]
+            trained[directory] += 1
+            overrides = [*TINY, f"train.steps={2 * trained[directory]}"]
+        elif "--weights" in words:
+            overrides = TINY
+        return [*words, *(word for override in overrides for word in ("--set", override))]
+
+    def run(line):
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        while "=" in words[0]:
+            monkeypatch.setenv(*words.pop(0).split("=", 1))
+        program, *words = words
+        if program in NOT_RUN:
+            check_not_run(program, words)
+            return
+        assert program == "stillbox", line
+        target = words[words.index(">") + 1] if ">" in words else None
+        words = words[: words.index(">")] if target else words
+        # As bash: a pattern that matches nothing stays as it is.
+        words = [found for word in words for found in matches(word) or [word]]
+        capsys.readouterr()
+        code = main(small(words))
+        said = capsys.readouterr()
+        assert code == 0, f"{line}\n{said.err}"
+        if target:
+            Path(target).write_text(said.out)
+
+    return run
+
+
+def matches(pattern):
+    return sorted(map(str, Path().glob(pattern))) if set("*?") & set(pattern) else []
+
+
+def check_not_run(program, words):
+    if program == "make":
+        assert set(words) <= make_targets()
+    elif program == "pip":
+        assert tuple(words) == NOT_RUN_PIP
+    else:
+        assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))
+
+
+def run_yaml(text):
+    """Writes the file that a block's first line names; it must be a sound experiment."""
+    if name := re.match(r"# (\S+\.yaml)\n", text):
+        Path(name[1]).write_text(text)
+    reading = read_yaml(text, "example.yaml")
+    check(reading.experiment, reading.origins)
+
+
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_everything_on_the_page_runs(page, folder, shell):
+    to_run = [block for block in blocks(page) if block[0] in ("sh", "console", "yaml", "python")]
+    if not to_run:
+        return
+    folder(page)
+    for language, text in to_run:
+        if language == "yaml":
+            run_yaml(text)
+        elif language == "python" and page not in PROGRAMS_RUN_ELSEWHERE:
+            exec(compile(text, page, "exec"), {})
+        elif language in ("sh", "console"):
+            for line in text.replace("\\\n", " ").splitlines():
+                if line and not line.startswith("#"):
+                    shell(line)
+    if page == "docs/training.md":
+        every_key_of_the_history_is_explained()
+    if page == "docs/predicting.md":
+        the_prediction_shown_is_like_a_real_one()
+
+
+def every_key_of_the_history_is_explained():
+    lines = map(json.loads, Path("runs/owls/metrics.jsonl").read_text().splitlines())
+    assert read_history("runs/owls/metrics.jsonl").evaluations
+    for key in {key for line in lines for key in line}:
+        assert f"`{key}`" in PAGES["docs/training.md"], key
+
+
+def the_prediction_shown_is_like_a_real_one():
+    assert main(["predict", "runs/owls", "photos/owl_1.jpg", "--min-score", "0"]) == 0
+    real = json.loads(Path("predictions/predictions.json").read_text())[0]
+    (shown,) = (json.loads(text) for name, text in blocks("docs/predicting.md") if name == "json")
+    assert shown.keys() == real.keys()
+    assert shown["detections"][0].keys() == real["detections"][0].keys()
+    assert shown["detections"][0]["box"].keys() == real["detections"][0]["box"].keys()
+
+
+def test_every_page_is_run_here_or_elsewhere():
+    assert set(PAGES) == RUN_HERE.keys() | RUN_ELSEWHERE.keys()
+    for page, test in (*RUN_ELSEWHERE.items(), *PROGRAMS_RUN_ELSEWHERE.items()):
+        assert f'"{Path(page).name}"' in (ROOT / test).read_text(), test
+
+
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_no_command_hides_in_a_block_that_is_not_run(page):
+    for language, text in blocks(page):
+        assert language in LANGUAGES
+        if language in ("text", "json"):
+            assert not COMMAND.search(text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.is_file(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert anchor in slugs, target
+
+
+def inline_code(page):
+    prose = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_inside_sentences_exist(page):
+    for text in inline_code(page):
+        if target := re.fullmatch(r"make (\w+)", text):
+            assert target[1] in make_targets(), text
+        if verb := re.match(r"stillbox ((?:data )?[a-z]+)", text):
+            with pytest.raises(SystemExit) as caught:
+                main([*verb[1].split(), "--help"])
+            assert caught.value.code == 0, text
+
+
+@functools.cache
+def bases():
+    """Experiments with different kinds at their choices, because fields belong to kinds."""
+    names = ("ssd_mobilenet_v1_bccd", "demo_scenes")
+    kinds = ["model.resizer.kind=keep_aspect_ratio", "train.early_stopping={patience: 1}"]
+    return [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]
+
+
+STOPS = "train.evaluate_every=1"
+FIELD = re.compile(r"(?:.*--set '?)?((?:data|model|train|evaluation)(?:\.[a-z_0-9]+)+)(?:=.*)?")
+
+
+@pytest.mark.parametrize("page", PAGES.keys() - {"docs/fields.md"})
+def test_fields_inside_sentences_exist(page):
+    for text in inline_code(page):
+        found = FIELD.fullmatch(text)
+        if found and not found[1].endswith((".json", ".txt")):
+            assert any(has_field(experiment, found[1]) for experiment in bases()), text
+
+
+def has_field(experiment, path):
+    try:
+        apply_overrides(experiment, [f"{path}=null"], {})
+    except UserError as error:
+        return "has no field" not in str(error)
+    return True
+
+
+def test_what_may_change_in_a_run_is_listed_in_full():
+    (section,) = re.findall(
+        r"^Between two parts of a run these.*?\n\n", PAGES["docs/training.md"], re.DOTALL | re.M
+    )
+    listed = set(re.findall(r"`([a-z_.]+)`", section)) - {"train.fine_tune.checkpoint"}
+    assert listed == set(_FREE_TO_CHANGE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_path_of_one_machine_is_shown(page):
+    assert not re.search(r"(?<![\w.])/(work|root|home|tmp|Users)/", PAGES[page])
