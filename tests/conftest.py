@@ -1,6 +1,10 @@
 """What holds for every test: no test writes into the home folder, and programs compile once."""
 
+import os
 from functools import partial
+
+# Before jax is imported: its loader of cached programs prints pages about tuning flags.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 import pytest

@@ -22,7 +22,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="weights for CONFIG: .npz, TF1 checkpoint or model directory",
     )
     parser.add_argument(
-        "--step", default="best", help="checkpoint of DIR: best, latest or a number (default: best)"
+        "--step", help="checkpoint of DIR: best, latest or a number (default: best)"
     )
     parser.add_argument(
         "--output",
@@ -45,11 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     use_compilation_cache()
     directory = Path(arguments.config)
     history = History()
+    if arguments.weights and arguments.step:
+        raise UserError(
+            "a weights file has no steps to choose from",
+            where="--step",
+            fix="leave --step out, or give the model directory in place of CONFIG and --weights",
+        )
     if arguments.weights:
         model = load_weights(resolve_config(arguments).experiment, arguments.weights)
         print(model.report.render() if model.report else "", file=sys.stderr)
     elif directory.is_dir():
-        step = checkpoint_choice(arguments.step)
+        step = checkpoint_choice(arguments.step or "best")
         model = load_trained(directory, step=step, overrides=arguments.overrides)
         history = read_history(directory / HISTORY)
     else:

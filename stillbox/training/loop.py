@@ -155,10 +155,11 @@ def train(
                     or evaluation.due(step)
                     or asked is not None
                 )
-                for number, values in guard.pop(leave=0 if must_save else 1):
+                seen = guard.pop(leave=0 if must_save else 1)
+                for number, values in seen:
                     progress.at(number)
                     if number % settings.log_every == 0 or number == stop_at:
-                        values |= clock.rates(number - first, batches)
+                        values |= clock.rates(seen[-1][0] - first, batches)
                         summaries.metrics(number, values)
                         progress.metrics(number, values)
                 if must_save:
@@ -225,15 +226,18 @@ class _Clock:
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._steps, self._at, self._waited = 0, time.monotonic(), 0.0
+        self._rates: dict[str, float] = {}
 
     def rates(self, steps: int, batches: DevicePrefetcher) -> dict[str, float]:
+        if steps == self._steps:  # fetched together with the line before: the same figures
+            return self._rates
         seconds = max(time.monotonic() - self._at, 1e-9)
-        rates = {
+        self._rates = {
             "images_per_second": (steps - self._steps) * self._batch_size / seconds,
             "waiting_for_data": min((batches.wait_seconds - self._waited) / seconds, 1.0),
         }
         self._steps, self._at, self._waited = steps, time.monotonic(), batches.wait_seconds
-        return rates
+        return self._rates
 
     def paused(self) -> "_Pause":
         return _Pause(self)
