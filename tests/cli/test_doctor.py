@@ -1,0 +1,22 @@
+"""`stillbox doctor`."""
+
+import jax
+
+from stillbox.checking import doctor
+
+
+def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatch):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
+    code, out, err = stillbox("doctor")
+    assert (code, err) == (0, "")
+    assert f"jax {jax.__version__}" in out
+    assert "devices: 1 x cpu" in out
+    assert "GiB on the host" in out
+    assert out.endswith("=> nothing wrong was found\n")
+
+
+def test_findings_end_with_1(stillbox, monkeypatch):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: ["these two quarrel"])
+    code, out, _ = stillbox("doctor")
+    assert code == 1
+    assert out.endswith("=> these two quarrel\n")

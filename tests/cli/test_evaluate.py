@@ -1,0 +1,144 @@
+"""`stillbox evaluate`: scores from a model directory or from weights, and refusals to score."""
+
+import json
+import shutil
+
+import pytest
+
+from stillbox.evaluation.coco import SUMMARY_MEANINGS
+
+
+@pytest.fixture
+def swapped(scenes, tmp_path):
+    """A label map in which two names have changed places."""
+    text = (scenes / "label_map.pbtxt").read_text()
+    path = tmp_path / "swapped.pbtxt"
+    path.write_text(text.replace("disc", "?").replace("ring", "disc").replace("?", "ring"))
+    return path
+
+
+def metrics(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_a_model_directory_is_scored_and_a_report_is_left(stillbox, trained):
+    code, out, err = stillbox("evaluate", trained)
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:12]] == list(SUMMARY_MEANINGS)
+    assert {line.split()[0] for line in lines[14:-1]} == {
+        *("disc", "ring", "square", "triangle", "star", "cross")
+    }
+    assert lines[-1] == f"report: {trained}/evaluation/report.html"
+    assert f"{trained}, step 2: scoring 6 images" in err
+    assert metrics(trained / "evaluation")["images"] == 6
+    assert "<html" in (trained / "evaluation/report.html").read_text()
+
+
+def test_classes_are_left_out_of_the_table_where_that_is_asked_for(stillbox, trained):
+    out = stillbox("evaluate", trained, "--set", "evaluation.per_category=false").out
+    assert "triangle" not in out
+
+
+@pytest.mark.parametrize(("step", "scored"), [("best", 2), ("latest", 2), ("1", 1)])
+def test_a_checkpoint_can_be_chosen(stillbox, trained, tmp_path, step, scored):
+    code, _, err = stillbox("evaluate", trained, "--step", step, "--output", tmp_path / "out")
+    assert code == 0
+    assert f"step {scored}: scoring" in err
+    assert metrics(tmp_path / "out")["weights"] == f"{trained}, step {scored}"
+
+
+def test_the_weights_of_a_model_directory_score_as_the_directory_does(stillbox, trained, here):
+    stillbox("evaluate", trained)
+    config = shutil.copy(trained / "experiment.yaml", here / "mine.yaml")
+    code, out, err = stillbox("evaluate", config, "--weights", trained)
+    assert code == 0
+    assert "0 missing" in err or "missing         0" in err
+    assert out.splitlines()[-1] == "report: evaluation/report.html"
+    assert metrics(here / "evaluation")["summary"] == metrics(trained / "evaluation")["summary"]
+
+
+def test_only_the_first_images_are_scored_where_that_is_asked_for(stillbox, trained, tmp_path):
+    stillbox(
+        *("evaluate", trained, "--output", tmp_path / "out"),
+        *("--set", "evaluation.max_examples=5"),
+    )
+    assert metrics(tmp_path / "out")["images"] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--step", "99"], "there is no checkpoint 99\n  fix: finished checkpoints: 1, 2"),
+        (["--step", "newest"], "--step: 'newest' names no checkpoint"),
+        (["--set", "model.num_classes=7"], "the weights do not fit the model"),
+        (["--set", "model.neck.extra_depths=[64]"], "anchors for 2 feature maps"),
+        (["--set", "data.evaluation.paths=nowhere/*"], "nowhere/*"),
+        (["--set", "data.evaluation.paths=[]"], "stillbox evaluate: "),
+        (["--set", "data.evaluation.label_map="], "no label map is given"),
+        (["--set", "evaluation.batchsize=2"], "did you mean 'batch_size'?"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(refused, trained, words, expected):
+    assert expected in refused("evaluate", trained, *words)
+
+
+def test_a_label_map_that_names_other_classes_than_the_model_s_is_refused(
+    refused, trained, swapped
+):
+    message = refused("evaluate", trained, "--set", f"data.evaluation.label_map={swapped}")
+    assert "label map, model and annotations disagree" in message
+    assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
+
+
+def test_a_label_map_of_other_records_is_refused(refused, trained, tmp_path):
+    (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
+    words = ["--set", f"data.evaluation.label_map={tmp_path}/cats.pbtxt"]
+    assert "knows none of the classes" in refused("evaluate", trained, *words)
+
+
+def test_weights_of_another_model_are_refused_with_what_differs(refused, trained, settings):
+    words = settings("model.backbone.depth_multiplier=0.25")
+    message = refused("evaluate", "demo_scenes", *words, "--weights", trained)
+    assert "wanted arrays" in message
+    assert "shapes differ (" in message
+
+
+def test_a_config_without_weights_is_refused(refused):
+    assert "add --weights FILE" in refused("evaluate", "demo_scenes")
+
+
+def test_a_folder_that_is_no_model_directory_is_refused(refused, tmp_path):
+    (tmp_path / "holiday").mkdir()
+    (tmp_path / "holiday/photo.jpg").write_text("")
+    message = refused("evaluate", tmp_path / "holiday")
+    assert "this is not a model directory" in message
+    assert "this one holds photo.jpg" in message
+
+
+def test_a_damaged_checkpoint_is_named(refused, trained):
+    path = trained / "checkpoints/2/ema.npz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert f"{path}: the file is damaged" in refused("evaluate", trained)
+
+
+def test_a_checkpoint_without_its_manifest_is_named(refused, trained):
+    (trained / "checkpoints/2/checkpoint.json").unlink()
+    message = refused("evaluate", trained)
+    assert f"{trained}/checkpoints/2: this is not a checkpoint of stillbox" in message
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused_before_scoring(refused, trained):
+    (trained / "file").write_text("")
+    message = refused("evaluate", trained, "--output", trained / "file/report")
+    assert "Not a directory" in message
+    assert "scoring" not in message
+
+
+def test_the_moving_average_is_scored_unless_it_is_not_wanted(stillbox, trained, tmp_path):
+    (trained / "checkpoints/2/ema.npz").unlink()
+    assert stillbox("evaluate", trained, "--output", tmp_path / "a").code == 2
+    words = ["--set", "evaluation.use_ema=false", "--output", tmp_path / "b"]
+    assert stillbox("evaluate", trained, *words).code == 0

@@ -1,0 +1,155 @@
+"""`stillbox predict`: boxes in pixels of the photograph, as JSON and drawn."""
+
+import json
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.cli.predict import picture_names
+
+
+@pytest.fixture
+def photos(scenes, tmp_path):
+    """Two photographs."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number, source in enumerate(sorted((scenes / "images/val").iterdir())[:2]):
+        shutil.copy(source, folder / f"{number}.jpg")
+    return folder
+
+
+def aspect(path):
+    """Small images are drawn enlarged, so that only this stays."""
+    height, width = cv2.imread(str(path)).shape[:2]
+    return width / height
+
+
+def predictions(folder):
+    return json.loads((folder / "predictions.json").read_text())
+
+
+def test_every_image_gets_an_entry_and_a_picture(stillbox, trained, photos, here):
+    paths = [photos / "0.jpg", photos / "1.jpg"]
+    code, out, _ = stillbox("predict", trained, *paths, "--min-score", "0.001")
+    assert code == 0
+    entries = predictions(here / "predictions")
+    assert [entry["image"] for entry in entries] == [str(path) for path in paths]
+    for entry, path in zip(entries, paths, strict=True):
+        image = cv2.imread(str(path))
+        assert (entry["height"], entry["width"]) == image.shape[:2]
+        assert aspect(here / "predictions" / entry["picture"]) == aspect(path)
+        assert f"{path}: {len(entry['detections'])} objects -> predictions/{path.stem}.png" in out
+        assert entry["detections"]
+        for found in entry["detections"]:
+            assert found["score"] >= 0.001
+            assert found["class"] in ("disc", "ring", "square", "triangle", "star", "cross")
+            ymin, xmin, ymax, xmax = (found["box"][s] for s in ("ymin", "xmin", "ymax", "xmax"))
+            assert 0 <= ymin < ymax <= entry["height"]
+            assert 0 <= xmin < xmax <= entry["width"]
+        # In pixels: no detector of ours puts all its boxes into one of them.
+        assert max(found["box"]["xmax"] for found in entry["detections"]) > 2
+
+
+def test_best_first_and_none_below_the_least_score(stillbox, trained, photos, tmp_path):
+    stillbox("predict", trained, photos / "0.jpg", "--min-score", "0", "--output", tmp_path / "all")
+    scores = [found["score"] for found in predictions(tmp_path / "all")[0]["detections"]]
+    assert scores == sorted(scores, reverse=True)
+    least = scores[len(scores) // 2]
+    assert scores[-1] < least < scores[0]
+    stillbox(
+        *("predict", trained, photos / "0.jpg", "--min-score", least - 5e-7),
+        *("--output", tmp_path / "some"),
+    )
+    some = [found["score"] for found in predictions(tmp_path / "some")[0]["detections"]]
+    assert some == [score for score in scores if score >= least]
+
+
+def test_images_of_one_name_from_two_folders_do_not_overwrite_each_other(
+    stillbox, trained, photos, tmp_path
+):
+    other = tmp_path / "other"
+    other.mkdir()
+    Image.new("RGB", (40, 30)).save(other / "0.jpg")
+    out = tmp_path / "out"
+    stillbox("predict", trained, photos / "0.jpg", other / "0.jpg", "--output", out)
+    first, second = predictions(out)
+    assert (first["picture"], second["picture"]) == ("0.png", "0_2.png")
+    assert aspect(out / "0.png") == aspect(photos / "0.jpg") != 4 / 3
+    assert aspect(out / "0_2.png") == 4 / 3
+
+
+def test_picture_names_never_meet(tmp_path):
+    images = ["a/x.jpg", "b/x.jpg", "x_2.jpg", "c/X.jpeg", "y.png"]
+    names = picture_names([tmp_path / image for image in images])
+    assert names == ["x.png", "x_2.png", "x_2_2.png", "X_3.png", "y.png"]
+
+
+def test_a_photograph_is_turned_upright_as_its_tag_says(stillbox, trained, photos, tmp_path):
+    upright = Image.open(photos / "0.jpg").resize((80, 48))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side, to be turned clockwise
+    upright.transpose(Image.Transpose.ROTATE_90).save(
+        tmp_path / "turned.png", exif=exif.tobytes(), quality=95
+    )
+    upright.save(tmp_path / "plain.png")
+    words = [tmp_path / "turned.png", tmp_path / "plain.png"]
+    stillbox("predict", trained, *words, "--min-score", "0", "--output", tmp_path / "out")
+    turned, plain = predictions(tmp_path / "out")
+    assert (turned["height"], turned["width"]) == (48, 80)
+    assert turned["detections"] == plain["detections"]
+    pictures = [cv2.imread(str(tmp_path / "out" / name["picture"])) for name in (turned, plain)]
+    np.testing.assert_array_equal(*pictures)
+
+
+def test_gray_and_palette_images_are_images(stillbox, trained, photos, tmp_path):
+    image = Image.open(photos / "0.jpg")
+    image.convert("L").save(tmp_path / "gray.png")
+    image.convert("P").save(tmp_path / "palette.gif")
+    words = [tmp_path / "gray.png", tmp_path / "palette.gif", "--output", tmp_path / "out"]
+    assert stillbox("predict", trained, *words).code == 0
+    assert len(predictions(tmp_path / "out")) == 2
+
+
+def test_a_missing_file_is_refused_before_anything_is_written(refused, trained, photos, here):
+    message = refused("predict", trained, photos / "0.jpg", photos / "9.jpg", photos)
+    assert f"{photos}/9.jpg, {photos}: there is no such image file" in message
+    assert "FOLDER/*.jpg" in message
+    assert list((here / "predictions").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"a shopping list\n", b"\xff\xd8\xff\xe0 half a JPEG"])
+def test_a_file_that_is_no_image_is_refused_by_name(stillbox, trained, here, content):
+    (here / "list.jpg").write_bytes(content)
+    code, _, err = stillbox("predict", trained, "list.jpg")
+    assert code == 2
+    assert err.startswith("stillbox predict: list.jpg: cannot be decoded: ")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["nowhere", "0.jpg"], "there is no such model directory"),
+        (["photos", "0.jpg"], "this is not a model directory"),
+        (["model", "0.jpg", "--step", "7"], "there is no checkpoint 7"),
+        (["model", "0.jpg", "--step", "x"], "'x' names no checkpoint"),
+    ],
+)
+def test_what_is_no_model_is_refused(refused, trained, photos, monkeypatch, words, expected):
+    monkeypatch.chdir(photos.parent)
+    assert expected in refused("predict", *words)
+
+
+def test_a_score_that_is_no_number_is_refused(refused, trained):
+    code_line = refused("predict", trained, "0.jpg", "--min-score", "much")
+    assert "argument --min-score: invalid float value: 'much'" in code_line
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(refused, trained, photos):
+    message = refused(
+        "predict", trained, photos / "0.jpg", "--output", photos / "0.jpg" / "predictions"
+    )
+    assert "Not a directory" in message

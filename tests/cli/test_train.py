@@ -1,0 +1,329 @@
+"""`stillbox train`: what a run leaves, and what it says when it cannot begin or go on."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints import model_directory
+from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.records.scenes import write_scenes
+from stillbox.records.tfrecord import TFRecordWriter, read_records
+from stillbox.training import loop
+
+
+@pytest.fixture
+def train(stillbox, settings, tmp_path):
+    """The function from overrides to the answer of a run in `tmp_path / "model"`."""
+
+    def run(*overrides, **options):
+        words = settings(*overrides, **options)
+        return stillbox("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+
+    return run
+
+
+def checkpoint(directory, step, section="params"):
+    return ModelDirectory.open(directory).checkpoint(step).read(section)
+
+
+def test_a_run_leaves_all_that_the_other_verbs_need(trained_once):
+    left = {entry.name for entry in trained_once.iterdir()}
+    assert left >= {
+        *("experiment.yaml", "label_map.pbtxt", "versions.json", "best.json"),
+        *("checkpoints", "metrics.jsonl", "tensorboard"),
+    }
+    assert ModelDirectory.open(trained_once).steps() == (1, 2)
+
+
+def test_a_run_says_what_it_does_and_the_result_comes_last(train, tmp_path):
+    code, out, err = train("train.steps=1", evaluated=False)
+    assert code == 0
+    assert re.fullmatch(rf"finished at step 1; {tmp_path}/model, \d+ s\n", out)
+    for line in (
+        r"from scratch: .* holds no checkpoint",
+        r"10 training images, batch 4 on 1 cpu device\(s\), 1,792 trained parameters",
+        r"step 1/1  loss \d.* images/s  waiting for data \d+%  ETA 0:00:00",
+        r"inputs: \d+ images with \d+ boxes",
+    ):
+        assert re.search(line, err), line
+
+
+def test_the_model_directory_s_own_yaml_goes_on_with_it(stillbox, trained, scenes):
+    code, out, err = stillbox("train", trained / "experiment.yaml", "--model-dir", trained)
+    assert code == 0
+    assert f"resuming at step 2 from {trained}" in err
+    assert "step 2 of 2 is done, nothing is left" in out
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("data.train.paths=[]", "no records to train on"),
+        ("data.train.paths=nowhere/train-*", "nowhere/train-*"),
+        ("data.train.paths=PATH_TO_BE_CONFIGURED/t.record", "placeholder PATH_TO_BE_CONFIGURED"),
+        ("data.train.paths=gs://bucket/t.record", "not a local file"),
+        ("data.train.label_map=", "no label map for the training records"),
+        ("data.train.label_map=nowhere.pbtxt", "nowhere.pbtxt"),
+        ("model.num_classes=5", "label map goes up to id 6, the model has 5"),
+        ("train.freeze=[bakbone]", "'bakbone' matches no parameter"),
+        ("train.fine_tune.checkpoint=nowhere.npz", "there are no such weights"),
+        ("train.early_stopping={patience: 2}", "set train.evaluate_every"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
+    refused, settings, tmp_path, override, expected
+):
+    directory = tmp_path / "model"
+    message = refused("train", "demo_scenes", "--model-dir", directory, *settings(override))
+    assert message.startswith("stillbox train: ")
+    assert expected in message
+    assert not directory.exists()
+
+
+def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
+    message = refused("train", "ssd_mobilenet_v1_300x300", "--model-dir", tmp_path / "model")
+    assert "--set data.train.paths=" in message
+    assert "--set data.train.label_map=" in message
+
+
+def test_early_stopping_without_anything_to_score_is_refused(refused, settings, tmp_path):
+    words = settings(
+        "train.early_stopping={patience: 2}", "train.evaluate_every=1", evaluated=False
+    )
+    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    assert "early_stopping without evaluation records never stops" in message
+
+
+def test_a_label_map_of_other_records_is_refused(refused, settings, tmp_path):
+    (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
+    words = settings(f"data.train.label_map={tmp_path}/cats.pbtxt")
+    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    assert "knows none of the classes of 28 boxes" in message
+
+
+def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
+    refused, settings, scenes, tmp_path
+):
+    text = (scenes / "label_map.pbtxt").read_text()
+    swapped = text.replace("disc", "?").replace("ring", "disc").replace("?", "ring")
+    (tmp_path / "swapped.pbtxt").write_text(swapped)
+    words = settings(f"data.evaluation.label_map={tmp_path}/swapped.pbtxt")
+    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_in_the_place_of_the_model_directory_is_refused(refused, settings, tmp_path):
+    (tmp_path / "model").write_text("")
+    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *settings())
+    assert message.startswith(f"stillbox train: {tmp_path}/model: the model directory is a file")
+
+
+def test_a_model_directory_that_cannot_be_made_is_refused(refused, settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "file/m", *settings())
+    assert f"{tmp_path}/file/m" in message
+    assert "Not a directory" in message
+
+
+def test_a_second_trainer_in_the_same_directory_is_refused(refused, trained):
+    lock = DirectoryLock(trained)
+    message = refused("train", trained / "experiment.yaml", "--model-dir", trained)
+    assert f"process {os.getpid()} is writing into this directory" in message
+    lock.release()
+
+
+def test_a_checkpoint_that_another_run_wrote_meanwhile_is_noticed(
+    stillbox, trained, monkeypatch, refused
+):
+    start_run = loop.start_run
+
+    def slow_start(experiment, directory, dataset):
+        started = start_run(experiment, directory, dataset)
+        shutil.copytree(trained / "checkpoints/2", trained / "checkpoints/3")
+        return started
+
+    monkeypatch.setattr(loop, "start_run", slow_start)
+    message = refused("train", trained / "experiment.yaml", "--model-dir", trained)
+    assert "another run wrote a checkpoint while this one was starting\n  fix: run this" in message
+    assert not (trained / "checkpoints/4").exists()
+
+
+def test_a_damaged_checkpoint_is_named_with_the_way_out(refused, stillbox, trained):
+    newest = trained / "checkpoints/2"
+    (newest / "params.npz").write_bytes((newest / "params.npz").read_bytes()[:1000])
+    again = ["train", trained / "experiment.yaml", "--model-dir", trained]
+    message = refused(*again)
+    assert f"{newest}/params.npz: the newest checkpoint cannot be resumed from" in message
+    assert f"fix: remove {newest} to go on from step 1" in message
+    shutil.rmtree(newest)
+    code, _, err = stillbox(*again)
+    assert code == 0
+    assert "resuming at step 1" in err
+
+
+def test_records_may_move_but_must_be_the_same(stillbox, refused, trained, scenes, tmp_path):
+    moved = shutil.copytree(scenes, tmp_path / "moved")
+    again = ["train", trained / "experiment.yaml", "--model-dir", trained]
+    elsewhere = [
+        *("--set", f"data.train.paths={moved}/train.record-*"),
+        *("--set", f"data.train.label_map={moved}/label_map.pbtxt"),
+    ]
+    assert stillbox(*again, *elsewhere).code == 0
+    write_scenes(moved, train=9, val=1, seed=1, overwrite=True)
+    assert "different data: 10 training records became 9" in refused(*again, *elsewhere)
+    text = (scenes / "label_map.pbtxt").read_text().replace("disc", "disk")
+    (tmp_path / "other.pbtxt").write_text(text)
+    other = [
+        *("--set", f"data.train.paths={scenes}/train.record-*"),
+        *("--set", f"data.train.label_map={tmp_path}/other.pbtxt"),
+        *("--set", f"data.evaluation.label_map={tmp_path}/other.pbtxt"),
+    ]
+    message = refused(*again, *other)
+    assert "the label map of the training records is another one" in message
+
+
+def test_a_loss_that_is_not_finite_ends_with_3_and_the_last_checkpoint_is_sound(train, tmp_path):
+    # Two steps at .002, then a rate that no parameter survives.
+    schedule = "[{step: 2, learning_rate: 1.0e+30}]"
+    code, _, err = train(
+        f"train.optimizer.schedule={{kind: manual_step, schedule: {schedule}}}",
+        "train.steps=6",
+        "train.checkpoint_every=1",
+        evaluated=False,
+    )
+    assert code == 3
+    message = err[err.index("stillbox train: step 3: the loss, its gradient or") :]
+    for part in ("loss", "classification_loss", "localization_loss", "regularization_loss"):
+        assert re.search(rf"\b{part} [\d.]+", message)
+    assert "learning_rate 1e+30" in message
+    images = re.findall(r"train\.record-00000-of-00001: record \d+ .*\(image \d+\)", message)
+    assert len(images) == 4
+    assert ModelDirectory.open(tmp_path / "model").latest_step() == 2
+    for section in ("params", "stats", "optimizer", "ema"):
+        for name, array in checkpoint(tmp_path / "model", 2, section).items():
+            assert np.isfinite(array).all(), name
+
+
+def test_parameters_that_overflow_under_a_finite_loss_are_never_kept(train, tmp_path):
+    # The largest rate there is: the loss of the first step is sound, what comes of it is not.
+    code, _, err = train(
+        "train.optimizer.schedule.learning_rate=3.0e+38", "train.checkpoint_every=1"
+    )
+    assert code == 3
+    assert "step 1: the loss, its gradient or the new parameters are not finite" in err
+    assert ModelDirectory.open(tmp_path / "model").steps() == ()
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_stays(train, tmp_path, monkeypatch):
+    write = model_directory.write_checkpoint
+
+    def full(folder, step, *rest):
+        if step > 1:
+            (folder / "params.npz").write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(folder, step, *rest)
+
+    monkeypatch.setattr(model_directory, "write_checkpoint", full)
+    code, _, err = train("train.checkpoint_every=1", evaluated=False)
+    assert code == 2
+    assert (
+        f"stillbox train: {tmp_path}/model/checkpoints: the checkpoint of step 2 cannot be "
+        "written: No space left on device\n  fix: make room on the disk and start again; "
+        "finished checkpoints: 1\n"
+    ) in err
+    assert "Traceback" not in err
+    assert [entry.name for entry in (tmp_path / "model/checkpoints").iterdir()] == ["1"]
+    monkeypatch.undo()
+    assert checkpoint(tmp_path / "model", 1)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_with_its_code_after_a_checkpoint(train, tmp_path, monkeypatch, number, code):
+    class Trigger(loop.MetricsGuard):
+        def push(self, step, *rest):
+            super().push(step, *rest)
+            if step == 3:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(loop, "MetricsGuard", Trigger)
+    answer = train("train.steps=0", evaluated=False)
+    assert answer.code == code
+    assert f"stopped by {number.name} after step 3; run again to go on" in answer.out
+    assert ModelDirectory.open(tmp_path / "model").latest_step() == 3
+
+
+def test_a_signal_between_two_looks_loses_no_step(train, tmp_path, monkeypatch):
+    class Late(loop.MetricsGuard):
+        def pop(self, *, leave=1):
+            seen = super().pop(leave=leave)
+            if seen and seen[-1][0] == 2:  # after the loop has decided whether to save
+                os.kill(os.getpid(), signal.SIGTERM)
+            return seen
+
+    monkeypatch.setattr(loop, "MetricsGuard", Late)
+    answer = train("train.steps=0", "train.checkpoint_every=100", evaluated=False)
+    assert answer.code == 143
+    stopped = int(re.search(r"after step (\d+)", answer.out)[1])
+    assert ModelDirectory.open(tmp_path / "model").steps() == (stopped,)
+
+
+def test_a_signal_in_the_last_step_changes_nothing_about_a_finished_run(train, monkeypatch):
+    class Last(loop.MetricsGuard):
+        def push(self, step, *rest):
+            super().push(step, *rest)
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "MetricsGuard", Last)
+    answer = train("train.steps=2", evaluated=False)
+    assert (answer.code, answer.out.split(";")[0]) == (0, "finished at step 2")
+
+
+def test_records_that_were_left_out_are_named_at_the_end(train, scenes, tmp_path):
+    path = tmp_path / "half_bad.record"
+    with TFRecordWriter(path) as writer:
+        for payload in read_records(scenes / "train.record-00000-of-00001"):
+            writer.write(payload)
+        writer.write(b"no example")
+    words = [f"data.train.paths={path}", "train.steps=3"]
+    code, _, err = train(*words, "data.bad_records=drop", evaluated=False)
+    assert code == 0
+    assert "1 unusable records left out" in err
+    assert re.search(rf"1 x .*, record left out: {path}: record 10", err)
+
+
+def test_an_unreadable_record_stops_the_run_with_its_place(train, scenes, tmp_path):
+    path = tmp_path / "bad.record"
+    with TFRecordWriter(path) as writer:
+        writer.write(next(iter(read_records(scenes / "train.record-00000-of-00001"))))
+        writer.write(b"no example")
+    code, _, err = train(f"data.train.paths={path}", evaluated=False)
+    assert code == 2
+    assert f"stillbox train: {path}: record 1" in err
+    assert "set data.bad_records=drop to go on without it" in err
+
+
+def test_the_end_of_the_last_epoch_is_scored(train, tmp_path):
+    code, _, err = train("train.steps=0", "data.train.num_epochs=1")
+    assert code == 0
+    assert re.search(r"step 3: AP 0\.\d+, .* on 6 images", err)
+    assert ModelDirectory.open(tmp_path / "model").best_step() == 3
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(train):
+    settings = [
+        "train.steps=40",
+        "train.evaluate_every=1",
+        "train.early_stopping={patience: 1, min_delta: 1.0}",
+    ]
+    assert train(*settings).out.startswith("stopped early: AP50 has not risen")
+    code, out, _ = train(*settings)
+    assert code == 0
+    assert out.startswith("stopped early at step 2 already: AP50 has not risen")
