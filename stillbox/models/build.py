@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.anchors import ssd_anchors_per_location
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
 from stillbox.models.detector import Detector
@@ -34,20 +35,26 @@ def build_detector(
         dtype: of activations and products, float32 or bfloat16; parameters are always float32.
 
     Raises:
-        UserError: the neck taps a layer that the backbone lacks.
+        UserError: the neck taps a layer that the backbone lacks, or makes more or fewer feature
+            maps than the anchors are described for.
     """
     rng = np.random.default_rng(seed)
     options = BuildOptions(dtype=dtype, freeze_norm=model.freeze_batch_norm, rng=rng)
     backbone = BACKBONES[type(model.backbone)](model.backbone, model.neck.taps, options)
     neck = NECKS[type(model.neck)](model.neck, backbone.channels, options)
     slots = model.num_classes + model.background_class
-    per_location = anchors_per_location(model.anchors, len(neck.channels))
+    per_location = _anchors_per_location(model.anchors, len(neck.channels))
     head = HEADS[type(model.head)](model.head, neck.channels, per_location, slots, options)
     return Detector(backbone, neck, head, model, dtype)
 
 
-def anchors_per_location(config: schema.SsdAnchors, maps: int) -> tuple[int, ...]:
-    """Anchors at each location of each of the `maps` feature maps."""
+def _anchors_per_location(config: schema.SsdAnchors, maps: int) -> tuple[int, ...]:
+    if config.num_layers != maps:
+        raise UserError(
+            f"anchors are described for {config.num_layers} feature maps, the neck makes {maps}",
+            where="model.anchors.num_layers",
+            fix=f"set it to {maps}, or change model.neck.taps and model.neck.extra_depths",
+        )
     return ssd_anchors_per_location(
         maps,
         aspect_ratios=config.aspect_ratios,

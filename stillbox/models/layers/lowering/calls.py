@@ -12,7 +12,7 @@ def standalone(function: Callable[..., Any], **static: Any) -> Callable[..., Any
 
     XLA's CPU backend draws a cheap operation into each of its consumers and computes it anew
     there: nine shifted products once for either sum of a batch norm and once more for its result.
-    A call is a border that fusion does not cross. Layers of equal shape share one call, too.
+    A call is a border that fusion does not cross.
 
     Args:
         function: of arrays, defined at module level.

@@ -143,25 +143,34 @@ def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Ar
     if kernel.shape[2] <= _FEW_CHANNELS:
         return _sum_of_scaled(windows, kernel)
     patches = jnp.concatenate(windows, axis=-1)
-    # The product is only fast as one of two matrices, not as a contraction of four axes.
-    outputs = kernel.shape[3]
-    product = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(-1, outputs)
-    return product.reshape(*patches.shape[:3], outputs)
+    product = _product(_flat(patches), _flat(kernel))
+    return product.reshape(*patches.shape[:3], -1).astype(padded.dtype)
 
 
 def _conv_gradients_on_cpu(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    padded_gradient, kernel_gradient = _gradients_of(
-        partial(_conv_on_cpu, stride=stride), padded, kernel, gradient
-    )
-    if not _is_fast_as_it_is(kernel, stride):
-        # A product for every tap, so that nothing has to be copied into patches again.
-        flat = gradient.reshape(-1, gradient.shape[-1])
-        windows = _windows(padded, kernel.shape, stride)
-        taps = [window.reshape(-1, window.shape[-1]).T @ flat for window in windows]
-        kernel_gradient = jnp.stack(taps).reshape(kernel.shape)
-    return padded_gradient, kernel_gradient
+    if _is_fast_as_it_is(kernel, stride):
+        return _gradients_of(partial(_conv, stride=stride), padded, kernel, gradient)
+    cut = partial(_windows, kernel_shape=kernel.shape, stride=stride)
+    windows, put_back = jax.vjp(cut, padded)
+    flat = _flat(gradient)
+    # A product for every tap: patches would have to be copied together once more.
+    taps = [_product(_flat(window).T, flat) for window in windows]
+    patches = _product(flat, _flat(kernel).T).astype(padded.dtype)
+    patches = patches.reshape(*gradient.shape[:3], -1)
+    (padded_gradient,) = put_back(jnp.split(patches, len(windows), axis=-1))
+    return padded_gradient, jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+    """As a matrix: a product is only fast as one of two matrices, not as one over four axes."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Matrix product in float32, which is the only type in which bfloat16 comes out fast."""
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 def _is_fast_as_it_is(kernel: jax.Array, stride: int) -> bool:
@@ -171,21 +180,22 @@ def _is_fast_as_it_is(kernel: jax.Array, stride: int) -> bool:
 
 def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
     """Every channel of every window times its row of the kernel, `[B, h, w, D]`."""
-    rows = kernel.reshape(len(windows), kernel.shape[2], kernel.shape[3])
-    return functools.reduce(
-        operator.add,
-        (
-            window[..., channel, None] * row[channel]
-            for window, row in zip(windows, rows, strict=True)
-            for channel in range(row.shape[0])
-        ),
-    )
+    rows = kernel.reshape(-1, kernel.shape[3]).astype(jnp.float32)
+    channels = [
+        window[..., channel, None].astype(jnp.float32)
+        for window in windows
+        for channel in range(kernel.shape[2])
+    ]
+    products = map(operator.mul, channels, rows)
+    return functools.reduce(operator.add, products).astype(windows[0].dtype)
 
 
 def _depthwise_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    taps = kernel.reshape(-1, kernel.shape[2])
-    windows = _windows(padded, kernel.shape, stride)
-    return functools.reduce(operator.add, map(operator.mul, windows, taps))
+    # In float32 also for bfloat16, which a CPU would round after every single addition.
+    taps = kernel.reshape(-1, kernel.shape[2]).astype(jnp.float32)
+    windows = _windows(padded.astype(jnp.float32), kernel.shape, stride)
+    products = map(operator.mul, windows, taps)
+    return functools.reduce(operator.add, products).astype(padded.dtype)
 
 
 def _depthwise_gradients_on_cpu(
@@ -196,8 +206,8 @@ def _depthwise_gradients_on_cpu(
     for window in _windows(padded, kernel.shape, stride):
 
         def block(start: int, stop: int, window: jax.Array = window) -> jax.Array:
-            product = window[:, start:stop] * gradient[:, start:stop]
-            return product.astype(jnp.float32)
+            rows = window[:, start:stop].astype(jnp.float32)
+            return rows * gradient[:, start:stop].astype(jnp.float32)
 
         taps.append(sum_of_rows(block, gradient.shape[1]))
     return pull_back(gradient)[0], jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)

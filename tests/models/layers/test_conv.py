@@ -1,0 +1,50 @@
+"""Layers: kernel, bias or norm, activation, penalty."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+
+
+def _options(dtype=jnp.float32):
+    return {"freeze_norm": False, "dtype": dtype, "rng": np.random.default_rng(0)}
+
+
+def test_without_norm_there_is_a_bias():
+    layer = Conv2d(2, 3, 1, 1, schema.ConvHyperparams(activation="relu"), **_options())
+    layer.kernel[...] = jnp.ones((1, 1, 2, 3))
+    layer.bias[...] = jnp.array([0.0, 1.0, -10.0])
+    # 2 + 3 = 5, plus each bias, then relu.
+    y = layer(jnp.array([2.0, 3.0]).reshape(1, 1, 1, 2), train=False)
+    np.testing.assert_array_equal(y.ravel(), [5, 6, 0])
+    assert not hasattr(layer, "norm")
+
+
+def test_with_norm_there_is_no_bias():
+    layer = Conv2d(2, 3, 1, 1, schema.ConvHyperparams(batch_norm=schema.BatchNorm()), **_options())
+    assert not hasattr(layer, "bias")
+    assert layer.norm.bias.shape == (3,)
+
+
+def test_depthwise_kernel_has_one_tap_set_a_channel():
+    hyperparams = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
+    layer = DepthwiseConv2d(5, 3, 2, hyperparams, **_options(jnp.bfloat16))
+    assert layer.kernel.shape == (3, 3, 5, 1)
+    y = layer(jnp.ones((1, 7, 8, 5), jnp.bfloat16), train=True)
+    assert y.shape == (1, 4, 4, 5)
+    assert y.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "expected"),
+    # Kernel 1, -2: half of 1 + 4 is 2.5, 1 + 2 is 3.
+    [(schema.L2(weight=0.1), 0.25), (schema.L1(weight=0.1), 0.3), (None, 0.0)],
+)
+def test_penalty_of_a_kernel(regularizer, expected):
+    hyperparams = schema.ConvHyperparams(regularizer=regularizer)
+    layer = Conv2d(2, 1, 1, 1, hyperparams, **_options())
+    layer.kernel[...] = jnp.array([1.0, -2.0]).reshape(1, 1, 2, 1)
+    layer.bias[...] = jnp.array([100.0])
+    np.testing.assert_allclose(layer.penalty(), expected, rtol=1e-6)

@@ -1,0 +1,96 @@
+"""The lowerings of the CPU against XLA's plain convolution, forward and backward."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.models.layers.lowering import conv2d, depthwise_conv2d
+
+_DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+# Height, width, stride: even and odd sides, a map smaller than the kernel.
+_SIZES = [(8, 7, 1), (8, 7, 2), (7, 8, 2), (1, 2, 2)]
+_CASES = [(*size, jnp.float32) for size in _SIZES] + [(8, 7, 2, jnp.bfloat16)]
+
+
+def _plain(x, kernel, stride):
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=_DIMENSIONS
+    )
+
+
+def _plain_depthwise(x, kernel, stride):
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel.swapaxes(2, 3),
+        (stride, stride),
+        "SAME",
+        dimension_numbers=_DIMENSIONS,
+        feature_group_count=x.shape[-1],
+    )
+
+
+def _random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def _result_and_gradients(function, x, kernel, stride, dtype):
+    def run(x, kernel):
+        y, pull_back = jax.vjp(partial(function, stride=stride), x, kernel)
+        weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
+        return y, *pull_back(weights.astype(y.dtype))
+
+    arrays = jax.jit(run)(x.astype(dtype), kernel.astype(dtype))
+    return [np.asarray(array, np.float32) for array in arrays]
+
+
+def _check(function, plain, x, kernel, stride, dtype):
+    ours = _result_and_gradients(
+        lambda x, kernel, stride: function(x, kernel, stride), x, kernel, stride, dtype
+    )
+    # bfloat16 is held to the float32 result: its products may be summed in either type.
+    rounded = [a.astype(dtype).astype(jnp.float32) for a in (x, kernel)]
+    expected = _result_and_gradients(plain, *rounded, stride, jnp.float32)
+    tolerance = 1e-5 if dtype == jnp.float32 else 1e-2
+    for mine, theirs in zip(ours, expected, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine, theirs, atol=tolerance * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize(("height", "width", "stride", "dtype"), _CASES)
+@pytest.mark.parametrize(("size", "inputs"), [(1, 6), (3, 6), (3, 3)])
+def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, width, stride, dtype):
+    x, kernel = _random(2, height, width, inputs), _random(size, size, inputs, 5, seed=1)
+    _check(conv2d, _plain, x, kernel, stride, dtype)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "stride", "dtype"),
+    [*_CASES, (1, 1, 1, jnp.float32), (46, 5, 1, jnp.float32), (8, 7, 1, jnp.bfloat16)],
+)
+def test_depthwise_convolution_and_gradients_equal_the_plain_ones(height, width, stride, dtype):
+    x, kernel = _random(2, height, width, 6), _random(3, 3, 6, 1, seed=1)
+    _check(depthwise_conv2d, _plain_depthwise, x, kernel, stride, dtype)
+
+
+@pytest.mark.parametrize("function", [conv2d, depthwise_conv2d])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_other_platforms_get_the_plain_convolution(function, stride, monkeypatch):
+    outputs = 5 if function is conv2d else 1
+    x, kernel = _random(2, 7, 8, 6), _random(3, 3, 6, outputs, seed=1)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    plain = _plain if function is conv2d else _plain_depthwise
+    _check(function, plain, x, kernel, stride, jnp.float32)
+
+
+@pytest.mark.parametrize(("platform", "calls"), [("cpu", True), ("tpu", False), ("cuda", False)])
+def test_a_program_holds_the_form_of_its_platform_alone(platform, calls):
+    def loss(x, kernel):
+        return jnp.sum(depthwise_conv2d(x, kernel, 2))
+
+    traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(_random(2, 8, 8, 6), _random(3, 3, 6, 1))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("inlineable" in text) == calls
+    assert ("stablehlo.convolution" in text) != calls

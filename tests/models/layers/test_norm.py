@@ -1,0 +1,100 @@
+"""Batch normalisation against TF1's fused kernel and against autodiff of its definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.experiment import schema
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.lowering import batch_statistics, normalize_batch
+from stillbox.models.layers.lowering.reductions import channel_sum, sum_of_rows
+from stillbox.models.layers.norm import BatchNorm
+
+
+def _random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def test_moving_variance_takes_the_unbiased_one():
+    # Values 0 and 2: mean 1, biased variance 1, unbiased 2. At decay .9, from 0 and 1:
+    # mean .9 * 0 + .1 * 1 = .1, variance .9 * 1 + .1 * 2 = 1.1 (fact sheet 3.10).
+    norm = BatchNorm(1, schema.BatchNorm(decay=0.9), frozen=False)
+    y = norm(jnp.array([0.0, 2.0]).reshape(2, 1, 1, 1), "none", train=True)
+    np.testing.assert_allclose(norm.mean[...], [0.1], rtol=1e-6)
+    np.testing.assert_allclose(norm.var[...], [1.1], rtol=1e-6)
+    # Normalised by the biased one: (0 - 1) / sqrt(1 + .001).
+    np.testing.assert_allclose(y.ravel(), [-0.9995, 0.9995], atol=1e-5)
+
+
+def test_evaluation_uses_the_moving_statistics_and_leaves_them():
+    norm = BatchNorm(1, schema.BatchNorm(epsilon=0.0, scale=True), frozen=False)
+    norm.mean[...], norm.var[...] = jnp.array([1.0]), jnp.array([4.0])
+    norm.scale[...], norm.bias[...] = jnp.array([3.0]), jnp.array([0.5])
+    # (5 - 1) / 2 * 3 + .5 = 6.5
+    assert float(norm(jnp.full((1, 1, 1, 1), 5.0), "none", train=False)[0, 0, 0, 0]) == 6.5
+    assert float(norm.mean[0]) == 1.0
+
+
+@pytest.mark.parametrize(("frozen", "train"), [(True, True), (False, False)])
+def test_frozen_norm_in_training_is_evaluation(frozen, train):
+    norm = BatchNorm(3, schema.BatchNorm(train=train), frozen=frozen)
+    x = jnp.asarray(_random(2, 4, 4, 3))
+    y = norm(x, "none", train=True)
+    np.testing.assert_array_equal(y, norm(x, "none", train=False))
+    assert not norm.mean[...].any()
+
+
+@pytest.mark.parametrize(("center", "scale"), [(True, False), (False, True), (False, False)])
+def test_only_the_wanted_parameters_exist(center, scale):
+    norm = BatchNorm(3, schema.BatchNorm(center=center, scale=scale), frozen=False)
+    assert len(jax.tree.leaves(nnx.state(norm, nnx.Param))) == center + scale
+    assert norm(jnp.asarray(_random(2, 4, 4, 3)), "relu", train=True).shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "relu6", "swish"])
+def test_normalization_and_its_gradients_equal_autodiff_of_the_definition(activation):
+    x, above = (jnp.asarray(4 * _random(3, 5, 7, 4, seed=seed)) for seed in (0, 1))
+    scale, bias = jnp.asarray(2 + _random(4, seed=2)), jnp.asarray(_random(4, seed=3))
+
+    def defined(x, scale, bias):
+        mean, var = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
+        y = (x - mean) / jnp.sqrt(var + 0.001) * scale + bias
+        return jnp.sum(ACTIVATIONS[activation](y) * above)
+
+    def ours(x, scale, bias):
+        return jnp.sum(normalize_batch(x, scale, bias, 0.001, activation)[0] * above)
+
+    expected = jax.value_and_grad(defined, argnums=(0, 1, 2))(x, scale, bias)
+    actual = jax.value_and_grad(ours, argnums=(0, 1, 2))(x, scale, bias)
+    for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_bfloat16_is_normalized_in_float32():
+    x = jnp.asarray(100 + _random(4, 9, 9, 2), jnp.bfloat16)
+    y, mean, var = normalize_batch(x, jnp.ones(2), jnp.zeros(2), 0.0, "none")
+    assert (y.dtype, mean.dtype, var.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+    exact = np.asarray(x, np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(var, exact.var((0, 1, 2)), rtol=1e-5)
+
+
+def test_variance_keeps_its_digits_far_from_zero():
+    x = 3000 + _random(8, 10, 10, 2)
+    _, var = batch_statistics(jnp.asarray(x))
+    np.testing.assert_allclose(var, x.astype(np.float64).var((0, 1, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("height", [1, 2, 3, 19, 20, 21, 23, 40, 46, 150])
+def test_every_row_is_summed_once(height):
+    x = np.arange(2 * height * 3 * 2, dtype=np.float32).reshape(2, height, 3, 2) % 17
+    total = sum_of_rows(lambda start, stop: jnp.asarray(x[:, start:stop]), height)
+    np.testing.assert_array_equal(total, x.sum((0, 1, 2)))
+
+
+def test_other_platforms_sum_plainly(monkeypatch):
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    x = _random(2, 5, 6, 3)
+    np.testing.assert_allclose(channel_sum(jnp.square, x), (x**2).sum((0, 1, 2)), rtol=1e-6)
