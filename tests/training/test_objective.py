@@ -1,0 +1,311 @@
+"""The loss: by hand on two anchors, then against the executed original."""
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from math import exp, log
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.inputs.batch import Batch
+from stillbox.models.build import build_detector
+from stillbox.models.predictions import Predictions
+from stillbox.models.variables import bind_detector, split_detector
+from stillbox.training.objective import batch_targets, detection_loss
+from tests.models import config1
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/training_losses.json").read_text())
+
+# Two anchors side by side. The box is the left one's, shifted: it covers 80 % of it.
+ANCHORS = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+BOX = (0.0, 0.1, 1.0, 0.5)
+# Centres .3 - .25 = .05 over .5, times 10 = 1; log(.4 / .5) * 5 = -1.115718; rows are equal.
+CODES = (0.0, 1.0, 0.0, 5 * log(0.8))
+
+ONE_CLASS = schema.Model(
+    num_classes=1,
+    loss=schema.Loss(encode_background_as_zeros=True),
+    matcher=schema.ArgmaxMatcher(matched_threshold=0.5, unmatched_threshold=0.5),
+)
+
+
+def toy_batch(*images, weight=1.0, image_weights=None):
+    """One row for each image, which is a list of boxes of class 0; room for two boxes."""
+    count = len(images)
+    boxes, weights = np.zeros((count, 2, 4), np.float32), np.zeros((count, 2), np.float32)
+    for row, image in enumerate(images):
+        for column, box in enumerate(image):
+            boxes[row, column], weights[row, column] = box, weight
+    return Batch(
+        images=np.zeros((count, 1, 1, 3), np.float32),
+        boxes=boxes,
+        classes=np.zeros((count, 2), np.int32),
+        weights=weights,
+        true_sizes=np.ones((count, 2), np.int32),
+        records=np.arange(count, dtype=np.int32),
+        image_weights=np.ones(count, np.float32)
+        if image_weights is None
+        else np.array(image_weights, np.float32),
+    )
+
+
+def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4,) * 2):
+    return Predictions(
+        jnp.tile(jnp.asarray(codes, jnp.float32), (count, 1, 1)),
+        jnp.tile(jnp.asarray(logits, jnp.float32), (count, 1, 1)),
+    )
+
+
+def toy_loss(batch, model=ONE_CLASS, **predictions):
+    count = len(batch.records)
+    parts = detection_loss(toy_predictions(count, **predictions), batch, ANCHORS, model)
+    return [float(part) for part in parts]
+
+
+def with_loss(**changes):
+    return replace(ONE_CLASS, loss=replace(ONE_CLASS.loss, **changes))
+
+
+# Anchor 0 answers for the box, anchor 1 for the background; logits are (slot 0, class).
+#   slot 0 has no target: log(1 + e^0) = .693147 for each anchor
+#   anchor 0, class: target 1, logit 2:  log(1 + e^-2) = .126928
+#   anchor 1, class: target 0, logit -1: log(1 + e^-1) = .313262
+MATCHED = log(2) + log(1 + exp(-2))
+BACKGROUND = log(2) + log(1 + exp(-1))
+# Huber with delta 1 of the codes 0, 1, 0, -1.115718: 1/2 + (1.115718 - 1/2) = 1.115718
+HUBER = 0.5 + (-CODES[3] - 0.5)
+
+
+def test_the_loss_of_two_anchors_by_hand():
+    classification, localization, matched = toy_loss(toy_batch([BOX]))
+    assert matched == 1
+    assert classification == pytest.approx(MATCHED + BACKGROUND, rel=1e-6)
+    assert localization == pytest.approx(HUBER, rel=1e-5)
+
+
+def test_codes_that_are_right_cost_nothing():
+    _, localization, _ = toy_loss(toy_batch([BOX]), codes=(CODES, (9.0,) * 4))
+    assert localization == pytest.approx(0, abs=1e-10)
+
+
+def test_both_losses_are_divided_by_the_matches_of_the_whole_batch():
+    # Images with one, one and no match: everything is added up, then divided by 2.
+    classification, localization, matched = toy_loss(toy_batch([BOX], [BOX], []))
+    assert matched == 2
+    assert classification == pytest.approx((2 * MATCHED + 2 * BACKGROUND + _nothing()) / 2)
+    assert localization == pytest.approx(2 * HUBER / 2, rel=1e-5)
+
+
+def _nothing():
+    """Class loss of an image without boxes: anchor 0 is background too, its logit 2 costs more."""
+    return log(2) + log(1 + exp(2)) + BACKGROUND
+
+
+def test_without_a_match_the_divisor_is_1_and_the_background_teaches():
+    classification, localization, matched = toy_loss(toy_batch([]))
+    assert (localization, matched) == (0, 0)
+    assert classification == pytest.approx(_nothing())
+
+
+def test_a_box_of_fractional_weight_divides_by_1_at_least():
+    # Weight .5: its losses count half, and so would the divisor, were it not for its floor.
+    classification, localization, _ = toy_loss(toy_batch([BOX], weight=0.5))
+    assert classification == pytest.approx(MATCHED / 2 + BACKGROUND)
+    assert localization == pytest.approx(HUBER / 2, rel=1e-5)
+    # Three of them weigh 1.5, which is above the floor.
+    classification, _, _ = toy_loss(toy_batch([BOX], [BOX], [BOX], weight=0.5))
+    assert classification == pytest.approx(3 * (MATCHED / 2 + BACKGROUND) / 1.5)
+
+
+def test_without_normalisation_the_sums_stay():
+    classification, localization, _ = toy_loss(
+        toy_batch([BOX], [BOX]), with_loss(normalize_by_matches=False)
+    )
+    assert classification == pytest.approx(2 * (MATCHED + BACKGROUND))
+    assert localization == pytest.approx(2 * HUBER, rel=1e-5)
+
+
+def test_the_code_size_divides_the_localisation_alone():
+    classification, localization, _ = toy_loss(
+        toy_batch([BOX]), with_loss(normalize_localization_by_code_size=True)
+    )
+    assert classification == pytest.approx(MATCHED + BACKGROUND)
+    assert localization == pytest.approx(HUBER / 4, rel=1e-5)
+
+
+def test_weights_multiply_their_loss():
+    classification, localization, _ = toy_loss(
+        toy_batch([BOX]), with_loss(classification_weight=3.0, localization_weight=5.0)
+    )
+    assert classification == pytest.approx(3 * (MATCHED + BACKGROUND))
+    assert localization == pytest.approx(5 * HUBER, rel=1e-5)
+
+
+def test_the_negative_class_weight_concerns_the_background_alone():
+    classification, localization, _ = toy_loss(
+        toy_batch([BOX]), with_loss(negative_class_weight=0.25)
+    )
+    assert classification == pytest.approx(MATCHED + BACKGROUND / 4)
+    assert localization == pytest.approx(HUBER, rel=1e-5)
+
+
+def test_the_background_has_a_target_unless_it_is_zeros():
+    classification, _, _ = toy_loss(
+        toy_batch([BOX]),
+        with_loss(encode_background_as_zeros=False),
+        logits=((0.0, 2.0), (3.0, -1.0)),
+    )
+    # Anchor 1: target 1 on slot 0, whose logit 3 costs log(1 + e^-3).
+    assert classification == pytest.approx(MATCHED + log(1 + exp(-3)) + log(1 + exp(-1)))
+
+
+def test_an_ignored_box_contributes_nothing_and_its_anchor_neither():
+    # Weight 0, as a crowd has it: the anchor that it attracts is no background.
+    classification, localization, matched = toy_loss(toy_batch([BOX], weight=0.0))
+    assert (localization, matched) == (0, 0)
+    assert classification == pytest.approx(BACKGROUND)
+
+
+def test_anchors_between_the_thresholds_count_in_no_loss():
+    # IoU .8 is below .9 and not below .3; anchor 1 has IoU 0 and is background.
+    matcher = schema.ArgmaxMatcher(matched_threshold=0.9, unmatched_threshold=0.3)
+    classification, localization, matched = toy_loss(
+        toy_batch([BOX]), replace(ONE_CLASS, matcher=matcher)
+    )
+    assert (localization, matched) == (0, 0)
+    assert classification == pytest.approx(BACKGROUND)
+
+
+def test_rows_that_only_fill_up_count_in_no_sum():
+    full = toy_loss(toy_batch([BOX]))
+    assert toy_loss(toy_batch([BOX], [BOX], [], image_weights=[1, 0, 0])) == full
+
+
+def test_focal_and_softmax_losses_take_their_parameters():
+    focal = with_loss(classification=schema.SigmoidFocalLoss(gamma=2.0, alpha=0.25))
+    classification, _, _ = toy_loss(toy_batch([BOX]), focal)
+    # p = 1 / (1 + e^-x): doubt of slot 0 is 1/2, of 2 for target 1 .119203, of -1 for 0 .268941.
+    by_hand = (
+        2 * 0.75 * 0.5**2 * log(2)
+        + 0.25 * 0.1192029**2 * log(1 + exp(-2))
+        + 0.75 * 0.2689414**2 * log(1 + exp(-1))
+    )
+    assert classification == pytest.approx(by_hand, rel=1e-5)
+    softmax = with_loss(
+        classification=schema.SoftmaxLoss(logit_scale=2.0), encode_background_as_zeros=False
+    )
+    classification, _, _ = toy_loss(toy_batch([BOX]), softmax)
+    # Logits halved: (0, 1) with target 1: log(1 + e^-1); (0, -.5) with target 0: log(1 + e^-.5).
+    assert classification == pytest.approx(log(1 + exp(-1)) + log(1 + exp(-0.5)), rel=1e-6)
+
+
+def test_huber_s_corner_is_where_delta_says():
+    model = with_loss(localization=schema.SmoothL1Loss(delta=0.5))
+    _, localization, _ = toy_loss(toy_batch([BOX]), model)
+    # .5 * 1 - .125 and .5 * 1.115718 - .125
+    assert localization == pytest.approx(0.5 * 1 - 0.125 - 0.5 * CODES[3] - 0.125, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("miner", "kept"),
+    [
+        # Classification: anchor 0 costs MATCHED = .820, anchor 1 BACKGROUND = 1.006.
+        (schema.HardExampleMiner(num_hard_examples=1, loss_type="classification"), (0, 1)),
+        (schema.HardExampleMiner(num_hard_examples=1, loss_type="localization"), (1, 0)),
+        (schema.HardExampleMiner(num_hard_examples=2), (1, 1)),
+    ],
+)
+def test_the_miner_multiplies_both_losses_by_its_mask(miner, kept):
+    classification, localization, matched = toy_loss(
+        toy_batch([BOX]), with_loss(hard_example_miner=miner)
+    )
+    # The divisor stays the number of matches, mined away or not.
+    assert matched == 1
+    assert classification == pytest.approx(kept[0] * MATCHED + kept[1] * BACKGROUND, rel=1e-6)
+    assert localization == pytest.approx(kept[0] * HUBER, rel=1e-5, abs=1e-9)
+
+
+def test_no_gradient_flows_through_what_the_miner_left_out():
+    miner = schema.HardExampleMiner(num_hard_examples=1, loss_type="classification")
+    model, batch = with_loss(hard_example_miner=miner), toy_batch([BOX])
+
+    def total(logits):
+        predictions = toy_predictions()._replace(class_logits=logits)
+        return detection_loss(predictions, batch, ANCHORS, model).classification
+
+    gradient = jax.grad(total)(toy_predictions().class_logits)[0]
+    assert np.all(np.asarray(gradient[0]) == 0)
+    assert np.all(np.asarray(gradient[1]) != 0)
+
+
+# ---- config 1, end to end ------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def recipe():
+    """The recipe's own model: its losses, matcher and coder are under test."""
+    return resolve("ssd_mobilenet_v1_300x300").experiment.model
+
+
+def golden_batch():
+    """Ground truth of fact sheet 6.2."""
+    boxes, classes = np.zeros((2, 8, 4), np.float32), np.zeros((2, 8), np.int32)
+    weights = np.zeros((2, 8), np.float32)
+    boxes[0, :3] = [[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95], [0.05, 0.6, 0.2, 0.7]]
+    classes[0, :3], weights[0, :3] = (0, 17, 89), 1
+    boxes[1, 0], classes[1, 0], weights[1, 0] = [0.2, 0.3, 0.8, 0.7], 2, 1
+    return Batch(
+        images=config1.images(),
+        boxes=boxes,
+        classes=classes,
+        weights=weights,
+        true_sizes=np.full((2, 2), 300, np.int32),
+        records=np.arange(2, dtype=np.int32),
+        image_weights=np.ones(2, np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def weighted():
+    detector = build_detector(recipe())
+    config1.load_deterministic_weights(detector)
+    return detector
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_losses_of_config_1_equal_the_executed_original(weighted, mode):
+    graph, params, stats = split_detector(weighted)
+
+    @jax.jit
+    def losses(params, stats, batch):
+        detector = bind_detector(graph, params, stats)
+        predictions = detector(batch.images, train=mode == "train")
+        parts = detection_loss(predictions, batch, weighted.anchors, recipe())
+        return parts, detector.regularization()
+
+    parts, penalty = losses(params, stats, golden_batch())
+    golden = GOLDEN[mode]
+    np.testing.assert_allclose(parts.localization, golden["localization_loss"], rtol=1e-3)
+    np.testing.assert_allclose(parts.classification, golden["classification_loss"], rtol=1e-3)
+    np.testing.assert_allclose(penalty, golden["regularization_loss"], rtol=1e-5)
+    assert parts.matched_anchors == sum(GOLDEN["targets"]["num_pos"])
+
+
+def test_the_targets_of_config_1_equal_the_executed_original(weighted):
+    targets = batch_targets(golden_batch(), weighted.anchors, recipe())
+    golden, matches = GOLDEN["targets"], np.asarray(targets.matches)
+    assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"]
+    assert (matches == -1).sum(axis=1).tolist() == golden["num_neg"]
+    assert (matches == -2).sum(axis=1).tolist() == golden["num_ign"]
+    per_box = [(matches[0] == row).sum() for row in range(8)]
+    assert per_box == golden["pos_per_gt_img0"]
+    first = np.flatnonzero(matches[0] >= 0)[:10]
+    assert first.tolist() == golden["first_pos_idx_img0"]
+    codes = np.asarray(targets.box_targets)[0, first[:3]]
+    np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)
