@@ -1,0 +1,227 @@
+"""Evaluation while training goes on: when, which is best, and when it is enough."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
+from stillbox.inputs.batch import Batch
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+from stillbox.training import periodic
+from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
+from stillbox.training.state import create_state
+
+NAMES = dict(enumerate(("disc", "ring", "square", "triangle", "star", "cross"), start=1))
+
+
+class History:
+    """Stands in for the summaries: what was recorded, and what is read again."""
+
+    def __init__(self, *scores):
+        self.scored = [(step, {"AP50": score}) for step, score in enumerate(scores, start=1)]
+
+    def evaluation(self, step, scores):
+        self.scored.append((step, scores))
+
+    def evaluations(self):
+        return tuple(self.scored)
+
+    def image(self, step, name, image):
+        pass
+
+
+def make(experiment, *overrides, last_step=None, names=NAMES, **options):
+    settings = experiment(*overrides, **options)
+    graph, *_ = split_detector(build_detector(settings.model))
+    return PeriodicEvaluation(settings, graph, np.zeros((1, 4), np.float32), names, last_step)
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Every evaluation brings the next of these scores; nothing is computed."""
+    scores = []
+
+    def score(detect, experiment, dataset):
+        summary = {"AP": 0.0, "AP50": scores.pop(0), "AP75": 0.0}
+        text = SimpleNamespace(summary=summary, text=lambda name: str(summary[name]))
+        return SimpleNamespace(scores=text, truths=[], records=[])
+
+    monkeypatch.setattr(periodic, "score_dataset", score)
+    monkeypatch.setattr(PeriodicEvaluation, "_pictures", lambda self, result: iter(()))
+    return scores
+
+
+@pytest.fixture
+def directory(tmp_path):
+    directory = ModelDirectory.create(
+        tmp_path / "model", experiment="", label_map="", versions={}, keep=9
+    )
+    for step in (1, 2, 3):
+        directory.save(step, {"params": {"a": np.zeros(1)}}, {})
+    yield directory
+    directory.close()
+
+
+def evaluate(evaluation, directory, step, history=None):
+    state = SimpleNamespace(params={}, stats={}, ema={})
+    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
+    return evaluation.run(step, state, directory, history or History(), quiet)
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "due"),
+    [(0, 7, {7}), (3, 7, {3, 6, 7}), (3, None, {3, 6, 9}), (0, None, set())],
+)
+def test_evaluations_come_every_so_often_and_at_the_end(experiment, every, last, due):
+    evaluation = make(experiment, f"train.evaluate_every={every}", last_step=last)
+    assert {step for step in range((last or 9) + 1) if evaluation.due(step)} == due
+
+
+def test_without_records_nothing_is_due(experiment):
+    evaluation = make(experiment, "train.evaluate_every=1", last_step=3, evaluated=False)
+    assert not any(evaluation.due(step) for step in range(5))
+
+
+def test_the_highest_score_marks_the_best_checkpoint(experiment, scored, directory):
+    evaluation = make(experiment)
+    scored += [0.2, 0.5, 0.5]
+    best = []
+    for step in (1, 2, 3):
+        evaluate(evaluation, directory, step)
+        best.append(directory.best())
+    # An equal score comes too late.
+    assert [(one.step, one.metric, one.value) for one in best] == [
+        (1, "AP50", 0.2),
+        (2, "AP50", 0.5),
+        (2, "AP50", 0.5),
+    ]
+
+
+def test_a_best_checkpoint_of_another_metric_does_not_count(experiment, scored, directory):
+    directory.mark_best(1, "AP", 0.9)
+    scored.append(0.1)
+    evaluate(make(experiment), directory, 2)
+    assert directory.best() == (2, "AP50", 0.1)
+
+
+def test_where_there_is_nothing_to_find_no_checkpoint_is_best(experiment, scored, directory):
+    scored.append(None)
+    evaluate(make(experiment), directory, 1)
+    assert directory.best() is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "min_delta", "ends"),
+    [
+        ((0.1, 0.2, 0.3), 1, 0.0, False),
+        ((0.3, 0.2, 0.1), 2, 0.0, True),
+        ((0.3, 0.2, 0.1), 3, 0.0, False),
+        ((0.3, 0.3), 1, 0.0, True),
+        ((0.30, 0.34, 0.38), 2, 0.05, False),  # .38 > .30 + .05
+        ((0.30, 0.34), 1, 0.05, True),
+        ((0.3, 0.1, 0.4, 0.1), 2, 0.0, False),
+        ((None, None), 2, 0.0, True),
+        ((), 1, 0.0, False),
+    ],
+)
+def test_patience_counts_evaluations_since_the_last_rise(
+    experiment, scores, patience, min_delta, ends
+):
+    evaluation = make(
+        experiment,
+        f"train.early_stopping={{patience: {patience}, min_delta: {min_delta}}}",
+        "train.evaluate_every=1",
+    )
+    assert bool(evaluation.exhausted(History(*scores))) == ends
+
+
+def test_without_early_stopping_nothing_ends_a_run(experiment):
+    assert make(experiment).exhausted(History(0.3, 0.2, 0.1, 0.0)) == ""
+
+
+def test_a_checkpoint_that_was_not_scored_before_the_kill_is_scored(experiment, scored, directory):
+    evaluation = make(experiment, "train.evaluate_every=2")
+    state = SimpleNamespace(params={}, stats={}, ema={})
+    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
+    history = History(0.1)
+    scored.append(0.7)
+
+    def catch_up(step):
+        return evaluation.catch_up(step, state, directory, history, quiet)
+
+    assert catch_up(1) == {"AP50": 0.1}
+    assert catch_up(2)["AP50"] == 0.7
+    assert catch_up(2)["AP50"] == 0.7  # from the history: there are no more scores to bring
+    assert catch_up(3) is None
+
+
+@pytest.mark.parametrize(("use_ema", "scored_value"), [(True, 2.0), (False, 1.0)])
+def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
+    experiment, directory, monkeypatch, use_ema, scored_value
+):
+    settings = experiment("train.ema_decay=0.5", f"evaluation.use_ema={str(use_ema).lower()}")
+    graph, params, stats = split_detector(build_detector(settings.model))
+    state = create_state(params, stats, settings.train, frozenset(params))
+    state = state._replace(
+        params=jax.tree.map(lambda array: array * 0 + 1, params),
+        ema=jax.tree.map(lambda array: array * 0 + 2, params),
+    )
+    seen = []
+
+    def score(detect, *rest):
+        seen.append(detect.args[0])
+        raise StopIteration
+
+    monkeypatch.setattr(periodic, "score_dataset", score)
+    evaluation = PeriodicEvaluation(settings, graph, np.zeros((1, 4)), NAMES, 4)
+    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
+    with pytest.raises(StopIteration):
+        evaluation.run(1, state, directory, History(), quiet)
+    assert {float(array.max()) for array in seen[0].values()} == {scored_value}
+
+
+def test_records_that_mean_other_classes_are_refused_at_once(experiment):
+    with pytest.raises(UserError, match="class id 2 is 'ring' in the label map and 'cat'"):
+        make(experiment, names=NAMES | {2: "cat"})
+
+
+def test_scoring_may_transfer_what_the_loop_may_not(experiment, directory, monkeypatch):
+    evaluation = make(experiment)
+    moved = np.ones(3, np.float32)
+
+    def score(*rest):
+        raise StopIteration(jnp.asarray(moved) + 1)
+
+    monkeypatch.setattr(periodic, "score_dataset", score)
+    with jax.transfer_guard("disallow"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
+            score()
+        with pytest.raises(StopIteration):
+            evaluate(evaluation, directory, 1)
+
+
+def test_inputs_are_drawn_with_their_boxes():
+    images = np.zeros((3, 40, 60, 3), np.float32)
+    boxes = np.zeros((3, 2, 4), np.float32)
+    boxes[0, 0] = [0.25, 0.25, 0.75, 0.75]
+    weights = np.zeros((3, 2), np.float32)
+    weights[0, 0] = 1
+    batch = Batch(
+        images=images,
+        boxes=boxes,
+        classes=np.zeros((3, 2), np.int32),
+        weights=weights,
+        true_sizes=np.full((3, 2), (40, 60), np.int32),
+        records=np.arange(3, dtype=np.int32),
+        image_weights=np.ones(3, np.float32),
+    )
+    sheet = draw_inputs(batch, NAMES)
+    assert sheet.dtype == np.uint8
+    assert sheet.any()
+    without = draw_inputs(batch._replace(weights=weights * 0), NAMES)
+    assert (sheet != without).any()

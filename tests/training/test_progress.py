@@ -1,0 +1,72 @@
+"""What a person sees of a run."""
+
+import re
+import sys
+
+import pytest
+
+from stillbox.training import progress
+from stillbox.training.progress import RunProgress
+
+VALUES = {
+    "loss": 1.5,
+    "classification_loss": 1.0,
+    "localization_loss": 0.25,
+    "regularization_loss": 0.25,
+    "learning_rate": 0.001,
+    "images_per_second": 12.34,
+    "waiting_for_data": 0.056,
+}
+
+
+def test_without_a_terminal_every_line_stands_for_itself(capsys):
+    with RunProgress(0, 10) as run:
+        run.doing("evaluating")
+        run.at(5)
+        run.metrics(5, VALUES)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "... evaluating"
+    assert lines[1].startswith(
+        "step 5/10  loss 1.5000 (class 1.0000, box 0.2500, penalty 0.2500)  rate 0.001  "
+        "12.3 images/s  waiting for data 6%  ETA 0:00:0"
+    )
+    assert len(lines) == 2
+
+
+def test_a_run_without_end_has_no_eta(capsys):
+    with RunProgress(0, None) as run:
+        run.metrics(5, VALUES)
+    line = capsys.readouterr().err
+    assert line.startswith("step 5  loss")
+    assert "ETA" not in line
+
+
+def test_the_time_left_counts_the_steps_of_this_run_and_may_be_days(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with RunProgress(1000, 101_010) as run:
+        now[0] += 20  # 10 steps in 20 seconds leave 100,000 steps of 2 seconds
+        run.metrics(1010, VALUES)
+    assert capsys.readouterr().err.rstrip().endswith("ETA 2 days, 7:33:20")
+
+
+def test_long_lines_and_brackets_come_out_as_they_are(capsys):
+    text = "the file [bold]" + "x" * 300
+    with RunProgress(0, 1) as run:
+        run.say(text)
+    assert capsys.readouterr().err == text + "\n"
+
+
+@pytest.mark.parametrize("stop", [3, None])
+def test_on_a_terminal_a_bar_carries_the_numbers(capsys, monkeypatch, stop):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with RunProgress(0, stop) as run:
+        run.say("a line above")
+        run.at(2)
+        run.metrics(2, VALUES)
+        run.doing("evaluating")
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "a line above" in shown
+    assert re.search(r"evaluating .*2/[3?] loss 1.5000 .*12.3 images/s", shown)
