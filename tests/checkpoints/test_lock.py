@@ -1,0 +1,56 @@
+"""One writer a directory."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stillbox.checkpoints import lock
+from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.errors import UserError
+
+
+def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path):
+    held = DirectoryLock(tmp_path)
+    with pytest.raises(UserError) as caught:
+        DirectoryLock(tmp_path)
+    assert caught.value.what == f"process {os.getpid()} is writing into this directory"
+    assert caught.value.where == str(tmp_path)
+    held.release()
+
+
+def test_the_next_writer_may_come_when_the_first_has_let_go(tmp_path):
+    DirectoryLock(tmp_path).release()
+    held = DirectoryLock(tmp_path)
+    held.release()
+    held.release()  # once more does no harm
+
+
+def test_a_lock_that_nobody_holds_any_more_is_open(tmp_path):
+    DirectoryLock(tmp_path)  # forgotten at once
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_killed_writer_leaves_nothing_to_clean_up(tmp_path):
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from stillbox.checkpoints.lock import DirectoryLock\n"
+        f"held = DirectoryLock(Path({str(tmp_path)!r})); print('held', flush=True)\n"
+        "signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match=f"process {process.pid} is writing"):
+            DirectoryLock(tmp_path)
+        process.kill()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_file_system_without_locks_is_used_unguarded(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    DirectoryLock(tmp_path).release()

@@ -1,0 +1,52 @@
+"""Where compiled programs are kept, and which versions a checkpoint remembers."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from stillbox import __version__
+from stillbox.devices.setup import compilation_cache_folder, use_compilation_cache, versions
+
+
+@pytest.fixture
+def settings():
+    """Puts back what a test changes."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_the_folder_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("STILLBOX_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert compilation_cache_folder() == Path("/a/xla")
+    monkeypatch.delenv("STILLBOX_CACHE")
+    assert compilation_cache_folder() == Path("/b/stillbox/xla")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert compilation_cache_folder() == Path.home() / ".cache/stillbox/xla"
+
+
+def test_the_folder_is_made_and_used(monkeypatch, tmp_path, settings):
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "new"))
+    use_compilation_cache()
+    assert (tmp_path / "new/xla").is_dir()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "new/xla")
+
+
+def test_a_folder_that_cannot_be_made_is_no_reason_to_stop(monkeypatch, tmp_path, settings):
+    (tmp_path / "file").write_text("")
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "file"))
+    use_compilation_cache()
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_versions_name_what_numbers_depend_on():
+    found = versions()
+    assert found["stillbox"] == __version__
+    assert found["jax"] == jax.__version__
+    assert found["platform"] == "cpu"
+    assert found.keys() >= {"python", "jaxlib", "flax", "optax", "numpy"}
