@@ -3,8 +3,9 @@
     python benchmarks/train_step.py [--batch-size 16] [--steps 5] [--precision float32]
 
 The real step: forward, targets, losses, backward, optimizer; synthetic images, already on the
-device. The best of all steps counts, as does the best of all products. FLOPs are the model's: a
-multiply-add is two, the backward pass costs twice the forward pass, and only convolutions count.
+device. The best of all steps counts, as does the best of all products, which are measured before
+and after the steps: on a shared machine the peak moves. FLOPs are the model's: a multiply-add is
+two, the backward pass costs twice the forward pass, and only convolutions count.
 The peer is the same step with the convolutions that XLA chooses by itself.
 """
 
@@ -48,8 +49,9 @@ def main() -> None:
     runs: dict[str, Callable[..., Any] | None] = {"stillbox": None}
     if arguments.peer:
         runs["plain lowering"] = _plain
+    peak = _peak()
     measured = {name: _measure(arguments, patch) for name, patch in runs.items()}
-    peak = max(_peak() for _ in range(3))
+    peak = max(peak, _peak())
     for name, (seconds, compiling, flops) in measured.items():
         speed = flops / seconds / 1e9
         table.add_row(
