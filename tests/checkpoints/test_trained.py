@@ -1,0 +1,143 @@
+"""A trained model, from nothing but its model directory."""
+
+from contextlib import closing
+
+import jax
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.npz import write_npz
+from stillbox.checkpoints.trained import load_trained, load_weights
+from stillbox.errors import UserError
+from stillbox.experiment.yaml_config import to_yaml
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+
+
+def filled(arrays, value):
+    return {path: np.full(array.shape, value, np.float32) for path, array in arrays.items()}
+
+
+@pytest.fixture
+def settings(experiment):
+    return experiment("model.postprocessing.nms.score_threshold=0.0", evaluated=False)
+
+
+@pytest.fixture
+def directory(settings, scenes, tmp_path):
+    """Checkpoints of steps 1 to 3 full of their step; averages are a hundred times that."""
+    _, params, stats = split_detector(build_detector(settings.model))
+    with closing(
+        ModelDirectory.create(
+            tmp_path / "model",
+            experiment=to_yaml(settings),
+            label_map=(scenes / "label_map.pbtxt").read_text(),
+            versions={},
+        )
+    ) as writing:
+        for step in (1, 2, 3):
+            arrays = {
+                "params": filled(params, step),
+                "stats": filled(stats, step),
+                "ema": filled(params, 100 * step),
+            }
+            writing.save(step, arrays, {})
+        writing.mark_best(2, "AP", 0.5)
+    return tmp_path / "model"
+
+
+def values(model):
+    return {float(array.max()) for array in model.params.values()}
+
+
+def test_the_best_checkpoint_s_average_is_what_is_loaded(directory, settings):
+    model = load_trained(directory)
+    assert model.step == 2
+    assert model.experiment == settings
+    assert values(model) == {200.0}
+    assert {float(array.max()) for array in model.stats.values()} == {2.0}
+    assert model.source == f"{directory}, step 2"
+    assert model.class_names()[1] == "disc"
+
+
+@pytest.mark.parametrize(("step", "loaded"), [("latest", 300.0), (1, 100.0), ("best", 200.0)])
+def test_a_checkpoint_can_be_chosen(directory, step, loaded):
+    assert values(load_trained(directory, step=step)) == {loaded}
+
+
+def test_the_newest_is_loaded_where_none_was_marked(directory):
+    (directory / "best.json").unlink()
+    assert load_trained(directory).step == 3
+
+
+def test_overrides_change_the_stored_experiment(directory):
+    model = load_trained(directory, overrides=["evaluation.use_ema=false", "name=mine"])
+    assert values(model) == {2.0}
+    assert model.experiment.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "model.num_classes=7",
+            r"4 of 33 arrays differ: head.map_0.class_.bias: \[32\] wanted, \[28\]",
+        ),
+        ("model.backbone.conv.batch_norm=", r"backbone.conv_0.bias: \[8\] wanted, nothing stored"),
+        ("model.num_classes=0", "model.num_classes is 0"),
+        ("model.classes=3", "has no field 'classes'"),
+    ],
+)
+def test_overrides_that_the_weights_do_not_fit_are_refused(directory, override, message):
+    with pytest.raises(UserError, match=message):
+        load_trained(directory, overrides=[override])
+
+
+def test_a_compiled_model_detects_and_takes_other_batch_sizes(settings, directory):
+    model = load_trained(directory, overrides=["evaluation.use_ema=false"])
+    _, params, stats = split_detector(build_detector(settings.model, seed=1))
+    model.params.update(params)
+    model.stats.update(stats)
+    detect = model.compile()
+    for count in (1, 2):
+        found = detect(
+            np.full((count, 64, 64, 3), 128, np.float32), np.full((count, 2), 64, np.int32)
+        )
+        assert found.boxes.shape[0] == count
+        assert np.isfinite(jax.device_get(found.scores)).all()
+
+
+@pytest.fixture
+def weights(settings, tmp_path):
+    """A file with all arrays under our own paths."""
+    _, params, stats = split_detector(build_detector(settings.model))
+    path = tmp_path / "w.npz"
+    arrays = filled(params, 1) | filled(stats, 2)
+    write_npz(path, arrays)
+    return path, arrays
+
+
+def test_a_file_fills_the_whole_detector(settings, weights):
+    model = load_weights(settings, str(weights[0]))
+    assert values(model) == {1.0}
+    assert model.label_map is None
+    assert model.class_names() == {}
+    assert model.report.loaded_share == 1
+
+
+def test_a_file_with_an_array_missing_is_refused(settings, weights):
+    path, arrays = weights
+    arrays.pop("head.map_1.box.bias")
+    write_npz(path, arrays)
+    with pytest.raises(UserError, match="wanted arrays"):
+        load_weights(settings, str(path))
+
+
+@pytest.mark.parametrize(("use_ema", "loaded"), [("true", 200.0), ("false", 2.0)])
+def test_the_average_of_a_model_directory_is_taken_where_it_is_wanted(
+    experiment, directory, use_ema, loaded
+):
+    settings = experiment(f"evaluation.use_ema={use_ema}", evaluated=False)
+    model = load_weights(settings, str(directory))
+    assert values(model) == {loaded}

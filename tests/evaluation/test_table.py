@@ -1,0 +1,34 @@
+"""Scores on a terminal."""
+
+from stillbox.evaluation.coco import SUMMARY_MEANINGS, score_coco
+from stillbox.evaluation.table import scores_table
+from tests.evaluation.builders import result, truth
+
+NAMES = {1: "cat", 2: "dog", 3: "owl"}
+
+
+def scores():
+    box = [10, 10, 60, 60]  # 2,500 square pixels: of medium size
+    truths = [truth("1", [box, [100, 100, 150, 150]], [1, 2])]
+    return score_coco(truths, [result("1", [box], [0.9], [1])], NAMES)
+
+
+def test_every_number_has_a_line_with_its_meaning():
+    lines = scores_table(scores(), per_category=False).splitlines()
+    assert len(lines) == 12
+    for line, (name, meaning) in zip(lines, SUMMARY_MEANINGS.items(), strict=True):
+        assert line.startswith(name)
+        assert line.endswith(meaning)
+    # The cat is found, the dog is not: (1 + 0) / 2.
+    assert lines[0].split()[1] == "0.500"
+    assert "no ground truth of this size" in lines[3]
+
+
+def test_classes_with_something_to_find_follow_where_that_is_asked_for():
+    lines = scores_table(scores(), per_category=True).splitlines()
+    assert lines[12] == ""
+    assert lines[13].split() == ["class", "AP", "AP50", "boxes"]
+    assert [line.split() for line in lines[14:]] == [
+        ["cat", "1.000", "1.000", "1"],
+        ["dog", "0.000", "0.000", "1"],
+    ]
