@@ -99,8 +99,8 @@ class MapHead(Part):
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
         return (
-            boxes.reshape(batch, -1, _CODE_SIZE).astype(jnp.float32),
-            logits.reshape(batch, -1, self.slots).astype(jnp.float32),
+            boxes.reshape(batch, -1, _CODE_SIZE),
+            logits.reshape(batch, -1, self.slots),
         )
 
 

@@ -24,7 +24,7 @@ class ConvLayer(nnx.Module):
         stride: of rows and columns alike.
         hyperparams: initialiser, penalty, normalisation, activation.
         freeze_norm: normalise with the moving statistics in training too.
-        dtype: of the product; parameters and normalisation are float32.
+        dtype: of the product; parameters, normalisation and what has a bias are float32.
         rng: draws the kernel.
     """
 
@@ -59,8 +59,8 @@ class ConvLayer(nnx.Module):
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
         if hasattr(self, "norm"):
             return self.norm(product, self.activation, train=train)
-        shifted = product.astype(jnp.float32) + self.bias[...]
-        return ACTIVATIONS[self.activation](shifted).astype(self.dtype)
+        # Stays float32: these are predictions, and a logit of -4.6 would lose all that it learnt.
+        return ACTIVATIONS[self.activation](product.astype(jnp.float32) + self.bias[...])
 
 
 class Conv2d(ConvLayer):
