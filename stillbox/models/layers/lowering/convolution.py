@@ -35,6 +35,13 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type.
     """
+    if stride == 1 and kernel.shape[:2] != (1, 1):
+        # XLA's own convolution is the best that there is for these, but only where it can see it:
+        # inside a call its CPU backend leaves the gradients to a scalar loop, a hundred times
+        # slower.
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=_DIMENSIONS
+        )
     # Padding outside the call lets the CPU write it together with whatever makes x.
     return _conv_unpadded(_pad(x, kernel.shape, stride), kernel, stride)
 
@@ -137,8 +144,6 @@ def _depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Arra
 
 
 def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    if _is_fast_as_it_is(kernel, stride):
-        return _conv(padded, kernel, stride=stride)
     windows = _windows(padded, kernel.shape, stride)
     if kernel.shape[2] <= _FEW_CHANNELS:
         return _sum_of_scaled(windows, kernel)
@@ -150,8 +155,6 @@ def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Ar
 def _conv_gradients_on_cpu(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    if _is_fast_as_it_is(kernel, stride):
-        return _gradients_of(partial(_conv, stride=stride), padded, kernel, gradient)
     cut = partial(_windows, kernel_shape=kernel.shape, stride=stride)
     windows, put_back = jax.vjp(cut, padded)
     flat = _flat(gradient)
@@ -171,11 +174,6 @@ def _flat(x: jax.Array) -> jax.Array:
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Matrix product in float32, which is the only type in which bfloat16 comes out fast."""
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
-
-
-def _is_fast_as_it_is(kernel: jax.Array, stride: int) -> bool:
-    """Whether XLA's own convolution is the best that there is: large kernels without stride."""
-    return stride == 1 and kernel.shape[:2] != (1, 1)
 
 
 def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
