@@ -1,0 +1,372 @@
+"""Whatever data, model or training says shows: another value, another program or another batch.
+
+Every field is changed, one at a time. That must show in what a run is made of: in a refusal, in the
+batches, in fresh parameters and anchors, or in a program as it is traced. Nothing is compiled.
+"""
+
+import dataclasses
+import re
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import jax
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.experiment import schema
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import check, check_trainable
+from stillbox.experiment.values import choices, field_types
+from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.models.detect import make_detect
+from stillbox.models.predictions import Predictions
+from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from stillbox.records.label_map import LabelMap
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.training.loop import train
+from stillbox.training.objective import detection_loss
+from stillbox.training.optimizer import build_optimizer
+from stillbox.training.start import start_run
+from stillbox.training.step import make_train_step
+from tests.inputs.helpers import example
+from tests.small import SMALL
+
+# What does not show here, and why it may not.
+ELSEWHERE = {
+    "name": "a word for people: tests/evaluation/test_scoring.py",
+    "data.workers": "no result depends on it: tests/inputs/test_loader.py",
+    "data.prefetch": "no result depends on it: tests/inputs/test_loader.py",
+    "data.bad_records": "shows on damaged records: tests/cli/test_train.py",
+    "data.bad_boxes": "shows on damaged boxes: tests/records/test_source.py",
+    "data.evaluation.shuffle": "evaluation goes through all records once, in order",
+    "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
+    "train.steps": "the loop: tests/training/test_loop.py",
+    "train.log_every": "the loop: test_the_loop_follows_its_counters below",
+    "train.checkpoint_every": "the loop: test_the_loop_follows_its_counters below",
+    "train.keep_checkpoints": "the loop: test_the_loop_follows_its_counters below",
+    "train.evaluate_every": "the loop: tests/training/test_periodic.py",
+    "train.early_stopping": "the loop: tests/training/test_periodic.py",
+    "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
+    "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
+    "model.similarity": "there is one",
+    **dict.fromkeys(
+        [f"model.{part}.conv.regularize_depthwise" for part in ("backbone", "neck", "head")],
+        "for depthwise kernels outside the backbone, which no neck or head has yet",
+    ),
+}
+# Fields whose next value cannot be made up from the one that they have.
+OTHERS = {
+    "data.train.paths": "[{folder}/other.record]",
+    "data.evaluation.paths": "[{folder}/other.record]",
+    "data.train.label_map": "{folder}/swapped.pbtxt",
+    "data.evaluation.label_map": "{folder}/swapped.pbtxt",
+    "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
+    "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
+    "train.freeze": "[^backbone]",
+    "train.trainable": "[^head]",
+}
+# Three maps, dropout and a layer before the heads: every part of the detector has work.
+BASE = (
+    "data.train={paths: [{folder}/data.record], label_map: {folder}/labels.pbtxt, max_boxes: 3}",
+    "data.evaluation={paths: [{folder}/data.record], label_map: {folder}/labels.pbtxt}",
+    "model.num_classes=4",
+    "model.resizer={height: 40, width: 48}",
+    "model.neck.extra_depths=[64]",
+    "model.anchors={num_layers: 3, scales: []}",
+    "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
+    "model.head.conv.batch_norm={scale: true}",
+    "train.augmentations=[{kind: random_horizontal_flip}]",
+    "train.optimizer.schedule={kind: cosine, total_steps: 600, warmup_steps: 50, hold_steps: 9}",
+)
+# A base for each further member of a choice, and the section that holds it.
+VARIANTS = {
+    "model.resizer": "{kind: keep_aspect_ratio, min_dimension: 40, max_dimension: 48}",
+    "model.backbone.conv": "{regularizer: {kind: l1}, initializer: {kind: random_normal}}",
+    "model.neck.conv": "{initializer: {kind: variance_scaling}}",
+    "model.anchors": (
+        "{height_strides: [2, 4, 8], width_strides: [2, 4, 8], "
+        "height_offsets: [1, 2, 4], width_offsets: [1, 2, 4]}"
+    ),
+    "model.loss.classification": "{kind: softmax}",
+    "model.loss.hard_example_miner": (
+        "{num_hard_examples: 9, max_negatives_per_positive: 3, min_negatives_per_image: 2}"
+    ),
+    "train.optimizer": "{kind: rms_prop, schedule: {kind: exponential, min_learning_rate: 1.0e-9}}",
+    "train.optimizer ": (
+        "{kind: adam, schedule: {kind: manual_step, warmup: true, schedule: [{step: 9}, "
+        "{step: 20, learning_rate: 0.1}]}}"
+    ),
+    "train.optimizer.schedule": "{kind: constant}",
+    "train.augmentations": (
+        "[{kind: random_crop_image, min_object_covered: 0.4, random_coef: 0.2}, "
+        "{kind: ssd_random_crop, operations: [{overlap_thresh: 0.2}, {min_area: 0.3}]}]"
+    ),
+}
+
+
+LABELS = """
+item { id: 1 name: "disc" display_name: "a disc" }
+item { id: 2 name: "ring" display_name: "a ring" }
+item { id: 4 name: "star" display_name: "a star" }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Records in which every field can show: a crowd, four boxes where three have room."""
+    folder = tmp_path_factory.mktemp("records")
+    corners = [(0.1, 0.1, 0.5, 0.5), (0.4, 0.3, 0.9, 0.8), (0.0, 0.6, 0.3, 1.0), (0.5, 0, 1, 0.3)]
+    labels = LabelMap.from_text(LABELS, "labels")
+    for name, count in (("data", 4), ("other", 3)):
+        with TFRecordWriter(folder / f"{name}.record") as writer:
+            for number in range(count):
+                boxes, classes = corners[: number + 1], [1, 2, 4, 1][: number + 1]
+                one = example(number, boxes, classes, crowds=(number,))
+                writer.write(serialize_example(one, labels))
+    (folder / "labels.pbtxt").write_text(LABELS)
+    (folder / "swapped.pbtxt").write_text(LABELS.replace('"disc"', '"hoop"'))
+    return folder
+
+
+def changed(experiment, overrides, folder):
+    texts = [text.replace("{folder}", str(folder)) for text in overrides]
+    return apply_overrides(experiment, texts, {})
+
+
+@cache
+def base(folder, variant=None):
+    small = resolve("demo_scenes", SMALL).experiment
+    experiment = changed(small, BASE, folder)
+    if variant is not None:
+        experiment = changed(experiment, [f"{variant.strip()}={VARIANTS[variant]}"], folder)
+    if variant == "model.loss.hard_example_miner":  # the rules do not let it meet a focal loss
+        experiment = changed(experiment, ["model.loss.classification={kind: sigmoid}"], folder)
+    return experiment
+
+
+class Made:
+    """What a run would be made of; each part is made when it is asked for."""
+
+    def __init__(self, experiment: schema.Experiment) -> None:
+        self.experiment = experiment
+        check(experiment, {})
+        check_trainable(experiment, {})
+        data, model = experiment.data, experiment.model
+        self.dataset = open_dataset(data, data.train, model)
+        self.evaluation = open_dataset(data, data.evaluation, model)
+
+    def batches(self):
+        train, data = self.experiment.train, self.experiment.data
+        loader = TrainLoader(
+            self.dataset,
+            augmentations=train.augmentations,
+            batch_size=train.batch_size,
+            seed=data.seed,
+            shuffle=data.train.shuffle,
+            workers=0,
+        )
+        some = [loader.batch(step) for step in range(6)]
+        every = list(EvalLoader(self.evaluation, batch_size=2, workers=0))
+        cached = self.dataset.cache is None
+        return repr((loader.steps, cached)), *(a.tobytes() for b in some + every for a in b)
+
+    @property
+    def started(self):
+        if not hasattr(self, "_started"):
+            self._started = start_run(self.experiment, Path("nowhere"), self.dataset)
+        return self._started
+
+    def arrays(self):
+        state, anchors = self.started.state, self.started.detector.anchors
+        leaves = jax.tree_util.tree_leaves_with_path(state)
+        named = [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
+        return anchors.tobytes(), sorted(self.started.trained), named
+
+    def optimizer(self):
+        optimizer, value = build_optimizer(self.experiment.train), {"v": np.ones(2, np.float32)}
+        return traced(optimizer.update, value, optimizer.init(value), value)
+
+    def loss(self):
+        anchors, batch = self.started.detector.anchors, self.batch
+        count, slots = len(batch.records), self.experiment.model.num_classes
+        slots += self.experiment.model.background_class
+        predictions = Predictions(
+            np.zeros((count, len(anchors), 4), np.float32),
+            np.zeros((count, len(anchors), slots), np.float32),
+        )
+        model = self.experiment.model
+        return traced(lambda p, b: detection_loss(p, b, anchors, model), predictions, batch)
+
+    def training(self):
+        def run(params, stats, images):
+            detector = bind_detector(graph, params, stats)
+            predictions = detector(images, train=True, dropout_key=jax.random.key(0))
+            return predictions, detector.regularization(), read_statistics(detector)
+
+        graph, params, stats = split_detector(self.started.detector)
+        return traced(run, params, stats, self.batch.images)
+
+    def detection(self):
+        graph, params, stats = split_detector(self.started.detector)
+        detect = make_detect(graph, self.started.detector.anchors, self.experiment.model)
+        return traced(detect, params, stats, self.batch.images, self.batch.true_sizes)
+
+    def step(self):
+        started, train = self.started, self.experiment.train
+        graph, *_ = split_detector(started.detector)
+        step = make_train_step(
+            graph, started.detector.anchors, self.experiment.model, train, started.trained
+        )
+        return traced(step, started.state, self.batch)
+
+    @property
+    def batch(self):
+        return TrainLoader(self.dataset, batch_size=2, workers=0).batch(0)
+
+
+# Where a field most likely shows comes first: nothing after it is made.
+PARTS = {
+    "data": ("batches", "arrays"),
+    "train.augmentations": ("batches",),
+    "train.batch_size": ("batches",),
+    "train.optimizer": ("optimizer",),
+    "train": ("arrays", "step"),
+    "model.resizer": ("batches",),
+    "model.loss": ("loss",),
+    "model.matcher": ("loss",),
+    "model.box_coder": ("loss",),
+    "model.postprocessing": ("detection",),
+    "model": ("arrays", "training", "detection", "loss"),
+}
+
+
+def parts_for(path):
+    return next(parts for prefix, parts in PARTS.items() if path.startswith(prefix))
+
+
+def traced(function, *arguments):
+    """The program as text, without addresses in memory, and its constants."""
+    program = jax.make_jaxpr(function)(*arguments)
+    constants = [np.asarray(constant).tobytes() for constant in program.consts]
+    return re.sub(r"0x[0-9a-f]+", "", str(program)), constants
+
+
+@cache
+def original(folder, variant, part):
+    return getattr(made_of(folder, variant), part)()
+
+
+@cache
+def made_of(folder, variant):
+    return Made(base(folder, variant))
+
+
+def leaves(value, path=""):
+    """Yields path, type and value of every field that is no section."""
+    for name, hint in field_types(type(value)).items():
+        inner, field = f"{path}.{name}" if path else name, getattr(value, name)
+        if dataclasses.is_dataclass(field):
+            yield from leaves(field, inner)
+        elif isinstance(field, tuple) and field and dataclasses.is_dataclass(field[0]):
+            for index, item in enumerate(field):
+                yield from leaves(item, f"{inner}.{index}")
+        else:
+            yield inner, hint, field
+
+
+def other_values(path, hint, value):
+    """Yields values that the field might have instead, as YAML."""
+    members = [member for member in choices(hint) if member is not type(None)]
+    if path in OTHERS:
+        yield OTHERS[path]
+    elif get_origin(members[0]) is Literal:
+        yield from (option for option in get_args(members[0]) if option != value)
+    elif isinstance(value, bool):
+        yield str(not value).lower()
+    elif isinstance(value, int):
+        yield from (str(value + 1), str(max(value - 1, 0)), str(2 * value + 3))
+    elif isinstance(value, float):
+        yield from (f"{number:.6f}" for number in (value * 0.7, value * 1.5 + 0.2, 0.05, 0.95))
+    elif isinstance(value, tuple):
+        # An empty list is filled in one of the variants.
+        items = [2 * item if isinstance(item, int) else item * 0.9 for item in value]
+        yield str(items or [0.1, 0.3, 0.6])
+
+
+def shows(folder, variant, path, text):
+    """Whether a change is refused or makes another part of a run; cheap parts come first."""
+    try:
+        other = Made(changed(base(folder, variant), [f"{path}={text}"], folder))
+        for part in parts_for(path):
+            if getattr(other, part)() != original(folder, variant, part):
+                return True
+    except UserError:
+        return True
+    return False
+
+
+def is_elsewhere(path):
+    return any(path == entry or path.startswith(f"{entry}.") for entry in ELSEWHERE)
+
+
+def silent(folder, variant, prefix=""):
+    """Returns the paths below `prefix` that can be changed without anything showing."""
+    return [
+        path
+        for path, hint, value in leaves(base(folder, variant))
+        if path.startswith(prefix)
+        and not is_elsewhere(path)
+        and not (value is None and path in VARIANTS)
+        and not any(shows(folder, variant, path, text) for text in other_values(path, hint, value))
+    ]
+
+
+def test_the_same_experiment_twice_shows_no_difference(folder):
+    again = Made(base(folder))
+    for part in {part for parts in PARTS.values() for part in parts}:
+        assert getattr(again, part)() == original(folder, None, part), part
+
+
+@pytest.mark.parametrize("prefix", ["data", "model", "train"])
+def test_no_field_is_ignored(folder, prefix):
+    assert silent(folder, None, prefix) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_field_of_the_other_choices_is_ignored(folder, variant):
+    assert silent(folder, variant, variant.strip()) == []
+
+
+def test_every_section_of_the_schema_has_been_looked_at(folder):
+    seen = set()
+    for variant in (None, *VARIANTS):
+        todo = [base(folder, variant)]
+        while todo:
+            section = todo.pop()
+            seen.add(type(section))
+            fields = [getattr(section, field.name) for field in dataclasses.fields(section)]
+            items = [i for f in fields for i in (f if isinstance(f, tuple) else (f,))]
+            todo += [item for item in items if dataclasses.is_dataclass(item)]
+    sections = {section for section in vars(schema).values() if dataclasses.is_dataclass(section)}
+    # Without early stopping the section is not there; where it is, it is the loop's.
+    assert sections - seen == {schema.EarlyStopping}
+
+
+def test_the_loop_follows_its_counters(experiment, tmp_path):
+    counters = ["train.log_every=2", "train.checkpoint_every=3", "train.keep_checkpoints=1"]
+    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
+    logged = [line["step"] for line in read_history(tmp_path / HISTORY).training]
+    assert logged == [2, 4, 6, 7]
+    assert ModelDirectory.open(tmp_path).steps() == (7,)
+    train(
+        experiment("train.steps=9", *counters, "train.keep_checkpoints=5", evaluated=False),
+        tmp_path,
+    )
+    assert ModelDirectory.open(tmp_path).steps() == (7, 9)
