@@ -3,17 +3,15 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
 from stillbox.cli import data_scenes
+from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
@@ -145,7 +143,7 @@ def _convert(
         overwrite=args.overwrite,
         workers=args.workers,
     )
-    with _progress("images") as progress:
+    with progress_bar("images") as progress:
         report = convert(
             items,
             label_map,
@@ -175,7 +173,7 @@ def _convert(
 
 def run_check(args: argparse.Namespace) -> int:
     """Checks records; 1 where something is an error."""
-    with _progress("records") as progress:
+    with progress_bar("records") as progress:
         check = check_records(
             args.records,
             _label_map(args.label_map),
@@ -197,7 +195,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Counts what is in records."""
-    with _progress("records") as progress:
+    with progress_bar("records") as progress:
         stats = records_stats(
             args.records,
             _label_map(args.label_map),
@@ -211,21 +209,6 @@ def run_stats(args: argparse.Namespace) -> int:
         for table in stats.tables():
             Console().print(table)
     return 0
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a callback that draws a progress bar on a terminal's error stream."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _label_map(path: str | None) -> LabelMap | None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, checkpoint_choice, resolve_config
+from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 
 
@@ -69,8 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
     experiment = model.experiment
     dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
-    print(f"{model.source}: scoring {len(dataset)} images", file=sys.stderr)
-    result = score_dataset(model.compile(), experiment, dataset, trained_names=model.class_names())
+    count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
+    print(f"{model.source}: scoring {count} images", file=sys.stderr)
+    with progress_bar("images") as progress:
+        result = score_dataset(
+            model.compile(), experiment, dataset, progress, trained_names=model.class_names()
+        )
     for warning in (*result.warnings, *dataset.source.problems.lines()):
         print(f"warning: {warning}", file=sys.stderr)
     if result.left_out:

@@ -23,6 +23,9 @@ _VERBS = {
     "doctor": doctor,
 }
 
+# What XLA's message of a failed allocation begins with.
+_NO_MEMORY = "RESOURCE_EXHAUSTED"
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of all verbs."""
@@ -63,12 +66,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _complain(_describe(error), verb)
+    except RuntimeError as error:
+        if _NO_MEMORY not in str(error):
+            raise
+        return _complain(_describe_memory(error), verb)
     return code
 
 
 def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code
+
+
+def _describe_memory(error: RuntimeError) -> str:
+    first, *_ = str(error).splitlines()
+    return (
+        f"the device has not enough memory: {first}\n  fix: lower train.batch_size or "
+        "evaluation.batch_size, or the model.resizer's size"
+    )
 
 
 def _describe(error: OSError) -> str:

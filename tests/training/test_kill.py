@@ -21,6 +21,9 @@ def command(scenes, directory):
         f"train.steps={STEPS}",
         "train.checkpoint_every=1",
         "train.keep_checkpoints=2",
+        # With everything that a state may hold: averages, accumulators of a part, dropout's keys.
+        "train.optimizer={kind: adam}",
+        "train.freeze=[^backbone.conv_0]",
         "train.ema_decay=0.9",
         "model.head.dropout=true",
         "data.workers=1",

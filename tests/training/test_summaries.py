@@ -3,7 +3,10 @@
 import json
 from contextlib import closing
 
+from tensorboardX.proto.event_pb2 import Event
+
 from stillbox.evaluation.history import HISTORY
+from stillbox.records.tfrecord import read_records
 from stillbox.training.summaries import Summaries
 
 
@@ -25,6 +28,15 @@ def test_half_a_last_line_of_a_killed_process_is_passed_over(tmp_path):
     with closing(Summaries(tmp_path, from_step=20)) as summaries:
         summaries.metrics(30, {"loss": 0.5})
     assert steps_of(tmp_path) == [10, 30]
+
+
+def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp_path):
+    with closing(Summaries(tmp_path, from_step=20)):
+        pass
+    (event_file,) = (tmp_path / "tensorboard").iterdir()
+    events = [Event.FromString(payload) for payload in read_records(event_file)]
+    # TensorBoard hides what older files say of the step of this mark and of those after it.
+    assert [event.step for event in events if event.HasField("session_log")] == [21]
 
 
 def test_evaluations_come_back_in_order(tmp_path):
