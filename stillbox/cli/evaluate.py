@@ -69,6 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
     experiment = model.experiment
+    if not experiment.data.evaluation.paths:
+        raise UserError(
+            "the experiment names no records to score",
+            where="data.evaluation.paths",
+            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
+        )
     dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
     count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
     print(f"{model.source}: scoring {count} images", file=sys.stderr)

@@ -68,9 +68,12 @@ def _find(config: str | Path) -> Path:
         return recipe_path(str(config))
     path = Path(config)
     if path.is_dir():
+        own = path / "experiment.yaml"
         raise UserError(
             f"{path} is a folder",
-            fix="give a config file, or a recipe: " + ", ".join(recipe_names()),
+            fix=f"give {own} to take the experiment of this model directory"
+            if own.is_file()
+            else "give a config file, or a recipe: " + ", ".join(recipe_names()),
         )
     if path.is_file():
         return path

@@ -74,7 +74,7 @@ def test_only_the_first_images_are_scored_where_that_is_asked_for(stillbox, trai
         (["--set", "model.num_classes=7"], "the weights do not fit the model"),
         (["--set", "model.neck.extra_depths=[64]"], "anchors for 2 feature maps"),
         (["--set", "data.evaluation.paths=nowhere/*"], "nowhere/*"),
-        (["--set", "data.evaluation.paths=[]"], "stillbox evaluate: "),
+        (["--set", "data.evaluation.paths=[]"], "paths: the experiment names no records"),
         (["--set", "data.evaluation.label_map="], "no label map is given"),
         (["--set", "evaluation.batchsize=2"], "did you mean 'batch_size'?"),
     ],

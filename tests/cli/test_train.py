@@ -125,6 +125,11 @@ def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
     assert not (tmp_path / "model").exists()
 
 
+def test_a_model_directory_as_config_leads_to_its_experiment(refused, trained):
+    message = refused("train", trained, "--model-dir", trained)
+    assert f"fix: give {trained}/experiment.yaml" in message
+
+
 def test_a_file_in_the_place_of_the_model_directory_is_refused(refused, settings, tmp_path):
     (tmp_path / "model").write_text("")
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *settings())
