@@ -59,7 +59,7 @@ def _write_and_kill(path, seconds):
 def test_a_killed_run_leaves_its_last_finished_checkpoint_whole(tmp_path):
     generator = random.Random(0)
     path = tmp_path / "run"
-    leftovers = 0
+    leftovers, marked = 0, False
     for _ in range(10):
         finished = _write_and_kill(path, generator.uniform(0.0, 0.3))
         directory = ModelDirectory.open(path)
@@ -71,9 +71,13 @@ def test_a_killed_run_leaves_its_last_finished_checkpoint_whole(tmp_path):
             for left, right in zip(_leaves(restored), _leaves(state(step)), strict=True):
                 assert left.tobytes() == right.tobytes()
             assert directory.read_metadata(step) == {"step": step}
-        if latest >= 5:
-            assert directory.best() is not None
-            assert directory.checkpoint("best").step % 5 == 0
+        # The kill may fall between a checkpoint and its mark; a mark, once made, is never lost.
+        best = directory.best()
+        assert best is not None or not marked
+        if best is not None:
+            assert directory.checkpoint("best").step == best.step
+            assert best.step % 5 == 0
+            marked = True
         leftovers += any(entry.name[0] == "." for entry in (path / "checkpoints").iterdir())
     assert leftovers, "no kill fell into the writing of a checkpoint: the test proved nothing"
 
