@@ -29,7 +29,7 @@ proof: setup
 
 # The same commands that a user would type. The recipe says where the data lies.
 demo: setup
-	$(BIN)/stillbox data scenes --output $(DEMO)/data --train 2000 --overwrite
+	$(BIN)/stillbox data scenes --output $(DEMO)/data --train 5000 --overwrite
 	$(BIN)/stillbox train demo_scenes --model-dir $(DEMO)/model
 	$(BIN)/stillbox evaluate $(DEMO)/model --output $(DEMO)/report
 	@echo "look at $(DEMO)/report/report.html"
