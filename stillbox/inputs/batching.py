@@ -87,6 +87,10 @@ class BatchMaker:
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)
 
+    def empty_batch(self) -> Batch:
+        """Returns a batch of the right shapes with nothing in it, for compilers; reads no record."""
+        return Batch(*self._empty_batch())
+
     def _rows(self, step: int) -> Sequence[Row]:
         """Returns this process's part of a batch."""
         raise NotImplementedError

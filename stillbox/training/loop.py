@@ -1,8 +1,8 @@
 """The training loop, from an experiment to a model directory."""
 
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,7 @@ def train(
         step_function = make_train_step(
             graph, started.detector.anchors, experiment.model, settings, started.trained
         )
-        example = put_batch(loader.batch(first), mesh)
+        example = put_batch(loader.empty_batch(), mesh)
         compiled = jax.jit(step_function, donate_argnums=0).lower(state, example).compile()
         progress.say(_describe_program(compiled))
         del example, started  # their buffers are given away by the first step
@@ -239,19 +239,8 @@ class _Clock:
         self._steps, self._at, self._waited = steps, time.monotonic(), batches.wait_seconds
         return self._rates
 
-    def paused(self) -> "_Pause":
-        return _Pause(self)
-
-    def skip(self, seconds: float) -> None:
-        self._at += seconds
-
-
-class _Pause:
-    def __init__(self, clock: _Clock) -> None:
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        self._clock.skip(time.monotonic() - self._began)
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._at += time.monotonic() - began
