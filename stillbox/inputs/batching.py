@@ -88,7 +88,7 @@ class BatchMaker:
         return Batch(*arrays)
 
     def empty_batch(self) -> Batch:
-        """Returns a batch of the right shapes with nothing in it, for compilers; reads no record."""
+        """Returns a batch of the right shapes with nothing in it; reads no record."""
         return Batch(*self._empty_batch())
 
     def _rows(self, step: int) -> Sequence[Row]:
