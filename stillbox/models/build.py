@@ -6,9 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.anchors import ssd_anchors_per_location
-from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.models.anchors import anchors_per_location
 from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
 from stillbox.models.detector import Detector
 from stillbox.models.heads.convolutional import ConvolutionalHead
@@ -43,21 +42,6 @@ def build_detector(
     backbone = BACKBONES[type(model.backbone)](model.backbone, model.neck.taps, options)
     neck = NECKS[type(model.neck)](model.neck, backbone.channels, options)
     slots = model.num_classes + model.background_class
-    per_location = _anchors_per_location(model.anchors, len(neck.channels))
+    per_location = anchors_per_location(model.anchors, len(neck.channels))
     head = HEADS[type(model.head)](model.head, neck.channels, per_location, slots, options)
     return Detector(backbone, neck, head, model, dtype)
-
-
-def _anchors_per_location(config: schema.SsdAnchors, maps: int) -> tuple[int, ...]:
-    if config.num_layers != maps:
-        raise UserError(
-            f"anchors are described for {config.num_layers} feature maps, the neck makes {maps}",
-            where="model.anchors.num_layers",
-            fix=f"set it to {maps}, or change model.neck.taps and model.neck.extra_depths",
-        )
-    return ssd_anchors_per_location(
-        maps,
-        aspect_ratios=config.aspect_ratios,
-        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
-    )

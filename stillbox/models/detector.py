@@ -1,6 +1,5 @@
 """The detector: from pixels to predictions for every anchor."""
 
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -9,8 +8,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from stillbox.boxes.anchors import ssd_anchors
 from stillbox.experiment import schema
+from stillbox.models.anchors import build_anchors
 from stillbox.models.layers import ConvLayer
 from stillbox.models.parts import Part
 from stillbox.models.predictions import Predictions
@@ -75,7 +74,7 @@ class Detector(nnx.Module):
     @property
     def anchors(self) -> NDArray[np.float32]:
         """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
-        return _anchors(self.anchor_config, self.feature_shapes, self.image_shape)
+        return build_anchors(self.anchor_config, self.feature_shapes, self.image_shape)
 
     def regularization(self) -> jax.Array:
         """Sum of the penalties of all kernels, a float32 scalar."""
@@ -93,27 +92,3 @@ def network_input(resizer: schema.Resizer) -> Shape:
     if isinstance(resizer, schema.FixedShapeResizer):
         return resizer.height, resizer.width
     return resizer.max_dimension, resizer.max_dimension
-
-
-@lru_cache(maxsize=8)
-def _anchors(
-    config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
-) -> NDArray[np.float32]:
-    anchors = ssd_anchors(
-        feature_shapes,
-        image_shape,
-        min_scale=config.min_scale,
-        max_scale=config.max_scale,
-        scales=config.scales,
-        aspect_ratios=config.aspect_ratios,
-        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
-        base_anchor_height=config.base_anchor_height,
-        base_anchor_width=config.base_anchor_width,
-        height_strides=config.height_strides,
-        width_strides=config.width_strides,
-        height_offsets=config.height_offsets,
-        width_offsets=config.width_offsets,
-    )
-    anchors.setflags(write=False)
-    return anchors

@@ -1,21 +1,31 @@
 """What must hold between the fields of an experiment, and what a person should be told.
 
-A rule is a small function from an experiment to what it breaks; `limits.py`, `model.py` and
-`training.py` hold them by subject. Types and spelling are not rules: `values.py` sees to those.
+A rule is a small function from an experiment to what it breaks; the files of this folder
+hold them by subject. Types and spelling are not rules: `values.py` sees to those.
 """
 
 from collections.abc import Mapping
 
 from stillbox.errors import UserError
+from stillbox.experiment.rules.anchors import ANCHOR_RULES
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.model import MODEL_RULES
+from stillbox.experiment.rules.resizers import RESIZER_RULES
+from stillbox.experiment.rules.targets import TARGET_RULES
 from stillbox.experiment.rules.trainable import TRAINABLE_RULES
 from stillbox.experiment.rules.training import TRAINING_RULES
 from stillbox.experiment.rules.warnings import warnings_about
 from stillbox.experiment.schema import Experiment
 
-_ALWAYS: tuple[Rule, ...] = (check_limits, *MODEL_RULES, *TRAINING_RULES)
+_ALWAYS: tuple[Rule, ...] = (
+    check_limits,
+    *RESIZER_RULES,
+    *MODEL_RULES,
+    *ANCHOR_RULES,
+    *TARGET_RULES,
+    *TRAINING_RULES,
+)
 
 
 def check(experiment: Experiment, origins: Mapping[str, str]) -> None:

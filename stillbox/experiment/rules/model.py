@@ -1,65 +1,16 @@
-"""Rules about the detector."""
+"""Rules about backbone, neck and head, and how they fit the input."""
 
 from collections.abc import Iterator
 
 from stillbox.errors import nearest
 from stillbox.experiment.rules.broken import Broken, Rule
-from stillbox.experiment.schema import (
-    Experiment,
-    FixedShapeResizer,
-    KeepAspectRatioResizer,
-    SigmoidFocalLoss,
-)
+from stillbox.experiment.schema import Experiment, FixedShapeResizer, KeepAspectRatioResizer
 
 _TAPS = (
     "conv_0",
     *(f"conv_{layer}_{part}" for layer in range(1, 14) for part in ("depthwise", "pointwise")),
 )
 _MIN_SIDE = 33
-
-
-def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
-    """The matcher's ignored band lies between background and match."""
-    matcher, path = experiment.model.matcher, "model.matcher"
-    matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
-    if unmatched > matched:
-        yield Broken(
-            f"{path}.unmatched_threshold",
-            f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
-            "lower it, or raise matched_threshold",
-        )
-    # Swapping needs a band between the thresholds to swap with.
-    if unmatched == matched and not matcher.negatives_lower_than_unmatched:
-        yield Broken(
-            f"{path}.negatives_lower_than_unmatched",
-            f"negatives_lower_than_unmatched false swaps background and ignored anchors, "
-            f"but with both thresholds at {matched} no anchor would be background",
-            "set it to true, or lower unmatched_threshold",
-        )
-
-
-def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
-    """No class may ask for more boxes than the image has (fact sheet 1.3)."""
-    nms = experiment.model.postprocessing.nms
-    if nms.max_per_class > nms.max_total:
-        yield Broken(
-            "model.postprocessing.nms.max_per_class",
-            f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}",
-            "lower it, or raise max_total",
-        )
-
-
-def dimensions_are_ordered(experiment: Experiment) -> Iterator[Broken]:
-    """The short side is not asked to be longer than the long one."""
-    resizer = experiment.model.resizer
-    if isinstance(resizer, KeepAspectRatioResizer) and (
-        resizer.min_dimension > resizer.max_dimension
-    ):
-        yield Broken(
-            "model.resizer.min_dimension",
-            f"min_dimension {resizer.min_dimension} is above max_dimension {resizer.max_dimension}",
-            "lower it, or raise max_dimension",
-        )
 
 
 def image_is_large_enough(experiment: Experiment) -> Iterator[Broken]:
@@ -134,65 +85,6 @@ def every_map_has_anchors(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def anchors_have_shapes(experiment: Experiment) -> Iterator[Broken]:
-    """Scales and ratios give at least one anchor a place."""
-    anchors, path = experiment.model.anchors, "model.anchors"
-    if not anchors.aspect_ratios:
-        yield Broken(f"{path}.aspect_ratios", "no aspect ratios", "give at least one, such as 1.0")
-    # Explicit scales make the range of scales meaningless.
-    if anchors.scales:
-        return
-    if anchors.min_scale > anchors.max_scale:
-        yield Broken(
-            f"{path}.min_scale",
-            f"min_scale {anchors.min_scale} is above max_scale {anchors.max_scale}",
-            "lower it, or raise max_scale",
-        )
-    if anchors.num_layers == 1:
-        yield Broken(
-            f"{path}.scales",
-            "one feature map has no room between min_scale and max_scale",
-            "give scales, one number",
-        )
-
-
-def strides_come_in_pairs(experiment: Experiment) -> Iterator[Broken]:
-    """A grid has a vertical and a horizontal distance, or neither."""
-    anchors = experiment.model.anchors
-    for name in ("strides", "offsets"):
-        vertical = getattr(anchors, f"height_{name}")
-        horizontal = getattr(anchors, f"width_{name}")
-        if bool(vertical) != bool(horizontal):
-            given, missing = ("height", "width") if vertical else ("width", "height")
-            yield Broken(
-                f"model.anchors.{given}_{name}",
-                f"{given}_{name} without {missing}_{name}",
-                "give both or neither",
-            )
-
-
-def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
-    """Both answer the same question in contradictory ways (fact sheet 1.3)."""
-    loss = experiment.model.loss
-    if loss.hard_example_miner is not None and isinstance(loss.classification, SigmoidFocalLoss):
-        yield Broken(
-            "model.loss.hard_example_miner",
-            "hard_example_miner together with a focal loss: both choose the hard examples",
-            "take the miner out, or use the plain sigmoid loss",
-        )
-
-
-def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
-    """One-hot on the background needs a slot for it."""
-    model = experiment.model
-    if not model.background_class and not model.loss.encode_background_as_zeros:
-        yield Broken(
-            "model.background_class",
-            "without a background class there is no slot that a background target could fill",
-            "set model.loss.encode_background_as_zeros to true",
-        )
-
-
 def depths_are_ordered(experiment: Experiment) -> Iterator[Broken]:
     """The head's channel limits are a range."""
     head = experiment.model.head
@@ -205,17 +97,10 @@ def depths_are_ordered(experiment: Experiment) -> Iterator[Broken]:
 
 
 MODEL_RULES: tuple[Rule, ...] = (
-    thresholds_are_ordered,
-    nms_limits_are_ordered,
-    dimensions_are_ordered,
     image_is_large_enough,
     channels_are_three,
     taps_exist,
     every_map_has_anchors,
-    anchors_have_shapes,
-    strides_come_in_pairs,
-    focal_loss_has_no_miner,
-    background_has_a_target,
     depths_are_ordered,
 )
 """All of them."""

@@ -6,15 +6,17 @@ command reads them from the model directory. A class with a `kind` is one member
 
 from dataclasses import dataclass, field
 
-from stillbox.experiment.schema.data import (
+from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
+from stillbox.experiment.schema.augmentations import (
     Augmentation,
-    Data,
     RandomCropImage,
     RandomHorizontalFlip,
-    Records,
     SsdRandomCrop,
 )
+from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
+from stillbox.experiment.schema.data import Data, Records
 from stillbox.experiment.schema.evaluation import Evaluation
+from stillbox.experiment.schema.heads import ConvolutionalHead, Head
 from stillbox.experiment.schema.layers import (
     L1,
     L2,
@@ -33,20 +35,20 @@ from stillbox.experiment.schema.losses import (
     SmoothL1Loss,
     SoftmaxLoss,
 )
-from stillbox.experiment.schema.model import (
+from stillbox.experiment.schema.matching import (
     ArgmaxMatcher,
-    ConvolutionalHead,
+    BoxCoder,
     FasterRcnnBoxCoder,
+    Matcher,
+)
+from stillbox.experiment.schema.model import Model, PixelNormalization
+from stillbox.experiment.schema.necks import Neck, SsdLayers
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.resizers import (
     FixedShapeResizer,
     KeepAspectRatioResizer,
-    MobileNetV1,
-    Model,
-    PixelNormalization,
     Resizer,
-    SsdAnchors,
-    SsdLayers,
 )
-from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
 from stillbox.experiment.schema.training import (
     Adam,
     ConstantSchedule,
@@ -84,9 +86,12 @@ __all__ = [
     "L1",
     "L2",
     "Adam",
+    "Anchors",
     "ArgmaxMatcher",
     "Augmentation",
+    "Backbone",
     "BatchNorm",
+    "BoxCoder",
     "ConstantSchedule",
     "ConvHyperparams",
     "ConvolutionalHead",
@@ -100,13 +105,16 @@ __all__ = [
     "FineTune",
     "FixedShapeResizer",
     "HardExampleMiner",
+    "Head",
     "Initializer",
     "KeepAspectRatioResizer",
     "Loss",
     "ManualStepSchedule",
+    "Matcher",
     "MobileNetV1",
     "Model",
     "Momentum",
+    "Neck",
     "Nms",
     "Optimizer",
     "PixelNormalization",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from stillbox.experiment.schema.data import Augmentation
+from stillbox.experiment.schema.augmentations import Augmentation
 
 
 @dataclass(frozen=True, kw_only=True)

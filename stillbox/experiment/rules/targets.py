@@ -1,0 +1,68 @@
+"""Rules about targets, losses and NMS."""
+
+from collections.abc import Iterator
+
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.schema import Experiment, SigmoidFocalLoss
+
+
+def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
+    """The matcher's ignored band lies between background and match."""
+    matcher, path = experiment.model.matcher, "model.matcher"
+    matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
+    if unmatched > matched:
+        yield Broken(
+            f"{path}.unmatched_threshold",
+            f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
+            "lower it, or raise matched_threshold",
+        )
+    # Swapping needs a band between the thresholds to swap with.
+    if unmatched == matched and not matcher.negatives_lower_than_unmatched:
+        yield Broken(
+            f"{path}.negatives_lower_than_unmatched",
+            f"negatives_lower_than_unmatched false swaps background and ignored anchors, "
+            f"but with both thresholds at {matched} no anchor would be background",
+            "set it to true, or lower unmatched_threshold",
+        )
+
+
+def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
+    """No class may ask for more boxes than the image has (fact sheet 1.3)."""
+    nms = experiment.model.postprocessing.nms
+    if nms.max_per_class > nms.max_total:
+        yield Broken(
+            "model.postprocessing.nms.max_per_class",
+            f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}",
+            "lower it, or raise max_total",
+        )
+
+
+def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
+    """Both answer the same question in contradictory ways (fact sheet 1.3)."""
+    loss = experiment.model.loss
+    if loss.hard_example_miner is not None and isinstance(loss.classification, SigmoidFocalLoss):
+        yield Broken(
+            "model.loss.hard_example_miner",
+            "hard_example_miner together with a focal loss: both choose the hard examples",
+            "take the miner out, or use the plain sigmoid loss",
+        )
+
+
+def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
+    """One-hot on the background needs a slot for it."""
+    model = experiment.model
+    if not model.background_class and not model.loss.encode_background_as_zeros:
+        yield Broken(
+            "model.background_class",
+            "without a background class there is no slot that a background target could fill",
+            "set model.loss.encode_background_as_zeros to true",
+        )
+
+
+TARGET_RULES: tuple[Rule, ...] = (
+    thresholds_are_ordered,
+    nms_limits_are_ordered,
+    focal_loss_has_no_miner,
+    background_has_a_target,
+)
+"""All of them."""

@@ -1,0 +1,32 @@
+"""From feature maps to box encodings and class logits (fact sheet 3.3)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stillbox.experiment.schema.layers import ConvHyperparams
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionalHead:
+    """One box and one class convolution for each feature map, nothing shared (fact sheet 3.3)."""
+
+    kind: ClassVar[str] = "convolutional"
+    layers_before: int = 0
+    """1x1 convolutions between the feature map and the two heads."""
+    min_depth: int = 0
+    """Floor of their channel count."""
+    max_depth: int = 0
+    """Ceiling of their channel count; 0 disables the layers, as the original does."""
+    dropout: bool = True
+    """Dropout before the class convolution in training; on by default, as in the original."""
+    dropout_keep_probability: float = 0.8
+    """Share of the activations that dropout keeps."""
+    kernel_size: int = 1
+    """Side of the two head kernels."""
+    class_bias_init: float = 0.0
+    """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters; normalisation and activation concern the layers before the heads only."""
+
+
+Head = ConvolutionalHead

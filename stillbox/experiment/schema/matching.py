@@ -1,0 +1,42 @@
+"""Box coders, matchers and what they compare: from boxes to targets (fact sheet 3.5)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterRcnnBoxCoder:
+    """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
+
+    kind: ClassVar[str] = "faster_rcnn"
+    y_scale: float = 10.0
+    """Factor on the vertical offset."""
+    x_scale: float = 10.0
+    """Factor on the horizontal offset."""
+    height_scale: float = 5.0
+    """Factor on the logarithm of the height ratio."""
+    width_scale: float = 5.0
+    """Factor on the logarithm of the width ratio."""
+
+
+BoxCoder = FasterRcnnBoxCoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgmaxMatcher:
+    """Every anchor takes its most similar ground truth box, or none (fact sheet 3.5)."""
+
+    kind: ClassVar[str] = "argmax"
+    matched_threshold: float = 0.5
+    """At or above this similarity an anchor is matched."""
+    unmatched_threshold: float = 0.5
+    """Below this similarity an anchor is background; in between it is ignored."""
+    ignore_thresholds: bool = False
+    """Match every anchor, whatever its similarity."""
+    negatives_lower_than_unmatched: bool = True
+    """False swaps background and ignored."""
+    force_match_for_each_row: bool = False
+    """Give every ground truth box its best anchor, even below the threshold."""
+
+
+Matcher = ArgmaxMatcher
