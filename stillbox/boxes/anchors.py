@@ -4,8 +4,6 @@ Normalised to the network input, never clipped. Their order is the order of the 
 feature maps from fine to coarse, in a map rows, then columns, then the boxes of one location.
 """
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,108 +17,22 @@ class BoxSpec(NamedTuple):
     """One of the boxes that stand at every location of a feature map."""
 
     scale: float
-    """Side of the square of the same area, as a share of the base anchor."""
+    """Side of the square of the same area, as a multiple of the base anchor."""
     aspect_ratio: float
     """Width over height."""
 
 
-# What the reference puts in the lowest layer when it reduces its boxes (fact sheet 3.4).
-_LOWEST_LAYER_SCALE = 0.1
+class Grid(NamedTuple):
+    """What stands on one feature map, in pixels of the network input; all pairs height first."""
 
-
-def ssd_anchors(
-    feature_shapes: Sequence[tuple[int, int]],
-    image_shape: tuple[int, int],
-    *,
-    min_scale: float,
-    max_scale: float,
-    scales: Sequence[float],
-    aspect_ratios: Sequence[float],
-    interpolated_scale_aspect_ratio: float,
-    reduce_boxes_in_lowest_layer: bool,
-    base_anchor_height: float = 1.0,
-    base_anchor_width: float = 1.0,
-    height_strides: Sequence[int] = (),
-    width_strides: Sequence[int] = (),
-    height_offsets: Sequence[int] = (),
-    width_offsets: Sequence[int] = (),
-) -> Floats:
-    """Returns SSD's anchors, `[A, 4]` (arXiv:1512.02325; fact sheet 3.4).
-
-    Args:
-        feature_shapes: height and width of every map that carries anchors.
-        image_shape: height and width of the network input, in pixels.
-        min_scale: scale of the first map, as a share of the image's shorter side.
-        max_scale: scale of the last map; those between lie at equal distances.
-        scales: one scale a map instead of the two above; empty: none given.
-        aspect_ratios: width over height of the boxes that have the map's own scale.
-        interpolated_scale_aspect_ratio: aspect ratio of one further box whose scale lies between
-            this map's and the next one's; 0 leaves it out.
-        reduce_boxes_in_lowest_layer: three boxes on the first map, whatever the aspect ratios.
-        base_anchor_height: height that scale 1 stands for, as a share of the shorter side.
-        base_anchor_width: width that scale 1 stands for.
-        height_strides: distance of the rows of centres in pixels, one a map; empty: image / map.
-        width_strides: distance of the columns of centres in pixels.
-        height_offsets: first row of centres in pixels, one a map; empty: half a stride.
-        width_offsets: first column of centres in pixels.
-
-    Raises:
-        ValueError: a list has not one entry a map, or an aspect ratio is not positive.
-    """
-    count = len(feature_shapes)
-    specs = _ssd_box_specs(
-        _ssd_scales(count, min_scale, max_scale, scales),
-        aspect_ratios,
-        interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer,
-    )
-    image = np.asarray(image_shape, np.float32)
-    base = np.asarray([base_anchor_height, base_anchor_width], np.float32) * (image.min() / image)
-    strides, offsets = [], []
-    for axis, (stride, offset) in enumerate(
-        [(height_strides, height_offsets), (width_strides, width_offsets)]
-    ):
-        _expect_one_a_map("strides", stride, count)
-        _expect_one_a_map("offsets", offset, count)
-        pixels = image_shape[axis]
-        strides.append([step / pixels for step in stride] or [1 / s[axis] for s in feature_shapes])
-        offsets.append([o / pixels for o in offset] or [step / 2 for step in strides[axis]])
-    return np.concatenate(
-        [
-            grid_anchors(
-                feature_shapes[i],
-                specs[i],
-                base,
-                (strides[0][i], strides[1][i]),
-                (offsets[0][i], offsets[1][i]),
-            )
-            for i in range(count)
-        ]
-    )
-
-
-def ssd_anchors_per_location(
-    num_layers: int,
-    *,
-    aspect_ratios: Sequence[float],
-    interpolated_scale_aspect_ratio: float,
-    reduce_boxes_in_lowest_layer: bool,
-) -> tuple[int, ...]:
-    """Returns how many of `ssd_anchors` stand at one location of each of the maps.
-
-    Args:
-        num_layers: feature maps that carry anchors.
-        aspect_ratios: as for `ssd_anchors`.
-        interpolated_scale_aspect_ratio: as for `ssd_anchors`.
-        reduce_boxes_in_lowest_layer: as for `ssd_anchors`.
-    """
-    specs = _ssd_box_specs(
-        [1.0] * (num_layers + 1),
-        aspect_ratios,
-        interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer,
-    )
-    return tuple(len(layer) for layer in specs)
+    specs: tuple[BoxSpec, ...]
+    """The boxes at every location."""
+    base: tuple[float, float]
+    """Size of the base anchor."""
+    stride: tuple[float, float]
+    """Distance of the centres."""
+    offset: tuple[float, float]
+    """Centre of the first location."""
 
 
 def grid_anchors(
@@ -135,8 +47,8 @@ def grid_anchors(
     Args:
         feature_shape: height and width of the map, H and W.
         specs: the boxes at every location.
-        base: height and width of the base anchor.
-        stride: vertical and horizontal distance of the centres.
+        base: height and width of the base anchor, in any unit.
+        stride: vertical and horizontal distance of the centres, in the same unit.
         offset: centre of the first location.
     """
     # Every step is rounded to float32 as in the reference's graph, so that regression targets of
@@ -155,48 +67,62 @@ def grid_anchors(
     return np.concatenate([centers - half, centers + half], axis=-1).reshape(-1, 4)
 
 
-def _ssd_scales(
-    count: int, min_scale: float, max_scale: float, scales: Sequence[float]
-) -> list[float]:
-    """Returns one scale a map and the 1.0 that the last one interpolates towards."""
-    _expect_one_a_map("scales", scales, count)
-    if scales:
-        return [*_rounded(scales), 1.0]
-    low, high = _rounded([min_scale, max_scale])
-    return [low + (high - low) * i / max(count - 1, 1) for i in range(count)] + [1.0]
+def pixel_grid_anchors(
+    feature_shapes: Sequence[tuple[int, int]],
+    image_shape: tuple[int, int],
+    grids: Sequence[Grid],
+) -> Floats:
+    """Returns the anchors of grids that are described in pixels, normalised, `[A, 4]`.
+
+    Args:
+        feature_shapes: height and width of every map that carries anchors.
+        image_shape: height and width of the network input, in pixels.
+        grids: one for each map.
+    """
+    # The reference multiplies by the rounded reciprocal, and the last bit shows it.
+    shrink = np.tile(rounded([1 / side for side in image_shape]), 2).astype(np.float32)
+    maps = zip(feature_shapes, grids, strict=True)
+    return np.concatenate([grid_anchors(shape, *grid) * shrink for shape, grid in maps])
 
 
-def _rounded(values: Sequence[float]) -> list[float]:
+def scale_ratio_specs(
+    scales: Sequence[float], aspect_ratios: Sequence[float]
+) -> tuple[BoxSpec, ...]:
+    """Returns every scale at every aspect ratio; the scales of one ratio stand together."""
+    return tuple(BoxSpec(scale, ratio) for ratio in aspect_ratios for scale in scales)
+
+
+def multiscale_grids(
+    image_shape: tuple[int, int],
+    *,
+    min_level: int,
+    max_level: int,
+    anchor_scale: float,
+    aspect_ratios: Sequence[float],
+    scales_per_octave: int,
+) -> tuple[Grid, ...]:
+    """Returns RetinaNet's grids, one for each level (arXiv:1708.02002; fact sheet 3.4).
+
+    Args:
+        image_shape: height and width of the network input, in pixels.
+        min_level: level of the finest map; level l has a stride of 2^l pixels.
+        max_level: level of the coarsest map.
+        anchor_scale: side of a level's base anchor, in strides.
+        aspect_ratios: width over height.
+        scales_per_octave: sizes between one level's base anchor and the next one's.
+    """
+    scales = [2.0 ** (step / scales_per_octave) for step in range(scales_per_octave)]
+    specs = scale_ratio_specs(scales, aspect_ratios)
+    grids = []
+    for level in range(min_level, max_level + 1):
+        stride = 2.0**level
+        # Where the stride does not divide the image, the first centre lies on its edge.
+        row, column = (stride / 2 if side % stride == 0 else 0.0 for side in image_shape)
+        base = stride * anchor_scale
+        grids.append(Grid(specs, (base, base), (stride, stride), (row, column)))
+    return tuple(grids)
+
+
+def rounded(values: Sequence[float]) -> list[float]:
     """Returns the float32 that each value has in the reference, whose configs hold no doubles."""
     return np.asarray(values, np.float32).tolist()
-
-
-def _ssd_box_specs(
-    scales: Sequence[float],
-    aspect_ratios: Sequence[float],
-    interpolated_scale_aspect_ratio: float,
-    reduce_boxes_in_lowest_layer: bool,
-) -> list[list[BoxSpec]]:
-    """Returns the boxes of each map; `scales` has one entry more than there are maps."""
-    if any(ratio <= 0 for ratio in aspect_ratios):
-        raise ValueError(f"aspect ratios are positive numbers, not {tuple(aspect_ratios)}")
-    layers = []
-    for i, (scale, following) in enumerate(itertools.pairwise(scales)):
-        if i == 0 and reduce_boxes_in_lowest_layer:
-            layers.append(
-                [BoxSpec(_LOWEST_LAYER_SCALE, 1.0), BoxSpec(scale, 2.0), BoxSpec(scale, 0.5)]
-            )
-            continue
-        specs = [BoxSpec(scale, ratio) for ratio in _rounded(aspect_ratios)]
-        if interpolated_scale_aspect_ratio > 0:
-            between = math.sqrt(scale * following)
-            specs.append(BoxSpec(between, interpolated_scale_aspect_ratio))
-        layers.append(specs)
-    return layers
-
-
-def _expect_one_a_map(name: str, values: Sequence[float], count: int) -> None:
-    if values and len(values) != count:
-        raise ValueError(
-            f"{len(values)} {name} for {count} feature maps: give one for each map, or none"
-        )

@@ -52,8 +52,76 @@ def decode_faster_rcnn(
     return jnp.concatenate([centers - half, centers + half], axis=-1)
 
 
+def encode_square(
+    boxes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
+) -> Array:
+    """Returns the codes `ty, tx, tl` of boxes, `[..., 3]`: they keep the area, not the shape.
+
+    Box and anchor stand for the squares of their area. `ty` is the distance of the centres over
+    the anchor's side, `tl` the logarithm of the ratio of the sides, each times its scale; 1e-8 is
+    added to both sides first.
+
+    Args:
+        boxes: `[..., 4]`.
+        anchors: `[..., 4]`, broadcast against the boxes.
+        scales: factors of ty, tx and tl.
+    """
+    centers, sizes = _center_form(boxes)
+    anchor_centers, anchor_sizes = _center_form(anchors)
+    side, anchor_side = _square_side(sizes) + _EPSILON, _square_side(anchor_sizes) + _EPSILON
+    shifts = (centers - anchor_centers) / anchor_side
+    codes = jnp.concatenate([shifts, jnp.log(side / anchor_side)], axis=-1)
+    return codes * jnp.asarray(scales, jnp.float32)
+
+
+def decode_square(
+    codes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
+) -> Array:
+    """Returns the square boxes `[..., 4]` that codes stand for; nothing is clipped.
+
+    Args:
+        codes: `[..., 3]`, `ty, tx, tl`.
+        anchors: `[..., 4]`, broadcast against the codes.
+        scales: factors that the codes were multiplied by.
+    """
+    codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
+    anchor_centers, anchor_sizes = _center_form(anchors)
+    anchor_side = _square_side(anchor_sizes)
+    centers = codes[..., :2] * anchor_side + anchor_centers
+    half = jnp.exp(codes[..., 2:]) * anchor_side / 2.0
+    return jnp.concatenate([centers - half, centers + half], axis=-1)
+
+
+def encode_mean_stddev(boxes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
+    """Returns the distances of the four edges from the anchor's, over `stddev`: `[..., 4]`.
+
+    Args:
+        boxes: `[..., 4]`.
+        anchors: `[..., 4]`, broadcast against the boxes.
+        stddev: the distance that a code of 1 stands for.
+    """
+    difference = jnp.asarray(boxes, jnp.float32) - jnp.asarray(anchors, jnp.float32)
+    return difference / stddev
+
+
+def decode_mean_stddev(codes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
+    """Returns the boxes `[..., 4]` that codes stand for; nothing is clipped.
+
+    Args:
+        codes: `[..., 4]`.
+        anchors: `[..., 4]`, broadcast against the codes.
+        stddev: the distance that a code of 1 stands for.
+    """
+    return jnp.asarray(codes, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
+
+
 def _center_form(boxes: ArrayLike) -> tuple[Array, Array]:
     """Returns centres `[..., 2]` and heights and widths `[..., 2]`."""
     boxes = jnp.asarray(boxes, jnp.float32)
     low, sizes = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     return low + sizes / 2.0, sizes
+
+
+def _square_side(sizes: Array) -> Array:
+    """Returns the side `[..., 1]` of the square with the area of sizes `[..., 2]`."""
+    return jnp.sqrt(jnp.prod(sizes, axis=-1, keepdims=True))

@@ -14,7 +14,7 @@ from stillbox.boxes.matchers import IGNORED
 Match = Callable[[Array, Array], Array]
 """From similarity `[N, A]` and valid rows `[N]` to matches `[A]`."""
 Encode = Callable[[Array, Array], Array]
-"""From boxes `[A, 4]` and anchors `[A, 4]` to codes `[A, 4]`."""
+"""From boxes `[A, 4]` and anchors `[A, 4]` to codes `[A, S]`."""
 
 
 class Targets(NamedTuple):
@@ -25,7 +25,7 @@ class Targets(NamedTuple):
     class_weights: Array
     """`[A]` float32."""
     box_targets: Array
-    """`[A, 4]` float32, in the box coder's terms, 0 for anchors without a match."""
+    """`[A, S]` float32, S codes in the box coder's terms, 0 for anchors without a match."""
     box_weights: Array
     """`[A]` float32, 0 for anchors without a match."""
     matches: Array

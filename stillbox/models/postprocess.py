@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.boxes.coders import decode_faster_rcnn
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.nms import batched_nms
 from stillbox.experiment import schema
-from stillbox.models.detector import network_input
+from stillbox.models.coding import build_box_coder
 from stillbox.models.predictions import Predictions
 
 
@@ -32,13 +31,9 @@ def postprocess(
     Returns:
         Boxes normalised to the true images, clipped to them.
     """
-    height, width = network_input(model.resizer)
-    coder, nms = model.box_coder, model.postprocessing.nms
-    boxes = decode_faster_rcnn(
-        predictions.box_encodings,
-        jnp.asarray(anchors),
-        scales=(coder.y_scale, coder.x_scale, coder.height_scale, coder.width_scale),
-    )
+    height, width = model.resizer.input_size
+    nms = model.postprocessing.nms
+    boxes = build_box_coder(model.box_coder).decode(predictions.box_encodings, jnp.asarray(anchors))
     ends = true_sizes.astype(jnp.float32) / jnp.asarray((height, width), jnp.float32)
     return batched_nms(
         boxes,

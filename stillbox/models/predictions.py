@@ -9,6 +9,6 @@ class Predictions(NamedTuple):
     """Raw predictions for B images and A anchors, in the anchors' order, always float32."""
 
     box_encodings: Array
-    """`[B, A, 4]`, in the box coder's terms: ty, tx, th, tw."""
+    """`[B, A, S]`, S codes in the box coder's terms."""
     class_logits: Array
     """`[B, A, C]`, C counts the background slot where the model has one."""

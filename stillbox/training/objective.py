@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.coders import decode_faster_rcnn, encode_faster_rcnn
 from stillbox.boxes.hard_examples import mine_hard_examples
 from stillbox.boxes.losses import sigmoid_focal_loss, sigmoid_loss, smooth_l1_loss, softmax_loss
 from stillbox.boxes.matchers import argmax_match
 from stillbox.boxes.targets import Targets, assign_targets
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
+from stillbox.models.coding import build_box_coder
 from stillbox.models.predictions import Predictions
 
 
@@ -56,7 +56,9 @@ def detection_loss(
     loss, matches = model.loss, jnp.sum(targets.box_weights)
     # The floor of 1 lets a batch without any object still teach what the background is.
     normalizer = jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones(())
-    code_size = 4.0 if loss.normalize_localization_by_code_size else 1.0
+    code_size = 1
+    if loss.normalize_localization_by_code_size:
+        code_size = build_box_coder(model.box_coder).code_size
     return LossParts(
         classification=loss.classification_weight * jnp.sum(classification) / normalizer,
         localization=loss.localization_weight * jnp.sum(localization) / (normalizer * code_size),
@@ -66,7 +68,7 @@ def detection_loss(
 
 def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Targets:
     """Returns the targets of a batch; rows that only fill it up weigh nothing."""
-    matcher, coder = model.matcher, model.box_coder
+    matcher = model.matcher
     match = partial(
         argmax_match,
         matched_threshold=matcher.matched_threshold,
@@ -83,7 +85,7 @@ def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Tar
         encode_background_as_zeros=model.loss.encode_background_as_zeros,
         negative_class_weight=model.loss.negative_class_weight,
         match=match,
-        encode=partial(encode_faster_rcnn, scales=_scales(coder)),
+        encode=build_box_coder(model.box_coder).encode,
     )
     targets = jax.vmap(assign)(batch.boxes, batch.classes, batch.weights)
     counted = jnp.asarray(batch.image_weights)[:, None]
@@ -114,9 +116,7 @@ def _mine(
     """Returns `[B, A]`, 1 for the anchors that may count."""
     miner = model.loss.hard_example_miner
     assert miner is not None
-    boxes = decode_faster_rcnn(
-        predictions.box_encodings, jnp.asarray(anchors), scales=_scales(model.box_coder)
-    )
+    boxes = build_box_coder(model.box_coder).decode(predictions.box_encodings, jnp.asarray(anchors))
     return mine_hard_examples(
         localization,
         classification,
@@ -130,7 +130,3 @@ def _mine(
         max_negatives_per_positive=miner.max_negatives_per_positive,
         min_negatives_per_image=miner.min_negatives_per_image,
     )
-
-
-def _scales(coder: schema.FasterRcnnBoxCoder) -> tuple[float, float, float, float]:
-    return coder.y_scale, coder.x_scale, coder.height_scale, coder.width_scale

@@ -3,62 +3,34 @@ import math
 import numpy as np
 import pytest
 
-from stillbox.boxes.anchors import BoxSpec, grid_anchors, ssd_anchors, ssd_anchors_per_location
+from stillbox.boxes.anchors import (
+    BoxSpec,
+    Grid,
+    grid_anchors,
+    multiscale_grids,
+    pixel_grid_anchors,
+    scale_ratio_specs,
+)
 from tests.boxes import golden
+from tests.shared import SHARED, needs_shared
 
-SSD = {
-    "min_scale": 0.2,
-    "max_scale": 0.95,
-    "scales": (),
-    "aspect_ratios": golden.SSD_ASPECT_RATIOS,
-    "interpolated_scale_aspect_ratio": 1.0,
-    "reduce_boxes_in_lowest_layer": True,
+RETINANET = {
+    "min_level": 3,
+    "max_level": 7,
+    "anchor_scale": 4.0,
+    "aspect_ratios": (1.0, 2.0, 0.5),
+    "scales_per_octave": 2,
 }
-# One square as large as the image at every location.
-ONE_SQUARE = {
-    **SSD,
-    "scales": (1.0,),
-    "aspect_ratios": (1.0,),
-    "interpolated_scale_aspect_ratio": 0.0,
-    "reduce_boxes_in_lowest_layer": False,
-}
+RETINANET_SHAPES = [(side, side) for side in (80, 40, 20, 10, 5)]
 
 
-def test_ssd_300_anchors_equal_the_reference_bit_by_bit():
-    anchors = ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **SSD)
-    assert anchors.dtype == np.float32
-    np.testing.assert_array_equal(anchors, golden.ssd_300_anchors())
-
-
-def test_anchors_without_a_reduced_lowest_layer_equal_the_reference_bit_by_bit():
-    (expected,) = golden.load("boxes_anchors.json").values()
-    settings = {**SSD, "min_scale": 0.15, "reduce_boxes_in_lowest_layer": False}
-    anchors = ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **settings)
-    assert len(anchors) == expected["num_anchors"]
-    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
-    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
-    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("reduced, total", [(True, 7308), (False, 11640)])
-def test_the_number_of_anchors_equals_the_published_test(reduced, total):
-    # 38^2 + 19^2 + 10^2 + 5^2 + 3^2 + 1 = 1940 locations: 6 * 1940, less 3 * 1444 when reduced.
-    shapes = [(side, side) for side in (38, 19, 10, 5, 3, 1)]
-    settings = {
-        **SSD,
-        "aspect_ratios": (1.0, 2.0, 3.0, 1 / 2, 1 / 3),
-        "reduce_boxes_in_lowest_layer": reduced,
-    }
-    anchors = ssd_anchors(shapes, (300, 300), **settings)
-    assert anchors.shape == (total, 4)
-    counts = ssd_anchors_per_location(
-        6,
-        aspect_ratios=settings["aspect_ratios"],
-        interpolated_scale_aspect_ratio=1.0,
-        reduce_boxes_in_lowest_layer=reduced,
+def one_level(level, image_shape, feature_shape, **settings):
+    """Anchors of a single level, in pixels."""
+    defaults = {"anchor_scale": 4.0, "aspect_ratios": (1.0,), "scales_per_octave": 1}
+    grids = multiscale_grids(
+        image_shape, min_level=level, max_level=level, **{**defaults, **settings}
     )
-    assert counts == (3 if reduced else 6, 6, 6, 6, 6, 6)
-    assert sum(n * h * w for n, (h, w) in zip(counts, shapes, strict=True)) == total
+    return pixel_grid_anchors([feature_shape], image_shape, grids) * np.tile(image_shape, 2)
 
 
 def test_the_anchors_of_two_grids_equal_the_published_test():
@@ -84,77 +56,78 @@ def test_the_anchors_of_two_grids_equal_the_published_test():
     )
 
 
-@pytest.mark.parametrize(
-    "image_shape, expected",
-    [
-        # Row 6: centres (.5, .25) and (.5, .75), half a side .5.
-        ((1, 1), [[0, -0.25, 1, 0.75], [0, 0.25, 1, 1.25]]),
-        # In an image twice as wide as high a square is half as wide in normalised terms.
-        ((320, 640), [[0, 0, 1, 0.5], [0, 0.5, 1, 1]]),
-    ],
-)
-def test_squares_stay_square_in_an_oblong_image(image_shape, expected):
-    np.testing.assert_allclose(ssd_anchors([(1, 2)], image_shape, **ONE_SQUARE), expected)
+def retinanet_640():
+    grids = multiscale_grids((640, 640), **RETINANET)
+    return pixel_grid_anchors(RETINANET_SHAPES, (640, 640), grids)
 
 
-def test_rows_come_before_columns_and_columns_before_boxes():
-    settings = {**ONE_SQUARE, "aspect_ratios": (1.0, 4.0)}
-    anchors = ssd_anchors([(2, 3)], (100, 100), **settings).reshape(2, 3, 2, 4)
-    centers = (anchors[..., :2] + anchors[..., 2:]) / 2
-    np.testing.assert_allclose(centers[1, 2, 0], [0.75, 5 / 6], rtol=1e-6)
-    # Aspect ratio 4: twice as wide and half as high.
-    np.testing.assert_allclose(anchors[0, 0, 1, 2:] - anchors[0, 0, 1, :2], [0.5, 2], rtol=1e-6)
+def test_multiscale_anchors_equal_the_executed_reference():
+    expected = golden.load("boxes_anchors.json")["ssd_mobilenet_v1_fpn_640x640"]
+    anchors = retinanet_640()
+    assert anchors.dtype == np.float32
+    assert len(anchors) == expected["num_anchors"]
+    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
+    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
+    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
 
 
-def test_strides_and_offsets_are_in_pixels():
-    anchors = ssd_anchors(
-        [(2, 2)],
-        (200, 100),
-        **ONE_SQUARE,
-        height_strides=(50,),
-        width_strides=(10,),
-        height_offsets=(20,),
-        width_offsets=(0,),
-    )
+@needs_shared
+@pytest.mark.proof
+def test_all_multiscale_anchors_equal_the_executed_reference_bit_by_bit():
+    folder = SHARED / "goldens" / "object_detection_api"
+    name = "anchors_ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync.npy"
+    np.testing.assert_array_equal(retinanet_640(), np.load(folder / name))
+
+
+def test_the_anchors_of_one_level_equal_the_published_test():
+    # Fact sheet 6.1, row 1: stride 32, side 4 * 32 = 128, first centre at 16.
+    expected = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
+    np.testing.assert_allclose(one_level(5, (64, 64), (2, 2)), expected)
+
+
+def test_the_offset_is_0_along_a_side_that_the_stride_does_not_divide():
+    # Row 2: 65 = 2 * 32 + 1, so the first centre lies in the corner.
+    anchors = one_level(5, (65, 65), (3, 3))
+    np.testing.assert_allclose(anchors[0], [-64, -64, 64, 64], rtol=1e-6)
     centers = (anchors[:, :2] + anchors[:, 2:]) / 2
-    # Rows at 20 and 70 of 200 pixels, columns at 0 and 10 of 100.
-    expected = [[0.1, 0], [0.1, 0.1], [0.35, 0], [0.35, 0.1]]
-    np.testing.assert_allclose(centers, expected, rtol=1e-6)
+    expected = [[row, column] for row in (0, 32, 64) for column in (0, 32, 64)]
+    np.testing.assert_allclose(centers, expected, atol=1e-5)
+    # Each side for itself: 64 rows are divided, 65 columns are not.
+    mixed = one_level(5, (64, 65), (2, 3))
+    np.testing.assert_allclose((mixed[0, :2] + mixed[0, 2:]) / 2, [16, 0], atol=1e-5)
 
 
-def test_the_offset_is_half_a_stride_unless_given():
-    anchors = ssd_anchors([(2, 1)], (100, 100), **ONE_SQUARE, height_strides=(20,))
-    # Rows at 10 and 30 pixels; the width has neither, so its one column lies in the middle.
-    centers = (anchors[:, :2] + anchors[:, 2:]) / 2
-    np.testing.assert_allclose(centers, [[0.1, 0.5], [0.3, 0.5]], rtol=1e-6)
+def test_scales_of_one_ratio_stand_together_as_in_the_published_test():
+    # Row 3: level 6, side 256 and 256 * sqrt(2) around 32; aspect ratio 2 is wider than high.
+    square = [[-96, -96, 160, 160], [-149.0193, -149.0193, 213.0193, 213.0193]]
+    wide = [[-58.50967, -149.0193, 122.50967, 213.0193], [-96, -224, 160, 288]]
+    two = one_level(6, (64, 64), (1, 1), scales_per_octave=2)
+    np.testing.assert_allclose(two, square, rtol=1e-6)
+    four = one_level(6, (64, 64), (1, 1), scales_per_octave=2, aspect_ratios=(1.0, 2.0))
+    np.testing.assert_allclose(four, [*square, *wide], rtol=1e-6)
 
 
-def test_the_base_anchor_scales_every_box():
-    anchors = ssd_anchors([(1, 1)], (9, 9), **ONE_SQUARE, base_anchor_height=0.5)
-    np.testing.assert_allclose(anchors, [[0.25, 0, 0.75, 1]])
+def test_a_grid_of_scales_and_ratios_by_hand():
+    specs = scale_ratio_specs((0.5, 2.0), (0.25, 1.0))
+    grid = Grid(specs, (256, 256), (16, 16), (7, -3))
+    pixels = pixel_grid_anchors([(1, 1)], (512, 256), [grid]) * [512, 256, 512, 256]
+    # Ratio 1/4 at scale 1/2: height .5 / .5 * 256 = 256, width .5 * .5 * 256 = 64; scale 2 is four
+    # times that; then squares of 128 and 512; all around (7, -3).
+    expected = [
+        [-121, -35, 135, 29],
+        [-505, -131, 519, 125],
+        [-57, -67, 71, 61],
+        [-249, -259, 263, 253],
+    ]
+    np.testing.assert_allclose(pixels, expected, rtol=1e-6)
 
 
-def test_the_last_map_interpolates_towards_scale_one():
-    settings = {**ONE_SQUARE, "scales": (0.25,), "interpolated_scale_aspect_ratio": 1.0}
-    anchors = ssd_anchors([(1, 1)], (9, 9), **settings)
-    # sqrt(.25 * 1) = .5
-    np.testing.assert_allclose(anchors[:, 2] - anchors[:, 0], [0.25, 0.5])
-
-
-def test_one_map_has_the_smallest_scale():
-    anchors = ssd_anchors([(1, 1)], (9, 9), **{**ONE_SQUARE, "scales": ()})
-    np.testing.assert_allclose(anchors[:, 2] - anchors[:, 0], [0.2], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"scales": (0.1, 0.2)}, "2 scales for 6 feature maps"),
-        ({"height_strides": (8,)}, "1 strides for 6 feature maps"),
-        ({"width_offsets": (8, 8)}, "2 offsets for 6 feature maps"),
-        ({"aspect_ratios": (1.0, 0.0)}, "aspect ratios are positive"),
-    ],
-)
-def test_lists_that_do_not_fit_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **{**SSD, **wrong})
+def test_every_map_has_its_own_grid():
+    grids = [
+        Grid((BoxSpec(8, 1.0),), (1, 1), (4, 8), (2, 4)),
+        Grid((BoxSpec(16, 1.0), BoxSpec(16, 4.0)), (1, 1), (8, 8), (0, 0)),
+    ]
+    anchors = pixel_grid_anchors([(2, 1), (1, 1)], (32, 64), grids)
+    # Centres (2, 4) and (6, 4) of 32 x 64 pixels; then 16 x 16 and 8 x 32 around the corner.
+    expected = [[-2, 0, 6, 8], [2, 0, 10, 8], [-8, -8, 8, 8], [-4, -16, 4, 16]]
+    np.testing.assert_allclose(anchors * [32, 64, 32, 64], expected)

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from stillbox.boxes.coders import decode_faster_rcnn, encode_faster_rcnn
+from stillbox.boxes.coders import (
+    decode_faster_rcnn,
+    decode_mean_stddev,
+    decode_square,
+    encode_faster_rcnn,
+    encode_mean_stddev,
+    encode_square,
+)
 from tests.boxes import golden
 
 BOXES = [[10, 10, 20, 15], [0.2, 0.1, 0.5, 0.4]]
@@ -54,3 +61,30 @@ def test_decoding_inverts_encoding_for_random_boxes():
     boxes, anchors = golden.random_boxes(rng, 500), golden.random_boxes(rng, 500)
     decoded = decode_faster_rcnn(encode_faster_rcnn(boxes, anchors), anchors)
     np.testing.assert_allclose(decoded, boxes, atol=2e-6)
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (2.0, 3.0, 4.0)])
+def test_a_square_code_is_the_shift_and_growth_of_the_squares_of_equal_area(scales):
+    # Row 1: areas 50 and 90, sides 7.071068 and 9.486833; shifts -7.5 and -2.5 over the latter,
+    # ln(7.071068 / 9.486833). Row 2: sides .3 and sqrt(.54) = .734847; -.05, -.2; ln(.408248).
+    plain = np.array([[-0.790569, -0.263523, -0.293893], [-0.068041, -0.272166, -0.895880]])
+    codes = encode_square(BOXES, ANCHORS, scales=scales)
+    np.testing.assert_allclose(codes, plain * scales, atol=1e-5)
+    # Decoded, the box has its centre and area, but is square: row 1 is 7.071068 around (15, 12.5).
+    half = 7.071068 / 2
+    expected = [[15 - half, 12.5 - half, 15 + half, 12.5 + half], BOXES[1]]
+    decoded = decode_square(codes, ANCHORS, scales=scales)
+    np.testing.assert_allclose(decoded, expected, rtol=1e-5)
+
+
+def test_square_codes_of_boxes_without_area_are_finite():
+    assert np.isfinite(encode_square(np.zeros(4), [0.1, 0.1, 0.3, 0.3], scales=(1, 1, 1))).all()
+    assert np.isfinite(encode_square([0.1, 0.1, 0.3, 0.3], np.zeros(4), scales=(1, 1, 1))).all()
+
+
+def test_mean_stddev_codes_are_edge_distances_over_the_deviation():
+    # [.5, .5, .9, .9] less [.5, .5, 1, .8] is [0, 0, -.1, .1] (fact sheet 6.1, row 17).
+    box, anchor = [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 1, 0.8]
+    codes = encode_mean_stddev(box, anchor, stddev=0.1)
+    np.testing.assert_allclose(codes, [0, 0, -1, 1], atol=1e-6)
+    np.testing.assert_allclose(decode_mean_stddev(codes, anchor, stddev=0.1), box, rtol=1e-6)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.coders import encode_faster_rcnn
+from stillbox.boxes.coders import encode_faster_rcnn, encode_mean_stddev
 from stillbox.boxes.matchers import argmax_match
 from stillbox.boxes.targets import assign_targets
 from tests.boxes import golden
@@ -18,18 +18,13 @@ BOXES = np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], [0.75, 0, 0.95, 0.27
 CLASSES = np.int32([0, 4, 2])
 
 
-def offset_by_tenths(boxes, anchors):
-    """The mean-stddev coder with a deviation of .1, which the published test uses."""
-    return (boxes - anchors) / 0.1
-
-
 OPTIONS = {
     "num_classes": 6,
     "background_class": True,
     "encode_background_as_zeros": False,
     "negative_class_weight": 1.0,
     "match": argmax_match,
-    "encode": offset_by_tenths,
+    "encode": partial(encode_mean_stddev, stddev=0.1),
 }
 
 

@@ -12,6 +12,7 @@ _SAME_LOSS = "the loss is the same sum either way"
 _NO_MASKS = "no masks are read"
 _ONE_PROCESS = "training evaluates in its own process, every train.evaluate_every steps"
 _PICTURES = "pictures always show ground truth beside predictions, with labels and scores"
+_IN_PIXELS = "ground truth is normalised, and anchors in pixels would meet none of it"
 _PLACEMENT = "it chooses an implementation, not a result"
 
 NO_EFFECT: dict[str, dict[str, str]] = {
@@ -91,10 +92,20 @@ REFUSED: dict[str, str] = {
     "Ssd.mask_head_config": "masks are not supported",
     "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
     "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",
-    "SsdFeatureExtractor.bifpn": "this feature extractor has no feature pyramid",
-    "ConvolutionalBoxPredictor.use_depthwise": "depthwise heads (SSDLite) are not supported",
-    "SsdFeatureExtractor.use_depthwise": "depthwise extra layers (SSDLite) are not supported",
+    "SsdFeatureExtractor.bifpn": "EfficientDet's BiFPN is not supported",
+    "SsdFeatureExtractor.replace_preprocessor_with_placeholder": "there is no graph to patch",
+    "ConvolutionalBoxPredictor.apply_sigmoid_to_scores": "post_processing.score_converter SIGMOID "
+    "does that where it belongs",
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": "heads have the "
+    "towers' regulariser and initialiser",
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": "pointwise kernels "
+    "have the towers' regulariser and initialiser",
+    "Hyperparams.op": "fully connected layers are not supported",
+    "Hyperparams.group_norm": "group normalisation is not supported",
     "BatchNonMaxSuppression.soft_nms_sigma": "soft NMS is not supported",
+    "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,
+    "FlexibleGridAnchorGenerator.normalize_coordinates": _IN_PIXELS,
+    "BoxCoder.keypoint_box_coder": "keypoints are not supported",
     "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported",
     "InputReader.load_instance_masks": "masks are not supported",
     "EvalConfig.eval_instance_masks": "masks are not supported",

@@ -144,8 +144,10 @@ class Section:
                 fix=f"add {there_is}",
             )
         if name not in valid:
+            label = f"{self._message.type.name}.{name}"
+            reason = REFUSED.get(label)
             raise UserError(
-                f"{self._message.type.name}.{name} is not supported",
+                f"{label}: {reason}" if reason else f"{label} is not supported",
                 where=self.position(name),
                 fix=f"there is: {there_is}",
             )

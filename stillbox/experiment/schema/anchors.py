@@ -36,5 +36,88 @@ class SsdAnchors:
     width_offsets: tuple[int, ...] = ()
     """First centre from the left in pixels."""
 
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return self.num_layers
 
-Anchors = SsdAnchors
+
+@dataclass(frozen=True, kw_only=True)
+class MultiscaleAnchors:
+    """RetinaNet's anchors: the same boxes on every level, twice as large on the next one."""
+
+    kind: ClassVar[str] = "multiscale"
+    min_level: int = 3
+    """Level of the finest map that carries anchors; level l has a stride of 2^l pixels."""
+    max_level: int = 7
+    """Level of the coarsest map."""
+    anchor_scale: float = 4.0
+    """Side of the smallest square anchor of a level, in strides."""
+    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)
+    """Width over height, in the order of the head's channels."""
+    scales_per_octave: int = 2
+    """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return self.max_level - self.min_level + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridAnchors:
+    """One feature map with every scale at every aspect ratio; in pixels of the network input."""
+
+    kind: ClassVar[str] = "grid"
+    base_height: int = 256
+    """Height of an anchor of scale 1 and aspect ratio 1."""
+    base_width: int = 256
+    """Width of an anchor of scale 1 and aspect ratio 1."""
+    scales: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Multiples of the base size; those of one aspect ratio stand together."""
+    aspect_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Width over height, for a square base."""
+    height_stride: int = 16
+    """Vertical distance of the centres."""
+    width_stride: int = 16
+    """Horizontal distance of the centres."""
+    height_offset: int = 0
+    """First centre from the top."""
+    width_offset: int = 0
+    """First centre from the left."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorGrid:
+    """What stands on one feature map, in pixels of the network input."""
+
+    sizes: tuple[float, ...] = (32.0,)
+    """Side of the square with the anchor's area, for each of the anchors of a location."""
+    aspect_ratios: tuple[float, ...] = (1.0,)
+    """Width over height, one for each of the sizes."""
+    height_stride: int = 16
+    """Vertical distance of the centres."""
+    width_stride: int = 16
+    """Horizontal distance of the centres."""
+    height_offset: int = 0
+    """First centre from the top."""
+    width_offset: int = 0
+    """First centre from the left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlexibleGridAnchors:
+    """A grid of its own for every feature map."""
+
+    kind: ClassVar[str] = "flexible_grid"
+    grids: tuple[AnchorGrid, ...] = (AnchorGrid(),)
+    """One for each map, from fine to coarse."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return len(self.grids)
+
+
+Anchors = SsdAnchors | MultiscaleAnchors | GridAnchors | FlexibleGridAnchors

@@ -77,7 +77,7 @@ class Loss:
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
     normalize_localization_by_code_size: bool = False
-    """Divide the localisation loss by 4."""
+    """Divide the localisation loss by the number of codes that a box is written as."""
     encode_background_as_zeros: bool = False
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
     negative_class_weight: float = 1.0

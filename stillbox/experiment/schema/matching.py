@@ -19,7 +19,29 @@ class FasterRcnnBoxCoder:
     """Factor on the logarithm of the width ratio."""
 
 
-BoxCoder = FasterRcnnBoxCoder
+@dataclass(frozen=True, kw_only=True)
+class MeanStddevBoxCoder:
+    """Distances of the four edges from those of the anchor."""
+
+    kind: ClassVar[str] = "mean_stddev"
+    stddev: float = 0.01
+    """Distance that a code of 1 stands for, as a share of the network input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquareBoxCoder:
+    """Centre and side of the square of a box's area: three codes; every decoded box is square."""
+
+    kind: ClassVar[str] = "square"
+    y_scale: float = 10.0
+    """Factor on the vertical offset over the side of the anchor's square."""
+    x_scale: float = 10.0
+    """Factor on the horizontal offset."""
+    length_scale: float = 5.0
+    """Factor on the logarithm of the ratio of the sides."""
+
+
+BoxCoder = FasterRcnnBoxCoder | MeanStddevBoxCoder | SquareBoxCoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,18 @@
+"""One message of a pipeline.config, read without the rest of the file."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stillbox.experiment.pipeline_config.section import ReadLog, Section
+from stillbox.experiment.textproto import Decoder, load_schema, parse
+
+
+def read_section(
+    read: Callable[[Section, str], Any], message_type: str, text: str
+) -> tuple[Any, ReadLog]:
+    """Returns what `read` makes of a message of that type, and the log, which is finished."""
+    message = Decoder(load_schema()).decode(parse(text, "p"), message_type)
+    log = ReadLog()
+    result = read(Section(message, log), "here")
+    log.finish(message)
+    return result, log

@@ -1,0 +1,47 @@
+"""What anchors, coders, matchers, losses and post-processing may not be."""
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.rules import check
+
+MULTISCALE = "model.anchors={kind: multiscale, max_level: 8}"
+FLEXIBLE = "model.anchors={kind: flexible_grid, grids: [{%s}]}"
+
+
+def overridden(*overrides):
+    return apply_overrides(schema.Experiment(), overrides, {})
+
+
+def test_six_levels_suit_the_six_maps_of_the_default():
+    check(overridden(MULTISCALE), {})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([MULTISCALE, "model.anchors.max_level=7"], "anchors for 5 feature maps, but the neck"),
+        ([MULTISCALE, "model.anchors.min_level=9"], "min_level 9 is above max_level 8"),
+        ([MULTISCALE, "model.anchors.max_level=16"], "model.anchors.max_level is 16"),
+        ([MULTISCALE, "model.anchors.aspect_ratios=[]"], "no aspect ratios"),
+        ([MULTISCALE, "model.anchors.anchor_scale=0"], "anchor_scale is 0"),
+        ([MULTISCALE, "model.anchors.scales_per_octave=0"], "scales_per_octave is 0"),
+        (["model.anchors={kind: grid, scales: []}"], "no scales"),
+        (["model.anchors={kind: grid, base_width: 0}"], "model.anchors.base_width is 0"),
+        (["model.anchors={kind: grid, width_stride: 0}"], "model.anchors.width_stride is 0"),
+        ([FLEXIBLE % "sizes: [], aspect_ratios: []"], "no sizes"),
+        ([FLEXIBLE % "sizes: [8, 9]"], "2 sizes and 1 aspect ratios"),
+        ([FLEXIBLE % "height_stride: 0"], "model.anchors.grids.0.height_stride is 0"),
+        ([FLEXIBLE % "sizes: [0]"], "model.anchors.grids.0.sizes is 0"),
+        (["model.anchors={kind: flexible_grid, grids: []}"], "anchors for 0 feature maps"),
+        (["model.box_coder={kind: mean_stddev, stddev: 0}"], "model.box_coder.stddev is 0"),
+        (["model.box_coder={kind: square, length_scale: 0}"], "box_coder.length_scale is 0"),
+    ],
+)
+def test_contradictions_are_refused_with_a_fix(overrides, message):
+    with pytest.raises(UserError) as caught:
+        check(overridden(*overrides), {})
+    assert message in str(caught.value)
+    assert caught.value.fix
