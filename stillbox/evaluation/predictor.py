@@ -44,8 +44,8 @@ def predict_images(
         batch_size: images a call of `detect`.
 
     Raises:
-        UserError: a file is missing, which is found out before anything is computed, or holds no
-            image.
+        UserError: a file is missing, which is found out before anything is computed, holds no
+            image, or one that is larger than the canvas of a resizer that does not shrink.
     """
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
@@ -58,7 +58,10 @@ def predict_images(
     for start in range(0, len(paths), batch_size):
         chunk = paths[start : start + batch_size]
         images = [_decode(path) for path in chunk]
-        resized = [resize_image(image, resizer) for image in images]
+        resized = [
+            resize_image(image, resizer, where=str(path))
+            for path, image in zip(chunk, images, strict=True)
+        ]
         rows = [min(row, len(chunk) - 1) for row in range(batch_size)]
         found = jax.device_get(
             detect(

@@ -10,13 +10,17 @@ from PIL import Image
 
 
 def bilinear_antialias(
-    image: NDArray[np.uint8] | NDArray[np.float32], out: NDArray[np.float32]
+    image: NDArray[np.uint8] | NDArray[np.float32],
+    out: NDArray[np.float32],
+    *,
+    align_corners: bool = False,
 ) -> None:
     """Resizes as Pillow does: for uint8 the result is rounded to whole numbers, as Pillow's is.
 
     Args:
         image: `[h, w, 3]`.
         out: `[H, W, 3]`, written to; it may be a part of a larger array.
+        align_corners: a switch of TF1's methods, without meaning for half-pixel centres.
     """
     size = (out.shape[1], out.shape[0])
     if image.dtype == np.uint8:

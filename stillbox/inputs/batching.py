@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.resize import canvas_size, resize_into
+from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resize_into
 from stillbox.inputs.sample import Sample
 from stillbox.inputs.stats import InputStats
 
@@ -100,7 +100,7 @@ class BatchMaker:
 
     def _empty_batch(self) -> _Arrays:
         count, boxes = self._local.stop - self._local.start, self.dataset.max_boxes
-        canvas = canvas_size(self.dataset.resizer)
+        canvas = self.dataset.resizer.input_size
         return _Arrays(
             # Not zeros: every pixel is written once, by the worker that has it in its cache.
             images=np.empty((count, *canvas, 3), np.float32),
@@ -129,6 +129,14 @@ class BatchMaker:
             self._leave_out(arrays, place, row)
             return
         sample = self._augment(sample, row)
+        height, width = sample.image.shape[:2]
+        if reason := misfit((height, width), self.dataset.resizer):
+            # Only now is its size known: an augmentation may have enlarged it.
+            self.dataset.source.reject(
+                row.record, "image does not fit the canvas", reason, fix=ENLARGE_CANVAS
+            )
+            self._leave_out(arrays, place, row)
+            return
         image = arrays.images[place]
         size = resize_into(sample.image, self.dataset.resizer, image)
         count = min(len(sample.boxes), self.dataset.max_boxes)

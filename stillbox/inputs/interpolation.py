@@ -1,11 +1,13 @@
-"""TF1's resizing, to the last bit where it can be: `resize_images` with `align_corners=False`.
+"""TF1's resizing, to the last bit where it can be: `resize_images`.
 
 Output position o looks at source position `o * in / out`: the grids share their first corner, not
-their centres. All positions are float32, as in the original, because the fraction that is left
-after `floor` becomes a weight (fact sheet 3.1; goldens `misc.json/resize`).
+their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
+coincide. All positions are float32, as in the original, because the fraction that is left after
+`floor` becomes a weight (fact sheet 3.1; goldens `misc.json/resize`).
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -26,20 +28,21 @@ _BLOCK = 96
 _SCRATCH = Scratch()
 
 
-def bilinear(image: AnyImage, out: Floats) -> None:
+def bilinear(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
     """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding.
 
     Args:
         image: `[h, w, 3]`.
         out: `[H, W, 3]`, written to; it may be a part of a larger array.
+        align_corners: see the head of this file.
     """
     height, width = out.shape[:2]
-    top, bottom, y_share = _neighbours(image.shape[0], height)
+    top, bottom, y_share = _neighbours(image.shape[0], height, align_corners)
     if 2 * height < image.shape[0]:
         # Most rows of a large photograph are never looked at: leave them out first.
         rows, position = np.unique(np.concatenate([top, bottom]), return_inverse=True)
         image, top, bottom = image[rows], position[:height], position[height:]
-    left, right, x_share = _neighbours(image.shape[1], width)
+    left, right, x_share = _neighbours(image.shape[1], width, align_corners)
     x_share = np.repeat(x_share, 3)
     for start in range(0, height, _BLOCK):
         block = slice(start, min(start + _BLOCK, height))
@@ -51,24 +54,31 @@ def bilinear(image: AnyImage, out: Floats) -> None:
         out[block] = _lerp(above, below, y_share[block, None]).reshape(out[block].shape)
 
 
-def nearest(image: AnyImage, out: Floats) -> None:
-    """Takes the pixel at the floor of the source position."""
-    rows = _neighbours(image.shape[0], out.shape[0])[0]
-    columns = _neighbours(image.shape[1], out.shape[1])[0]
+def nearest(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+    """Takes the pixel at the floor of the source position, the nearest one with `align_corners`."""
+    rows = _nearest_index(image.shape[0], out.shape[0], align_corners)
+    columns = _nearest_index(image.shape[1], out.shape[1], align_corners)
     np.copyto(out, image[rows[:, None], columns])
 
 
-def area(image: AnyImage, out: Floats) -> None:
+def area(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
     """Averages the source over the footprint of every output pixel."""
-    _separable(image, out, _area_taps)
+    _separable(image, out, _area_taps, align_corners)
 
 
-def bicubic(image: AnyImage, out: Floats) -> None:
+def bicubic(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
     """Interpolates with Keys' cubic, A = -0.75, its weights tabulated in 1024 steps."""
-    _separable(image, out, _cubic_taps)
+    _separable(image, out, _cubic_taps, align_corners)
 
 
-METHODS: dict[str, Callable[[AnyImage, Floats], None]] = {
+class Method(Protocol):
+    """One way to resize."""
+
+    def __call__(self, image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+        """Resizes `image` into `out`."""
+
+
+METHODS: dict[str, Method] = {
     "bilinear": bilinear,
     "nearest": nearest,
     "area": area,
@@ -78,17 +88,27 @@ METHODS: dict[str, Callable[[AnyImage, Floats], None]] = {
 """By the names of `schema.FixedShapeResizer.method`."""
 
 
-def _positions(size: int, new_size: int) -> tuple[Floats, np.float32]:
+def _positions(size: int, new_size: int, align_corners: bool) -> tuple[Floats, np.float32]:
     scale = np.float32(size) / np.float32(new_size)
+    # One pixel has no two corners to align: everything looks at it either way.
+    if align_corners and min(size, new_size) > 1:
+        scale = np.float32(size - 1) / np.float32(new_size - 1)
     return np.arange(new_size, dtype=np.float32) * scale, scale
 
 
-def _neighbours(size: int, new_size: int) -> tuple[Indices, Indices, Floats]:
+def _neighbours(size: int, new_size: int, align_corners: bool) -> tuple[Indices, Indices, Floats]:
     """Returns the source index below each output position, the one above, and the share of that."""
-    position, _ = _positions(size, new_size)
+    position, _ = _positions(size, new_size, align_corners)
     below = position.astype(np.intp)  # positions are not negative: this is the floor
     share = position - below.astype(np.float32)
     return np.minimum(below, size - 1), np.minimum(below + 1, size - 1), share
+
+
+def _nearest_index(size: int, new_size: int, align_corners: bool) -> Indices:
+    position, _ = _positions(size, new_size, align_corners)
+    # The half that rounds is rounded up, as C's roundf does: numpy's rint goes to the even side.
+    index = np.floor(position + np.float32(0.5)) if align_corners else position
+    return np.minimum(index.astype(np.intp), size - 1)
 
 
 def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
@@ -139,19 +159,21 @@ Taps = tuple[Indices, Floats]
 """Source indices `[K, new_size]` and their weights `[K, new_size]`."""
 
 
-def _separable(image: AnyImage, out: Floats, taps: Callable[[int, int], Taps]) -> None:
-    rows, row_weights = taps(image.shape[0], out.shape[0])
+def _separable(
+    image: AnyImage, out: Floats, taps: Callable[[int, int, bool], Taps], align_corners: bool
+) -> None:
+    rows, row_weights = taps(image.shape[0], out.shape[0], align_corners)
     lines = np.zeros((out.shape[0], image.shape[1], 3), np.float32)
     for index, weight in zip(rows, row_weights, strict=True):
         lines += image[index] * weight[:, None, None]
-    columns, column_weights = taps(image.shape[1], out.shape[1])
+    columns, column_weights = taps(image.shape[1], out.shape[1], align_corners)
     out[...] = 0
     for index, weight in zip(columns, column_weights, strict=True):
         out += lines[:, index] * weight[:, None]
 
 
-def _area_taps(size: int, new_size: int) -> Taps:
-    start, scale = _positions(size, new_size)
+def _area_taps(size: int, new_size: int, align_corners: bool) -> Taps:
+    start, scale = _positions(size, new_size, align_corners)
     end = np.arange(1, new_size + 1, dtype=np.float32) * scale
     first = start.astype(np.intp)
     count = int((np.ceil(end).astype(np.intp) - first).max())
@@ -161,8 +183,8 @@ def _area_taps(size: int, new_size: int) -> Taps:
     return np.minimum(index, size - 1), weights
 
 
-def _cubic_taps(size: int, new_size: int) -> Taps:
-    position, _ = _positions(size, new_size)
+def _cubic_taps(size: int, new_size: int, align_corners: bool) -> Taps:
+    position, _ = _positions(size, new_size, align_corners)
     below = position.astype(np.intp)
     share = np.rint((position - below) * _CUBIC_STEPS) / _CUBIC_STEPS
     index = below + np.arange(-1, 3)[:, None]

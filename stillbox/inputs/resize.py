@@ -1,20 +1,24 @@
 """From an image of any size to the network input, padded where the aspect ratio is kept."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillbox.experiment.schema import FixedShapeResizer, Resizer
-from stillbox.inputs.interpolation import METHODS
+from stillbox.errors import UserError
+from stillbox.experiment.schema import (
+    ConditionalShapeResizer,
+    FixedShapeResizer,
+    KeepAspectRatioResizer,
+    Resizer,
+)
+from stillbox.inputs.interpolation import METHODS, Floats
+from stillbox.inputs.sample import Pixels
 
 Size = tuple[int, int]
 """Height and width in pixels."""
 
-
-def canvas_size(resizer: Resizer) -> Size:
-    """Returns height and width of the network input."""
-    if isinstance(resizer, FixedShapeResizer):
-        return resizer.height, resizer.width
-    return resizer.max_dimension, resizer.max_dimension
+ENLARGE_CANVAS = (
+    "enlarge model.resizer.canvas, or take a resizer that shrinks (fixed_shape, keep_aspect_ratio)"
+)
+"""What mends an image that does not fit."""
 
 
 def resized_size(size: Size, resizer: Resizer) -> Size:
@@ -25,10 +29,14 @@ def resized_size(size: Size, resizer: Resizer) -> Size:
     """
     if isinstance(resizer, FixedShapeResizer):
         return resizer.height, resizer.width
-    height, width = _scaled(size, resizer.min_dimension, min(size))
-    if max(height, width) > resizer.max_dimension:
-        height, width = _scaled(size, resizer.max_dimension, max(size))
-    return height, width
+    if isinstance(resizer, KeepAspectRatioResizer):
+        height, width = _scaled(size, resizer.min_dimension, min(size))
+        if max(height, width) > resizer.max_dimension:
+            height, width = _scaled(size, resizer.max_dimension, max(size))
+        return height, width
+    if isinstance(resizer, ConditionalShapeResizer):
+        return _conditional_size(size, resizer)
+    return size
 
 
 def _scaled(size: Size, target: int, side: int) -> Size:
@@ -37,21 +45,51 @@ def _scaled(size: Size, target: int, side: int) -> Size:
     return height, width
 
 
-def resize_into(
-    image: NDArray[np.uint8] | NDArray[np.float32], resizer: Resizer, out: NDArray[np.float32]
-) -> Size:
+def _conditional_size(size: Size, resizer: ConditionalShapeResizer) -> Size:
+    if resizer.condition == "greater":
+        side = max(size)
+        target = min(side, resizer.threshold)
+    else:
+        side = min(size)
+        target = max(side, resizer.threshold)
+    # The original multiplies by a float32 ratio and cuts, which can lose a pixel: so must we.
+    ratio = np.float32(target) / np.float32(side)
+    height, width = (max(int(np.float32(length) * ratio), 1) for length in size)
+    return height, width
+
+
+def misfit(size: Size, resizer: Resizer) -> str | None:
+    """Returns in words why an image of `size` does not fit the network input; None if it does.
+
+    It always fits where the resizer chooses the size; with a `canvas`, somebody else did.
+    """
+    height, width = resized_size(size, resizer)
+    rows, columns = resizer.input_size
+    if height <= rows and width <= columns:
+        return None
+    was = "" if (height, width) == size else f", {height}x{width} after resizing"
+    return f"{size[0]}x{size[1]}{was} (height x width), canvas {rows}x{columns}"
+
+
+def resize_into(image: Pixels, resizer: Resizer, out: Floats) -> Size:
     """Resizes `image` into the upper left of `out` and pads the rest.
 
     Args:
-        image: `[h, w, 3]`, 0..255.
+        image: `[h, w, 3]`, 0..255; one that fits (`misfit`).
         resizer: of the model.
-        out: `[H, W, 3]`, the size that `canvas_size` names; written to.
+        out: `[H, W, 3]`, the resizer's `input_size`; written to.
 
     Returns:
         Height and width of the image proper inside `out`.
     """
-    height, width = resized_size((image.shape[0], image.shape[1]), resizer)
-    METHODS[resizer.method](image, out[:height, :width])
+    size = (image.shape[0], image.shape[1])
+    height, width = resized_size(size, resizer)
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+        METHODS[resizer.method](image, out[:height, :width])
+    elif isinstance(resizer, ConditionalShapeResizer) and (height, width) != size:
+        METHODS[resizer.method](image, out[:height, :width], align_corners=True)
+    else:
+        out[:height, :width] = image
     if not isinstance(resizer, FixedShapeResizer):
         out[height:] = resizer.pad_value
         out[:height, width:] = resizer.pad_value
@@ -59,16 +97,24 @@ def resize_into(
 
 
 def resize_image(
-    image: NDArray[np.uint8] | NDArray[np.float32], resizer: Resizer
-) -> tuple[NDArray[np.float32], Size]:
+    image: Pixels, resizer: Resizer, *, where: str | None = None
+) -> tuple[Floats, Size]:
     """Resizes an image to the network input.
 
     Args:
         image: `[h, w, 3]`, 0..255.
         resizer: of the model.
+        where: what an error calls the image.
 
     Returns:
         The padded image `[H, W, 3]`, 0..255, and height and width of the image proper inside it.
+
+    Raises:
+        UserError: the image is larger than the canvas of a resizer that does not shrink.
     """
-    out = np.empty((*canvas_size(resizer), 3), np.float32)
+    if reason := misfit((image.shape[0], image.shape[1]), resizer):
+        raise UserError(
+            f"the image does not fit the canvas: {reason}", where=where, fix=ENLARGE_CANVAS
+        )
+    out = np.empty((*resizer.input_size, 3), np.float32)
     return out, resize_into(image, resizer, out)

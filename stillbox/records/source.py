@@ -137,9 +137,17 @@ class ExampleSource:
                 self.problems.add("class text and label differ", where, detail, action="text used")
         return example
 
-    def reject(self, index: int, reason: str, detail: str = "") -> None:
+    def reject(
+        self, index: int, reason: str, detail: str = "", *, fix: str = "write this record again"
+    ) -> None:
         """Deals with a record that turned out unusable, here or later (as an image that cannot
         be decoded): stops under policy `fail`, notes it otherwise.
+
+        Args:
+            index: the record.
+            reason: what is wrong, in words that all cases of its kind share.
+            detail: what is special about this one.
+            fix: what mends it, other than to go on without it.
 
         Raises:
             UserError: under policy `fail`, with file, record number and reason.
@@ -149,7 +157,7 @@ class ExampleSource:
             raise UserError(
                 f"{reason}: {detail}" if detail else reason,
                 where=where,
-                fix="write this record again, or set data.bad_records=drop to go on without it",
+                fix=f"{fix}, or set data.bad_records=drop to go on without it",
             )
         if self._first_time(self._rejected, index):
             self.problems.add(reason, where, detail, action=_RECORD_DROPPED)

@@ -4,8 +4,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.experiment.schema import FixedShapeResizer, KeepAspectRatioResizer
-from stillbox.inputs.resize import canvas_size, resize_image, resize_into, resized_size
+from stillbox.errors import UserError
+from stillbox.experiment.schema import (
+    ConditionalShapeResizer,
+    FixedShapeResizer,
+    IdentityResizer,
+    KeepAspectRatioResizer,
+    PadToMultipleResizer,
+)
+from stillbox.inputs.interpolation import METHODS as BY_NAME
+from stillbox.inputs.resize import misfit, resize_image, resize_into, resized_size
 from tests.inputs.helpers import picture
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/inputs_resize.json").read_text())[
@@ -123,8 +131,10 @@ def test_keep_aspect_ratio_sizes():
 
 
 def test_canvas_sizes():
-    assert canvas_size(FIXED(height=3, width=4)) == (3, 4)
-    assert canvas_size(KEEP(min_dimension=3, max_dimension=4)) == (4, 4)
+    assert FIXED(height=3, width=4).input_size == (3, 4)
+    assert KEEP(min_dimension=3, max_dimension=4).input_size == (4, 4)
+    for resizer in (IdentityResizer, ConditionalShapeResizer, PadToMultipleResizer):
+        assert resizer(canvas=(3, 4)).input_size == (3, 4)
 
 
 def test_padding_is_below_and_to_the_right_and_overwrites_what_was_there():
@@ -145,3 +155,83 @@ def test_antialiased_shrinking_sees_every_pixel(dtype):
     shrunk, size = resize_image(image, resizer)
     assert size == (8, 8)
     np.testing.assert_allclose(shrunk[:, 1:-1], 255 / 8, atol=0.5)
+
+
+# ---- resizers whose canvas somebody must give ----------------------------------------------------
+
+
+@pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
+def test_an_image_keeps_its_size_and_is_padded_to_the_canvas(resizer):
+    image = picture(4, 6)
+    padded, size = resize_image(image, resizer(canvas=(8, 8), pad_value=(1.0, 2.0, 3.0)))
+    assert size == (4, 6)
+    assert padded.dtype == np.float32
+    assert (padded[:4, :6] == image).all()
+    assert (padded[4:] == [1, 2, 3]).all()
+    assert (padded[:4, 6:] == [1, 2, 3]).all()
+
+
+def test_the_size_of_a_conditional_resizer():
+    greater = ConditionalShapeResizer(threshold=300)
+    # 480 x 640: the long side becomes 300, the other 480 * 300 / 640 = 225.
+    assert resized_size((480, 640), greater) == (225, 300)
+    # 100 * 300 / 301 = 99.67 is cut, not rounded.
+    assert resized_size((100, 301), greater) == (99, 300)
+    assert resized_size((300, 200), greater) == (300, 200)
+    assert resized_size((1, 1000), greater) == (1, 300)
+    smaller = ConditionalShapeResizer(condition="smaller", threshold=300)
+    # 200 x 401: the short side becomes 300, the other 401 * 1.5 = 601.5, cut.
+    assert resized_size((200, 401), smaller) == (300, 601)
+    assert resized_size((300, 900), smaller) == (300, 900)
+
+
+def test_a_conditional_resizer_aligns_the_corners():
+    # Columns 0 30 60 90 of four to three with the corners aligned: positions 0, 1.5, 3. Without,
+    # they would be 0, 1.33, 2.67, thus 0, 40, 80.
+    image = np.array([[[0] * 3, [30] * 3, [60] * 3, [90] * 3]] * 4, np.uint8)
+    shrunk, size = resize_image(image, ConditionalShapeResizer(threshold=3, canvas=(3, 5)))
+    assert size == (3, 3)
+    assert shrunk[0, :, 0].tolist() == [0, 45, 90, 0, 0]
+
+
+@pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
+def test_an_image_larger_than_the_canvas_is_refused_not_shrunk(resizer):
+    assert misfit((8, 8), resizer(canvas=(8, 8))) is None
+    assert misfit((9, 8), resizer(canvas=(8, 8))) == "9x8 (height x width), canvas 8x8"
+    with pytest.raises(UserError, match=r"larger\.jpg: the image does not fit") as caught:
+        resize_image(picture(8, 9), resizer(canvas=(8, 8)), where="larger.jpg")
+    assert "model.resizer.canvas" in caught.value.fix
+
+
+def test_a_conditional_resizer_says_both_sizes():
+    resizer = ConditionalShapeResizer(condition="smaller", threshold=10, canvas=(12, 12))
+    assert misfit((5, 20), resizer) == "5x20, 10x40 after resizing (height x width), canvas 12x12"
+    assert misfit((12, 12), resizer) is None
+
+
+# ---- align_corners -------------------------------------------------------------------------------
+
+
+def aligned(method, row, width):
+    image = np.array([[[value] * 3 for value in row]], np.float32)
+    out = np.empty((1, width, 3), np.float32)
+    BY_NAME[method](image, out, align_corners=True)
+    return out[0, :, 0]
+
+
+def test_aligned_nearest_rounds_half_up():
+    # Four to three: positions 0, 1.5, 3.
+    assert aligned("nearest", [0, 1, 2, 3], 3).tolist() == [0, 2, 3]
+    # Two to four: 0, 1/3, 2/3, 1.
+    assert aligned("nearest", [5, 7], 4).tolist() == [5, 5, 7, 7]
+
+
+def test_aligned_bicubic_halfway_by_hand():
+    # Position 1.5 of 0 0 100 100, A = -0.75: weights -3/32, 19/32, 19/32, -3/32 -> 50.
+    np.testing.assert_allclose(aligned("bicubic", [0, 0, 100, 100], 3), [0, 50, 100], atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_pixel_or_one_output_has_no_corners_to_align(method):
+    np.testing.assert_allclose(aligned(method, [9], 4), [9] * 4, rtol=1e-6)
+    assert np.isfinite(aligned(method, [9, 5, 7], 1)).all()

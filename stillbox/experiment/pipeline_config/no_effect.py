@@ -10,9 +10,13 @@ _NO_QUEUES = "data.workers and data.prefetch say how records are read, and no re
 _STATIC = "all shapes are static here"
 _SAME_LOSS = "the loss is the same sum either way"
 _NO_MASKS = "no masks are read"
+_KEYPOINTS = "keypoints are not supported"
+_CONTEXT = "Context R-CNN is not supported"
+_IMAGE_LABELS = "labels of whole images are not read"
+_CHANNELS = "images have three channels"
 _ONE_PROCESS = "training evaluates in its own process, every train.evaluate_every steps"
-_PICTURES = "pictures always show ground truth beside predictions, with labels and scores"
 _IN_PIXELS = "ground truth is normalised, and anchors in pixels would meet none of it"
+_NO_KEYPOINTS = "no keypoints are read"
 _PLACEMENT = "it chooses an implementation, not a result"
 
 NO_EFFECT: dict[str, dict[str, str]] = {
@@ -40,7 +44,8 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "sync_replicas": _ONE_PROGRAM,
         "replicas_to_aggregate": _ONE_PROGRAM,
         "startup_delay_steps": _ONE_PROGRAM,
-        "keep_checkpoint_every_n_hours": "train.keep_checkpoints says how many are kept",
+        "keep_checkpoint_every_n_hours": "train.keep_checkpoints says how many are kept, by number "
+        "and not by the clock",
         "fine_tune_checkpoint_version": "the files of the checkpoint say what they are",
         "run_fine_tune_checkpoint_dummy_computation": "weights need no dummy computation",
         "batch_queue_capacity": _NO_QUEUES,
@@ -50,23 +55,19 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "retain_original_images": "pictures are drawn from the records",
         "summarize_gradients": "the norm of the gradient is always logged",
     },
+    "RandomHorizontalFlip": {"keypoint_flip_permutation": _NO_KEYPOINTS},
+    "RandomVerticalFlip": {"keypoint_flip_permutation": _NO_KEYPOINTS},
+    "RandomRotation90": {"keypoint_rot_permutation": _NO_KEYPOINTS},
     "EvalConfig": {
-        "num_examples": "every image is scored; --set evaluation.max_examples=N scores N of them",
-        "max_evals": _ONE_PROCESS,
         "eval_interval_secs": _ONE_PROCESS,
         "eval_master": _ONE_PROCESS,
         "save_graph": "there is no graph file",
-        "visualization_export_dir": "pictures lie in the model directory",
         "export_path": "results lie in the model directory",
-        "skip_scores": _PICTURES,
-        "skip_labels": _PICTURES,
-        "visualize_groundtruth_boxes": _PICTURES,
-        "groundtruth_box_visualization_color": _PICTURES,
-        "keep_image_id_for_visualization_export": _PICTURES,
         "retain_original_images": "pictures are drawn from the records",
         "recall_lower_bound": "it belongs to precision_at_recall_detection_metrics",
         "recall_upper_bound": "it belongs to precision_at_recall_detection_metrics",
         "use_dummy_loss_in_eval": "evaluation computes no loss",
+        "keypoint_edge": "no keypoints are drawn",
     },
     "InputReader": {
         "name": "it is a label",
@@ -84,6 +85,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "mask_type": _NO_MASKS,
         "include_source_id": "every image keeps its id",
         "frame_index": "it needs sequences",
+        "load_multiclass_scores": "it needs use_multiclass_scores",
     },
 }
 
@@ -106,7 +108,42 @@ REFUSED: dict[str, str] = {
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "FlexibleGridAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "BoxCoder.keypoint_box_coder": "keypoints are not supported",
-    "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported",
+    "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported; "
+    "without weights all files make one data set",
     "InputReader.load_instance_masks": "masks are not supported",
+    "InputReader.num_additional_channels": _CHANNELS,
+    "InputReader.num_keypoints": _KEYPOINTS,
+    "InputReader.keypoint_type_weight": _KEYPOINTS,
+    "InputReader.use_keypoint_label_map": _KEYPOINTS,
+    "InputReader.load_keypoint_depth_features": _KEYPOINTS,
+    "InputReader.load_context_features": _CONTEXT,
+    "InputReader.load_context_image_ids": _CONTEXT,
+    "InputReader.load_dense_pose": "DensePose is not supported",
+    "InputReader.load_track_id": "tracking is not supported",
+    "InputReader.expand_labels_hierarchy": "ancestor_ids and descendant_ids of label maps are not "
+    "read; write every class of a box into the records",
+    "TrainConfig.merge_multiple_label_boxes": "a box has one class here; boxes that share their "
+    "place stay as many boxes",
+    "TrainConfig.use_multiclass_scores": "scores of several classes as targets of one box are not "
+    "supported",
     "EvalConfig.eval_instance_masks": "masks are not supported",
+    "EvalConfig.ignore_groundtruth": "scores need ground truth; `stillbox predict` draws detections "
+    "without it",
+    "EvalConfig.force_no_resize": "every shape is static, so images are always resized as the model "
+    "says",
+    "EvalConfig.skip_predictions_for_unlabeled_class": _IMAGE_LABELS,
+    "EvalConfig.image_classes_field_map_empty_to_ones": _IMAGE_LABELS,
+    "EvalConfig.retain_original_image_additional_channels": _CHANNELS,
+    "EvalConfig.parameterized_metric": _KEYPOINTS,
+    "EvalConfig.super_categories": "metrics of groups of classes are not computed; those of every "
+    "class are (include_metrics_per_category)",
+    "PreprocessingStep.autoaugment_image": "its policies are not supported yet",
+    "PreprocessingStep.scale_boxes_to_pixel_coordinates": (
+        "boxes are normalised everywhere: anchors would meet none in pixels"
+    ),
+    "PreprocessingStep.convert_class_logits_to_softmax": "multiclass scores are not read",
+    **{
+        f"{resizer}Resizer.convert_to_grayscale": "all detectors here take RGB"
+        for resizer in ("KeepAspectRatio", "FixedShape", "ConditionalShape", "PadToMultiple")
+    },
 }

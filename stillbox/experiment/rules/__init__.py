@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from stillbox.errors import UserError
 from stillbox.experiment.rules.anchors import ANCHOR_RULES
+from stillbox.experiment.rules.augmentations import AUGMENTATION_RULES
 from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.evaluation import EVALUATION_RULES
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.model import MODEL_RULES
 from stillbox.experiment.rules.resizers import RESIZER_RULES
@@ -25,6 +27,8 @@ _ALWAYS: tuple[Rule, ...] = (
     *ANCHOR_RULES,
     *TARGET_RULES,
     *TRAINING_RULES,
+    *EVALUATION_RULES,
+    *AUGMENTATION_RULES,
 )
 
 

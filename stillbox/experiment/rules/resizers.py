@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from stillbox.experiment.rules.broken import Broken, Rule
-from stillbox.experiment.schema import Experiment, KeepAspectRatioResizer
+from stillbox.experiment.schema import (
+    Experiment,
+    FixedShapeResizer,
+    KeepAspectRatioResizer,
+    PadToMultipleResizer,
+)
 
 
 def dimensions_are_ordered(experiment: Experiment) -> Iterator[Broken]:
@@ -19,5 +24,28 @@ def dimensions_are_ordered(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-RESIZER_RULES: tuple[Rule, ...] = (dimensions_are_ordered,)
+def canvas_is_given(experiment: Experiment) -> Iterator[Broken]:
+    """A resizer that leaves sizes as they are cannot know the one shape of the network input."""
+    resizer, path = experiment.model.resizer, "model.resizer.canvas"
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+        return
+    if not resizer.canvas:
+        yield Broken(
+            path,
+            f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
+            f"--set {path}=[HEIGHT,WIDTH], pixels that every image fits into; it is padded to that",
+        )
+    elif len(resizer.canvas) != 2:
+        yield Broken(path, f"canvas has {len(resizer.canvas)} numbers", "give height and width")
+    elif isinstance(resizer, PadToMultipleResizer) and resizer.multiple >= 1:
+        legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
+        if legal != list(resizer.canvas):
+            yield Broken(
+                path,
+                f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}",
+                f"--set {path}=[{legal[0]},{legal[1]}]",
+            )
+
+
+RESIZER_RULES: tuple[Rule, ...] = (dimensions_are_ordered, canvas_is_given)
 """All of them."""

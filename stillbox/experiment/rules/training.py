@@ -9,8 +9,6 @@ from stillbox.experiment.schema import (
     CosineSchedule,
     Experiment,
     ManualStepSchedule,
-    RandomCropImage,
-    SsdRandomCrop,
 )
 
 
@@ -72,38 +70,6 @@ def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
                 yield Broken(path, f"{text!r} is no regular expression: {error}", "see Python's re")
 
 
-def crops_have_room(experiment: Experiment) -> Iterator[Broken]:
-    """Ranges of areas and aspect ratios are ranges."""
-    for path, crop in _crops(experiment):
-        for name in ("aspect_ratio", "area"):
-            low, high = getattr(crop, f"min_{name}"), getattr(crop, f"max_{name}")
-            if low > high:
-                yield Broken(
-                    f"{path}.min_{name}", f"min_{name} {low} is above max_{name} {high}", "lower it"
-                )
-
-
-def crops_are_given(experiment: Experiment) -> Iterator[Broken]:
-    """`ssd_random_crop` has something to choose from."""
-    for index, augmentation in enumerate(experiment.train.augmentations):
-        if isinstance(augmentation, SsdRandomCrop) and not augmentation.operations:
-            yield Broken(
-                f"train.augmentations.{index}.operations",
-                "ssd_random_crop has no operations",
-                "leave them out for the seven usual ones, or give at least one",
-            )
-
-
-def _crops(experiment: Experiment) -> Iterator[tuple[str, RandomCropImage]]:
-    for index, augmentation in enumerate(experiment.train.augmentations):
-        path = f"train.augmentations.{index}"
-        if isinstance(augmentation, RandomCropImage):
-            yield path, augmentation
-        elif isinstance(augmentation, SsdRandomCrop):
-            for number, crop in enumerate(augmentation.operations):
-                yield f"{path}.operations.{number}", crop
-
-
 def stopping_early_needs_scores(experiment: Experiment) -> Iterator[Broken]:
     """Early stopping looks at evaluations during training."""
     if experiment.train.early_stopping is not None and not experiment.train.evaluate_every:
@@ -114,19 +80,10 @@ def stopping_early_needs_scores(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def metrics_are_named(experiment: Experiment) -> Iterator[Broken]:
-    """A score needs a metric."""
-    if not experiment.evaluation.metrics:
-        yield Broken("evaluation.metrics", "no metrics", "for example [coco]")
-
-
 TRAINING_RULES: tuple[Rule, ...] = (
     cosine_fits,
     boundaries_rise,
     patterns_compile,
-    crops_have_room,
-    crops_are_given,
     stopping_early_needs_scores,
-    metrics_are_named,
 )
 """All of them."""

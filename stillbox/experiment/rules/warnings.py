@@ -4,7 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from stillbox.experiment.schema import CosineSchedule, Experiment
+from stillbox.experiment.rules.augmentations import values_that_only_training_sees
+from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment
 
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
 
@@ -16,6 +17,7 @@ def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[
         *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
+        *values_that_only_training_sees(experiment),
     ]
     return tuple(f"{origins.get(path, path)}: {sentence}" for path, sentence in found)
 
@@ -45,7 +47,7 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
 
 def _layers_without_depth(experiment: Experiment) -> Iterator[tuple[str, str]]:
     head = experiment.model.head
-    if head.layers_before and not head.max_depth:
+    if isinstance(head, ConvolutionalHead) and head.layers_before and not head.max_depth:
         yield (
             "model.head.layers_before",
             f"layers_before {head.layers_before} has no effect while max_depth is 0",

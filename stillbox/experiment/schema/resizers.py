@@ -1,4 +1,8 @@
-"""From an image of any size to the network input (fact sheet 3.1)."""
+"""From an image of any size to the network input (fact sheet 3.1).
+
+Every resizer has an `input_size`: height and width of the network input in pixels. Where it does
+not follow from the other fields, `canvas` gives it.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -19,6 +23,11 @@ class FixedShapeResizer:
     """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1),
     `bilinear_antialias` the triangle filter that Pillow, TF2 and JAX shrink images with."""
 
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        return self.height, self.width
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeepAspectRatioResizer:
@@ -38,5 +47,90 @@ class KeepAspectRatioResizer:
     pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        return self.max_dimension, self.max_dimension
 
-Resizer = FixedShapeResizer | KeepAspectRatioResizer
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityResizer:
+    """Leaves every image at its size and pads it at the bottom and right to `canvas`.
+
+    An image that is larger than the canvas is a bad record: it is never shrunk silently.
+    """
+
+    kind: ClassVar[str] = "identity"
+    canvas: tuple[int, ...] = ()
+    """Height and width of the network input, in pixels. It must be given: the original has as many
+    input shapes as there are image sizes."""
+    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Colour of the padding, one number for each channel, in 0..255."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        return _size_of(self.canvas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionalShapeResizer:
+    """Shrinks large images or enlarges small ones, the aspect ratio kept, and pads to `canvas`.
+
+    Sizes are cut to whole pixels, and the corner pixels of image and result coincide
+    (`align_corners`), as in the original. What is then larger than the canvas is a bad record.
+    """
+
+    kind: ClassVar[str] = "conditional_shape"
+    condition: Literal["greater", "smaller"] = "greater"
+    """`greater`: a long side above `threshold` becomes `threshold`; `smaller`: a short side below
+    `threshold` becomes `threshold`. Other images keep their size."""
+    threshold: int = 300
+    """Length of a side, in pixels."""
+    method: ResizeMethod = "bilinear"
+    """Interpolation."""
+    canvas: tuple[int, ...] = ()
+    """Height and width of the network input, in pixels; it must be given."""
+    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Colour of the padding, one number for each channel, in 0..255."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        return _size_of(self.canvas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadToMultipleResizer:
+    """Leaves every image at its size and pads it at the bottom and right to `canvas`.
+
+    The original pads to the next multiple; here the one canvas is a multiple. An image that is
+    larger than the canvas is a bad record: it is never shrunk silently.
+    """
+
+    kind: ClassVar[str] = "pad_to_multiple"
+    multiple: int = 1
+    """What height and width of the canvas are a multiple of, in pixels."""
+    canvas: tuple[int, ...] = ()
+    """Height and width of the network input, in pixels; it must be given."""
+    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Colour of the padding, one number for each channel, in 0..255."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        return _size_of(self.canvas)
+
+
+Resizer = (
+    FixedShapeResizer
+    | KeepAspectRatioResizer
+    | IdentityResizer
+    | ConditionalShapeResizer
+    | PadToMultipleResizer
+)
+
+
+def _size_of(canvas: tuple[int, ...]) -> tuple[int, int]:
+    # Rules about sizes run beside the one that demands a canvas, so its absence is no crash.
+    return (canvas[0], canvas[1]) if len(canvas) == 2 else (0, 0)

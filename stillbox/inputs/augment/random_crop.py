@@ -15,8 +15,9 @@ most 100 times:
 Without success the window is the whole image.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -28,6 +29,7 @@ from stillbox.inputs.sample import Sample
 _ATTEMPTS = 100
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
+Operation = TypeVar("Operation")
 
 
 class Window(NamedTuple):
@@ -57,8 +59,12 @@ def random_crop_image(sample: Sample, settings: RandomCropImage, rng: Generator)
 
 def ssd_random_crop(sample: Sample, settings: SsdRandomCrop, rng: Generator) -> Sample:
     """Applies one of several crops, each as likely as the others (arXiv:1512.02325, 2.2)."""
-    choice = int(rng.random() * len(settings.operations))
-    return random_crop_image(sample, settings.operations[choice], rng)
+    return random_crop_image(sample, choose(settings.operations, rng), rng)
+
+
+def choose(operations: Sequence[Operation], rng: Generator) -> Operation:
+    """Returns one of several settings, each as likely as the others."""
+    return operations[int(rng.random() * len(operations))]
 
 
 def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -> Sample:

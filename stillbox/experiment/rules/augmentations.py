@@ -1,0 +1,155 @@
+"""Rules about augmentations, and what is allowed but seldom meant."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.schema import (
+    DropLabelProbabilistically,
+    Experiment,
+    NormalizeImage,
+    RandomPadImage,
+    RemapLabels,
+    SubtractChannelMean,
+)
+from stillbox.experiment.values import Value
+
+# How many numbers a list of an augmentation holds; the others have any length.
+_LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
+    "pad_color": ((0, 3), "give one for each of R, G, B, or none for the image's mean"),
+    "means": ((3,), "give one for each of R, G, B"),
+    "min_padded_size_ratio": ((2,), "give one for the height and one for the width"),
+    "max_padded_size_ratio": ((2,), "give one for the height and one for the width"),
+}
+
+
+def ranges_are_ranges(experiment: Experiment) -> Iterator[Broken]:
+    """What has a least and a greatest value has them in this order."""
+    for path, section in _sections(experiment):
+        for field in dataclasses.fields(section):
+            if not field.name.startswith("min_"):
+                continue
+            name = field.name.removeprefix("min_")
+            low, high = getattr(section, field.name), getattr(section, f"max_{name}", None)
+            if _is_above(low, high):
+                yield Broken(
+                    f"{path}.min_{name}",
+                    f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}",
+                    "lower it",
+                )
+
+
+def operations_are_given(experiment: Experiment) -> Iterator[Broken]:
+    """What chooses among operations has something to choose from."""
+    for path, section in _sections(experiment):
+        if getattr(section, "operations", None) == ():
+            yield Broken(
+                f"{path}.operations",
+                f"{section.kind} has no operations",
+                "leave them out for the usual ones, or give at least one",
+            )
+
+
+def lists_have_their_lengths(experiment: Experiment) -> Iterator[Broken]:
+    """A colour has three numbers, a size has two."""
+    for path, section in _sections(experiment):
+        for name, (lengths, fix) in _LENGTHS.items():
+            values = getattr(section, name, None)
+            if values is not None and len(values) not in lengths:
+                yield Broken(f"{path}.{name}", f"{name} has {len(values)} numbers", fix)
+
+
+def canvases_have_two_sides(experiment: Experiment) -> Iterator[Broken]:
+    """The original wants height and width together, or neither."""
+    for path, section in _sections(experiment):
+        if not isinstance(section, RandomPadImage):
+            continue
+        for end in ("min", "max"):
+            names = f"{end}_height", f"{end}_width"
+            given = [name for name in names if getattr(section, name) is not None]
+            if len(given) == 1:
+                (missing,) = set(names) - set(given)
+                yield Broken(
+                    f"{path}.{given[0]}", f"{given[0]} without {missing}", "give both or neither"
+                )
+
+
+def values_have_a_range(experiment: Experiment) -> Iterator[Broken]:
+    """A range of one value cannot be mapped to another range."""
+    for path, section in _sections(experiment):
+        if isinstance(section, NormalizeImage) and section.original_min >= section.original_max:
+            yield Broken(
+                f"{path}.original_max",
+                f"original_max {section.original_max} is not above original_min "
+                f"{section.original_min}",
+                "for images as they are read: 255",
+            )
+
+
+def labels_have_classes(experiment: Experiment) -> Iterator[Broken]:
+    """No box gets a class that the model does not have."""
+    classes = experiment.model.num_classes
+    for path, section in _sections(experiment):
+        labels: dict[str, tuple[int, ...]] = {}
+        if isinstance(section, DropLabelProbabilistically):
+            labels = {"label": (section.label,)}
+        elif isinstance(section, RemapLabels):
+            labels = {
+                "original_labels": section.original_labels,
+                "new_label": (section.new_label,),
+            }
+        for name, ids in labels.items():
+            if ids and max(ids) > classes:
+                yield Broken(
+                    f"{path}.{name}",
+                    f"there is no class {max(ids)}: the model has {classes}",
+                    f"give label map ids from 1 to {classes}",
+                )
+        if isinstance(section, RemapLabels) and not section.original_labels:
+            yield Broken(
+                f"{path}.original_labels", "remap_labels changes nothing", "name the classes"
+            )
+
+
+def values_that_only_training_sees(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields a path and a sentence for augmentations that belong into `model.pixels`."""
+    for path, section in _sections(experiment):
+        if isinstance(section, NormalizeImage | SubtractChannelMean):
+            yield (
+                path,
+                f"{section.kind} changes the images of training alone, and model.pixels normalises "
+                "them once more; what evaluation should see too belongs into model.pixels",
+            )
+
+
+def _sections(experiment: Experiment) -> Iterator[tuple[str, Any]]:
+    """Yields every augmentation and every operation in one, with its path."""
+    for index, augmentation in enumerate(experiment.train.augmentations):
+        path = f"train.augmentations.{index}"
+        yield path, augmentation
+        for number, operation in enumerate(getattr(augmentation, "operations", ())):
+            yield f"{path}.operations.{number}", operation
+
+
+def _is_above(low: Value, high: Value) -> bool:
+    if low is None or high is None:
+        return False
+    if isinstance(low, tuple):
+        return any(map(_is_above, low, high))
+    return bool(low > high)
+
+
+def _spell(value: Value) -> str:
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+AUGMENTATION_RULES: tuple[Rule, ...] = (
+    ranges_are_ranges,
+    operations_are_given,
+    lists_have_their_lengths,
+    canvases_have_two_sides,
+    values_have_a_range,
+    labels_have_classes,
+)
+"""All of them."""

@@ -1,0 +1,115 @@
+"""Other values of the same pixels, in float32 from here on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAdjustBrightness:
+    """Adds one random number to all values; ends clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_adjust_brightness"
+    max_delta: float = 0.2
+    """Greatest number that is added or taken away, as a share of 255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAdjustContrast:
+    """Moves all values away from their channel's mean or towards it; clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_adjust_contrast"
+    min_factor: float = 0.8
+    """Least factor of the distance from the mean."""
+    max_factor: float = 1.25
+    """Greatest factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAdjustHue:
+    """Turns all hues by one random angle; clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_adjust_hue"
+    max_turn: float = 0.02
+    """Greatest angle in both directions, in full turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAdjustSaturation:
+    """Multiplies all saturations by one random factor; clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_adjust_saturation"
+    min_factor: float = 0.8
+    """Least factor."""
+    max_factor: float = 1.25
+    """Greatest factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDistortColor:
+    """Brightness (32/255), saturation (0.5 to 1.5), hue (0.2), contrast (0.5 to 1.5) in turn."""
+
+    kind: ClassVar[str] = "random_distort_color"
+    ordering: int = 0
+    """0: brightness, saturation, hue, contrast; 1: brightness, contrast, saturation, hue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPixelValueScale:
+    """Multiplies every value by a random factor of its own; clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_pixel_value_scale"
+    min_factor: float = 0.9
+    """Least factor."""
+    max_factor: float = 1.1
+    """Greatest factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRgbToGray:
+    """Makes the image gray, in three equal channels."""
+
+    kind: ClassVar[str] = "random_rgb_to_gray"
+    probability: float = 0.1
+    """How often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RgbToGray:
+    """Makes every image gray, in three equal channels (the original leaves one)."""
+
+    kind: ClassVar[str] = "rgb_to_gray"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdjustGamma:
+    """`gain * value ** gamma` on values in 0..1; not clipped."""
+
+    kind: ClassVar[str] = "adjust_gamma"
+    gamma: float = 1.0
+    """The exponent; below 1 makes dark parts lighter."""
+    gain: float = 1.0
+    """The factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizeImage:
+    """Maps one range of values linearly to another; not clipped."""
+
+    kind: ClassVar[str] = "normalize_image"
+    original_min: float = 0.0
+    """What becomes `target_min`."""
+    original_max: float = 255.0
+    """What becomes `target_max`."""
+    target_min: float = 0.0
+    """See `original_min`."""
+    target_max: float = 1.0
+    """See `original_max`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubtractChannelMean:
+    """Subtracts a number from each channel; not clipped."""
+
+    kind: ClassVar[str] = "subtract_channel_mean"
+    means: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Red, green and blue."""

@@ -1,0 +1,185 @@
+"""Random windows of an image, some of them padded afterwards."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCropImage:
+    """Cuts a random window that covers enough of some object (fact sheet 1.4)."""
+
+    kind: ClassVar[str] = "random_crop_image"
+    min_object_covered: float = 1.0
+    """Share of at least one box that the window holds."""
+    min_aspect_ratio: float = 0.75
+    """Least width over height of the window."""
+    max_aspect_ratio: float = 1.33
+    """Greatest width over height of the window."""
+    min_area: float = 0.1
+    """Least area of the window, as a share of the image's."""
+    max_area: float = 1.0
+    """Greatest area of the window, as a share of the image's."""
+    overlap_thresh: float = 0.3
+    """A box stays if at least this share of it lies inside the window."""
+    clip_boxes: bool = True
+    """Clip the boxes that stay to the window."""
+    random_coef: float = 0.0
+    """Probability of leaving the image as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCropPadImage(RandomCropImage):
+    """Cuts a random window and pads it, to a size relative to the image before the cut."""
+
+    kind: ClassVar[str] = "random_crop_pad_image"
+    min_padded_size_ratio: tuple[float, ...] = (1.0, 1.0)
+    """Least height and width after padding, relative to those before the cut."""
+    max_padded_size_ratio: tuple[float, ...] = (2.0, 2.0)
+    """Greatest height and width after padding (excluded), relative to those before the cut."""
+    pad_color: tuple[float, ...] = ()
+    """Red, green and blue of the padding, in 0..255; empty: the mean colour of the window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCropToAspectRatio:
+    """Cuts the largest window of an aspect ratio, at a random place."""
+
+    kind: ClassVar[str] = "random_crop_to_aspect_ratio"
+    aspect_ratio: float = 1.0
+    """Width over height of the window."""
+    overlap_thresh: float = 0.3
+    """A box stays if at least this share of it lies inside the window."""
+    clip_boxes: bool = True
+    """Clip the boxes that stay to the window."""
+
+
+_OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+
+def _ssd_operations() -> tuple[RandomCropImage, ...]:
+    return tuple(
+        RandomCropImage(
+            min_object_covered=overlap,
+            min_aspect_ratio=0.5,
+            max_aspect_ratio=2.0,
+            min_area=0.1,
+            max_area=1.0,
+            overlap_thresh=overlap,
+            random_coef=0.15,
+        )
+        for overlap in _OVERLAPS
+    )
+
+
+def _ssd_pad_operations() -> tuple[RandomCropPadImage, ...]:
+    # Six, not seven: the set that asks for no object at all is left out (fact sheet 1.4).
+    return tuple(
+        RandomCropPadImage(
+            min_object_covered=overlap,
+            min_aspect_ratio=0.5,
+            max_aspect_ratio=2.0,
+            min_area=0.1,
+            max_area=1.0,
+            overlap_thresh=overlap,
+            random_coef=0.15,
+        )
+        for overlap in _OVERLAPS[1:]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdRandomCrop:
+    """Chooses one of several crops uniformly."""
+
+    kind: ClassVar[str] = "ssd_random_crop"
+    operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
+    """The crops to choose from; the default is the original's seven."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdRandomCropPad:
+    """Chooses one of several crops with padding uniformly."""
+
+    kind: ClassVar[str] = "ssd_random_crop_pad"
+    operations: tuple[RandomCropPadImage, ...] = field(default_factory=_ssd_pad_operations)
+    """The crops to choose from; the default is the original's six."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedAspectCrop:
+    """A random window whose aspect ratio somebody else fixes."""
+
+    min_object_covered: float = 1.0
+    """Share of at least one box that the window holds."""
+    min_area: float = 0.1
+    """Least area of the window, as a share of the image's."""
+    max_area: float = 1.0
+    """Greatest area of the window, as a share of the image's."""
+    overlap_thresh: float = 0.3
+    """A box stays if at least this share of it lies inside the window."""
+    clip_boxes: bool = True
+    """Clip the boxes that stay to the window."""
+    random_coef: float = 0.0
+    """Probability of leaving the image as it is."""
+
+
+def _fixed_operations() -> tuple[FixedAspectCrop, ...]:
+    return tuple(
+        FixedAspectCrop(min_object_covered=overlap, overlap_thresh=overlap, random_coef=0.15)
+        for overlap in _OVERLAPS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdRandomCropFixedAspectRatio:
+    """Chooses one of several crops of one aspect ratio, then cuts to exactly that ratio."""
+
+    kind: ClassVar[str] = "ssd_random_crop_fixed_aspect_ratio"
+    operations: tuple[FixedAspectCrop, ...] = field(default_factory=_fixed_operations)
+    """The crops to choose from; the default is the original's seven."""
+    aspect_ratio: float = 1.0
+    """Width over height of the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdRandomCropPadFixedAspectRatio:
+    """Chooses one of several crops, then pads with black to exactly one aspect ratio."""
+
+    kind: ClassVar[str] = "ssd_random_crop_pad_fixed_aspect_ratio"
+    operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
+    """The crops to choose from; the default is the original's seven."""
+    aspect_ratio: float = 1.0
+    """Width over height of the result."""
+    min_padded_size_ratio: tuple[float, ...] = (1.0, 1.0)
+    """Least height and width after padding, relative to the window's."""
+    max_padded_size_ratio: tuple[float, ...] = (2.0, 2.0)
+    """Greatest height and width after padding, relative to the window's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSquareCropByScale:
+    """Cuts a square whose side is a share of the image's long one; black where it sticks out."""
+
+    kind: ClassVar[str] = "random_square_crop_by_scale"
+    max_border: int = 128
+    """Distance in pixels that the square's centre keeps from the edges, halved until the image
+    has room for it."""
+    min_scale: float = 0.6
+    """Least side of the square, relative to the image's long side."""
+    max_scale: float = 1.3
+    """Greatest side of the square, relative to the image's long side."""
+    num_scales: int = 8
+    """How many sides there are from least to greatest, evenly spaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomScaleCropAndPadToSquare:
+    """Scales at random, then cuts or pads with black to a square (EfficientDet's way)."""
+
+    kind: ClassVar[str] = "random_scale_crop_and_pad_to_square"
+    output_size: int = 512
+    """Side of the result, in pixels."""
+    min_scale: float = 0.1
+    """Least length of the long side, relative to `output_size`."""
+    max_scale: float = 2.0
+    """Greatest length of the long side, relative to `output_size`."""

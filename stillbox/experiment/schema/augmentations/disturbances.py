@@ -1,0 +1,47 @@
+"""Damage to the picture: patches, noise, compression."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBlackPatches:
+    """Covers the image with black squares."""
+
+    kind: ClassVar[str] = "random_black_patches"
+    max_patches: int = 10
+    """How many squares there may be."""
+    probability: float = 0.5
+    """How likely each of them is."""
+    size_ratio: float = 0.1
+    """Side of a square, relative to the image's short side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomJpegQuality:
+    """Compresses the image as JPEG with a random quality."""
+
+    kind: ClassVar[str] = "random_jpeg_quality"
+    min_quality: int = 0
+    """Least quality, 0 to 100."""
+    max_quality: int = 100
+    """Greatest quality (excluded), 0 to 100."""
+    random_coef: float = 0.0
+    """Probability of leaving the image as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPatchGaussian:
+    """Adds Gaussian noise to a square patch (arXiv:1906.02611); clipped to 0..255."""
+
+    kind: ClassVar[str] = "random_patch_gaussian"
+    min_patch_size: int = 1
+    """Least side of the patch, in pixels."""
+    max_patch_size: int = 250
+    """Greatest side of the patch (excluded), in pixels."""
+    min_stddev: float = 0.0
+    """Least standard deviation of the noise, as a share of 255."""
+    max_stddev: float = 1.0
+    """Greatest standard deviation of the noise, as a share of 255."""
+    random_coef: float = 0.0
+    """Probability of leaving the image as it is."""

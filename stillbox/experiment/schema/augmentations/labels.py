@@ -1,0 +1,48 @@
+"""Changes of boxes and classes alone; the picture stays as it is."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+JitterMode = Literal[
+    "default",
+    "expand",
+    "shrink",
+    "expand_symmetric",
+    "shrink_symmetric",
+    "expand_symmetric_xy",
+    "shrink_symmetric_xy",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomJitterBoxes:
+    """Moves the edges of every box by random shares of its size; clipped to the image."""
+
+    kind: ClassVar[str] = "random_jitter_boxes"
+    ratio: float = 0.05
+    """Greatest share by which an edge's distance from the centre grows or shrinks."""
+    mode: JitterMode = "default"
+    """`default` moves every edge on its own, both ways; `expand` and `shrink` only one way;
+    `symmetric` leaves the centre where it is; `symmetric_xy` uses one share for both axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropLabelProbabilistically:
+    """Drops boxes of one class at random."""
+
+    kind: ClassVar[str] = "drop_label_probabilistically"
+    label: int = 1
+    """Label map id of the class."""
+    probability: float = 1.0
+    """How likely each of its boxes is dropped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemapLabels:
+    """Makes one class of several."""
+
+    kind: ClassVar[str] = "remap_labels"
+    original_labels: tuple[int, ...] = ()
+    """Label map ids of the classes that change."""
+    new_label: int = 1
+    """Label map id that they become."""

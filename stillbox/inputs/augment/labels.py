@@ -1,0 +1,51 @@
+"""Operations on boxes and classes alone (fact sheet 1.2 and 1.4)."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.random import Generator
+
+from stillbox.experiment.schema import DropLabelProbabilistically, RandomJitterBoxes, RemapLabels
+from stillbox.inputs.sample import Sample
+
+# A box without height or width grows from this, as in the original.
+_LEAST_SIDE = 1e-6
+
+
+def random_jitter_boxes(sample: Sample, settings: RandomJitterBoxes, rng: Generator) -> Sample:
+    """Multiplies the distance of every edge from the centre by a random factor; clips to 0..1.
+
+    The factor is uniform in `1 - ratio .. 1 + ratio`, with `expand` in `1 .. 1 + ratio`, with
+    `shrink` in `1 - ratio .. 1`. Every edge has its own, with `symmetric` every axis, with
+    `symmetric_xy` every box. A symmetric factor ends where the box would leave the image, so that
+    the centre stays.
+    """
+    low = 1 - settings.ratio * (not settings.mode.startswith("expand"))
+    high = 1 + settings.ratio * (not settings.mode.startswith("shrink"))
+    # Four numbers for a box in every mode: what follows sees the same generator.
+    factors = low + rng.random((len(sample.boxes), 4)) * (high - low)
+    boxes = sample.boxes.astype(np.float64)
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    half = np.maximum(boxes[:, 2:] - boxes[:, :2], _LEAST_SIDE) / 2
+    room = np.abs(np.minimum(centre, 1 - centre)) / half
+    if settings.mode.endswith("symmetric"):
+        factors = np.tile(np.minimum(factors[:, :2], room), 2)
+    elif settings.mode.endswith("symmetric_xy"):
+        factors = np.minimum(factors[:, :1], room.min(axis=1, keepdims=True))
+    moved = np.tile(centre, 2) + np.tile(half, 2) * [-1, -1, 1, 1] * factors
+    return replace(sample, boxes=np.clip(moved, 0, 1).astype(np.float32))
+
+
+def drop_label_probabilistically(
+    sample: Sample, settings: DropLabelProbabilistically, rng: Generator
+) -> Sample:
+    """Drops boxes of one class, each with the given probability on its own."""
+    lucky = rng.random(len(sample.classes)) >= settings.probability
+    return sample.select(lucky | (sample.classes != settings.label - 1))
+
+
+def remap_labels(sample: Sample, settings: RemapLabels, rng: Generator) -> Sample:
+    """Gives the boxes of some classes another class. Nothing is random."""
+    changed = np.isin(sample.classes, np.array(settings.original_labels, np.int32) - 1)
+    classes = np.where(changed, np.int32(settings.new_label - 1), sample.classes)
+    return replace(sample, classes=classes)

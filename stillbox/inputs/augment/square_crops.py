@@ -1,0 +1,72 @@
+"""Squares out of an image, black where they stick out (fact sheet 1.4)."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.random import Generator
+
+from stillbox.experiment.schema import RandomScaleCropAndPadToSquare, RandomSquareCropByScale
+from stillbox.inputs.augment.draws import uniform, whole_number
+from stillbox.inputs.augment.frames import keep_inside, move_boxes, place
+from stillbox.inputs.augment.sizes import resized
+from stillbox.inputs.sample import Sample
+
+_BLACK = np.zeros(3, np.float32)
+
+
+def random_square_crop_by_scale(
+    sample: Sample, settings: RandomSquareCropByScale, rng: Generator
+) -> Sample:
+    """Cuts a square around a random centre (CenterNet, arXiv:1904.07850).
+
+    Its side is the long side of the image times one of `num_scales` factors. The centre keeps a
+    border from the edges. Boxes completely outside go, the others are clipped. The original leaves
+    out the image's last row and column; they stay here.
+    """
+    height, width = sample.image.shape[:2]
+    scales = np.linspace(settings.min_scale, settings.max_scale, settings.num_scales)
+    side = max(int(scales[whole_number(rng, 0, settings.num_scales)] * max(height, width)), 1)
+    y = _centre(height, settings.max_border, rng) - side // 2
+    x = _centre(width, settings.max_border, rng) - side // 2
+    top, left = max(y, 0), max(x, 0)
+    part = sample.image[top : y + side, left : x + side]
+    moved = replace(
+        sample,
+        image=place(part, (side, side), (top - y, left - x), _BLACK),
+        boxes=move_boxes(sample.boxes, (height, width), (y, x), (side, side)),
+    )
+    return keep_inside(moved)
+
+
+def _centre(side: int, max_border: int, rng: Generator) -> int:
+    divisor = 2 ** math.ceil(math.log2(2 * max_border / side))
+    border = max_border // int(min(max(divisor, 1), max_border))
+    # Only for a single row or column does halving end above the middle.
+    border = min(border, side // 2)
+    return whole_number(rng, border, side - border + 1)
+
+
+def random_scale_crop_and_pad_to_square(
+    sample: Sample, settings: RandomScaleCropAndPadToSquare, rng: Generator
+) -> Sample:
+    """Scales at random, then cuts or pads with black to a square (EfficientDet, arXiv:1911.09070).
+
+    The long side becomes a random factor times `output_size`, and both sides are cut to whole
+    pixels. What is longer than `output_size` is cut at a random place; what is shorter is padded at
+    the bottom and right. Boxes completely outside go, the others are clipped.
+    """
+    height, width = sample.image.shape[:2]
+    side = settings.output_size
+    long_side = uniform(rng, settings.min_scale, settings.max_scale) * side
+    rows, columns = (
+        max(int(long_side * length / max(height, width)), 1) for length in (height, width)
+    )
+    y, x = (int(max(length - side, 0) * rng.random()) for length in (rows, columns))
+    part = resized(sample.image, (rows, columns))[y : y + side, x : x + side]
+    moved = replace(
+        sample,
+        image=place(part, (side, side), (0, 0), _BLACK),
+        boxes=move_boxes(sample.boxes, (rows, columns), (y, x), (side, side)),
+    )
+    return keep_inside(moved)
