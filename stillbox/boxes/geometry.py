@@ -45,9 +45,24 @@ def iou(boxes: ArrayLike, others: ArrayLike) -> Array:
 
 
 def ioa(boxes: ArrayLike, others: ArrayLike) -> Array:
-    """Returns which part of each of `boxes` lies inside its partner in `others`."""
+    """Returns which part of each of `others` its partner in `boxes` covers.
+
+    The area of the second box divides, as in the original, whose matchers hold ground truth
+    against anchors with it.
+    """
     shared = intersection(boxes, others)
-    return _share(shared, jnp.broadcast_to(area(boxes), shared.shape))
+    return _share(shared, jnp.broadcast_to(area(others), shared.shape))
+
+
+def thresholded_iou(boxes: ArrayLike, others: ArrayLike, *, iou_threshold: float) -> Array:
+    """Returns 1 for each pair with an IoU above the threshold, otherwise 0."""
+    return (iou(boxes, others) > iou_threshold).astype(jnp.float32)
+
+
+def neg_sq_dist(boxes: ArrayLike, others: ArrayLike) -> Array:
+    """Returns minus the squared distance of each pair, as if a box were a point of four numbers."""
+    difference = jnp.asarray(boxes, jnp.float32) - jnp.asarray(others, jnp.float32)
+    return -jnp.sum(difference * difference, axis=-1)
 
 
 def giou(boxes: ArrayLike, others: ArrayLike) -> Array:

@@ -1,7 +1,7 @@
 """Matchers: which ground truth box, if any, an anchor answers for."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 BACKGROUND = -1
@@ -30,7 +30,8 @@ def argmax_match(
         valid_rows: `[N]` bool, false for padding and for boxes without weight.
         matched_threshold: at or above it an anchor is matched.
         unmatched_threshold: below it an anchor is background; in between it is ignored.
-        ignore_thresholds: match every anchor, whatever its similarity.
+        ignore_thresholds: match every anchor, whatever its similarity, unless that is minus
+            infinity to all rows.
         negatives_lower_than_unmatched: false swaps background and ignored.
         force_match_for_each_row: each valid row takes its most similar anchor, even from a row
             that suits the anchor better. Where two rows want one anchor the lower row gets it and
@@ -45,8 +46,10 @@ def argmax_match(
     _check_thresholds(matched_threshold, unmatched_threshold, negatives_lower_than_unmatched)
     similarity = jnp.asarray(similarity, jnp.float32)
     matches = jnp.argmax(similarity, axis=0).astype(jnp.int32)
-    if not ignore_thresholds:
-        best = jnp.max(similarity, axis=0)
+    best = jnp.max(similarity, axis=0)
+    if ignore_thresholds:
+        matches = jnp.where(best > -jnp.inf, matches, BACKGROUND)
+    else:
         low, middle = BACKGROUND, IGNORED
         if not negatives_lower_than_unmatched:
             low, middle = middle, low
@@ -54,6 +57,47 @@ def argmax_match(
         matches = jnp.where(best < unmatched_threshold, low, matches)
     if force_match_for_each_row:
         matches = _force_match(similarity, jnp.asarray(valid_rows, bool), matches)
+    return matches
+
+
+def bipartite_match(similarity: ArrayLike, valid_rows: ArrayLike) -> Array:
+    """Gives every valid ground truth box one anchor of its own, the most similar pair first.
+
+    The greedy matching of the original (fact sheet 3.5): of all pairs of a valid row and an anchor
+    that are both still free, the most similar one is joined, until no such pair is left, however
+    little they resemble each other. Among equals the lowest row wins, then the lowest anchor; the
+    original leaves that to its heap. Matches are rows of `similarity`; the original numbers them as
+    if the valid rows stood first, and gives an anchor to the wrong box where they do not.
+
+    Args:
+        similarity: `[N, A]`, of N ground truth boxes (at least 1, padding included) and A anchors.
+        valid_rows: `[N]` bool, false for padding and for boxes without weight.
+
+    Returns:
+        `[A]` int32: the row or `BACKGROUND`.
+    """
+    similarity = jnp.asarray(similarity, jnp.float32)
+    valid_rows = jnp.asarray(valid_rows, bool)
+    rows, anchors = similarity.shape
+    # The other rows take at most N - 1 anchors, so that one of a row's N best is always left.
+    values, columns = lax.top_k(similarity, min(rows, anchors))
+    width = values.shape[1]
+
+    def join(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        matches, left = state
+        pair = jnp.argmax(left)
+        row, column = pair // width, columns.reshape(-1)[pair]
+        # With more rows than anchors the last rounds find nothing left.
+        found = left.reshape(-1)[pair] > -jnp.inf
+        matches = matches.at[column].set(jnp.where(found, row, matches[column]).astype(jnp.int32))
+        taken = (columns == column) | (jnp.arange(rows)[:, None] == row)
+        return matches, jnp.where(taken, -jnp.inf, left)
+
+    start = (
+        jnp.full(anchors, BACKGROUND, jnp.int32),
+        jnp.where(valid_rows[:, None], values, -jnp.inf),
+    )
+    matches, _ = lax.fori_loop(0, valid_rows.sum(), join, start)
     return matches
 
 

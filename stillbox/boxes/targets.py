@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from stillbox.boxes.geometry import PairFunction, iou, pairwise
+from stillbox.boxes.geometry import PairFunction, area, iou, pairwise
 from stillbox.boxes.matchers import IGNORED
 
 Match = Callable[[Array, Array], Array]
@@ -50,7 +50,7 @@ def assign_targets(
 
     A row without weight still takes part in the matching: an anchor that suits it best gets
     weight 0 in both losses, which is how crowds and difficult boxes become regions that nobody
-    is punished for. Padding has no area and attracts no anchor.
+    is punished for. Padding, which has neither weight nor area, resembles nothing.
 
     Args:
         anchors: `[A, 4]`.
@@ -68,7 +68,9 @@ def assign_targets(
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
     classes, weights = jnp.asarray(classes, jnp.int32), jnp.asarray(weights, jnp.float32)
-    matches = match(pairwise(similarity, boxes, anchors), weights > 0)
+    padding = (weights == 0.0) & (area(boxes) == 0.0)
+    similarities = jnp.where(padding[:, None], -jnp.inf, pairwise(similarity, boxes, anchors))
+    matches = match(similarities, weights > 0)
     matched, rows = matches >= 0, jnp.maximum(matches, 0)
     row_weights = weights[rows]
 

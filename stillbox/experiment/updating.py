@@ -72,6 +72,9 @@ class _Update:
 
     def dataclass(self, classes: tuple[Hint, ...], current: Value, node: Node, path: str) -> Value:
         """Returns the new value of a section: one class, or several with a kind each."""
+        if isinstance(node.value, str) and hasattr(classes[0], "kind"):
+            # A kind alone is that kind with its defaults: `similarity: iou`.
+            node = Node({"kind": node}, node.where)
         if not isinstance(node.value, dict):
             _refuse(node, path, "a section with named fields", f"{path}.{_first_name(classes)}=...")
         # A copy: the kind is taken out of it, and the tree may be laid over another value again.

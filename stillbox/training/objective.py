@@ -4,7 +4,6 @@ The arithmetic is that of the fact sheet 3.5 and 3.6; the parts live in `boxes`,
 here only hands them the experiment's values.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,12 +12,12 @@ import numpy as np
 
 from stillbox.boxes.hard_examples import mine_hard_examples
 from stillbox.boxes.losses import sigmoid_focal_loss, sigmoid_loss, smooth_l1_loss, softmax_loss
-from stillbox.boxes.matchers import argmax_match
-from stillbox.boxes.targets import Targets, assign_targets
+from stillbox.boxes.targets import Targets
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.models.coding import build_box_coder
 from stillbox.models.predictions import Predictions
+from stillbox.training.targets import batch_targets
 
 
 class LossParts(NamedTuple):
@@ -63,34 +62,6 @@ def detection_loss(
         classification=loss.classification_weight * jnp.sum(classification) / normalizer,
         localization=loss.localization_weight * jnp.sum(localization) / (normalizer * code_size),
         matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
-    )
-
-
-def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Targets:
-    """Returns the targets of a batch; rows that only fill it up weigh nothing."""
-    matcher = model.matcher
-    match = partial(
-        argmax_match,
-        matched_threshold=matcher.matched_threshold,
-        unmatched_threshold=matcher.unmatched_threshold,
-        ignore_thresholds=matcher.ignore_thresholds,
-        negatives_lower_than_unmatched=matcher.negatives_lower_than_unmatched,
-        force_match_for_each_row=matcher.force_match_for_each_row,
-    )
-    assign = partial(
-        assign_targets,
-        jnp.asarray(anchors),
-        num_classes=model.num_classes,
-        background_class=model.background_class,
-        encode_background_as_zeros=model.loss.encode_background_as_zeros,
-        negative_class_weight=model.loss.negative_class_weight,
-        match=match,
-        encode=build_box_coder(model.box_coder).encode,
-    )
-    targets = jax.vmap(assign)(batch.boxes, batch.classes, batch.weights)
-    counted = jnp.asarray(batch.image_weights)[:, None]
-    return targets._replace(
-        class_weights=targets.class_weights * counted, box_weights=targets.box_weights * counted
     )
 
 

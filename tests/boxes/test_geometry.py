@@ -10,7 +10,9 @@ from stillbox.boxes.geometry import (
     intersection,
     ioa,
     iou,
+    neg_sq_dist,
     pairwise,
+    thresholded_iou,
 )
 from tests.boxes import golden
 
@@ -35,15 +37,31 @@ def test_iou_of_every_pair_equals_the_published_table():
     np.testing.assert_allclose(pairwise(iou, SOME, OTHERS), expected, rtol=1e-6)
 
 
-def test_ioa_divides_by_the_area_of_the_first_box():
-    expected = [[2 / 6, 0, 1], [1 / 5, 0, 1]]
+def test_ioa_divides_by_the_area_of_the_second_box():
+    # Areas 12, 1 and 400.
+    expected = [[2 / 12, 0, 6 / 400], [1 / 12, 0, 5 / 400]]
     np.testing.assert_allclose(pairwise(ioa, SOME, OTHERS), expected, rtol=1e-6)
+
+
+def test_thresholded_iou_is_1_strictly_above_the_threshold():
+    def similarity(threshold):
+        return thresholded_iou(SOME[0], OTHERS[0], iou_threshold=threshold)
+
+    # The IoU is 2 / 16.
+    assert (similarity(0.12), similarity(0.125)) == (1.0, 0.0)
+
+
+def test_negative_squared_distance_of_every_pair():
+    # 9 + 16 + 1 = 26; 16 + 9 = 25; then 4 + 9 + 1 + 4 = 18, 25 + 1 + 0 + 1 = 27 and 1 + 1 + 4 = 6.
+    boxes, others = [[0, 0, 0, 0], [1, 1, 0, 2]], [[3, 4, 1, 0], [-4, 0, 0, 3], [0, 0, 0, 0]]
+    distances = pairwise(neg_sq_dist, np.float32(boxes), np.float32(others))
+    np.testing.assert_array_equal(distances, [[-26, -25, 0], [-18, -27, -6]])
 
 
 def test_boxes_without_area_resemble_nothing_not_even_themselves():
     padding = np.zeros((2, 4), np.float32)
     np.testing.assert_array_equal(pairwise(iou, padding, padding), np.zeros((2, 2)))
-    np.testing.assert_array_equal(pairwise(ioa, padding, [[0, 0, 1, 1]]), np.zeros((2, 1)))
+    np.testing.assert_array_equal(pairwise(ioa, [[0, 0, 1, 1]], padding), np.zeros((1, 2)))
 
 
 def test_boxes_that_touch_along_an_edge_have_iou_zero():

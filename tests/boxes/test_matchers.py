@@ -1,7 +1,8 @@
+import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes.matchers import argmax_match
+from stillbox.boxes.matchers import BACKGROUND, argmax_match, bipartite_match
 
 # The published unit tests of the reference (fact sheet 6.1, rows 10 to 15).
 SIMILARITY = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
@@ -88,3 +89,67 @@ def test_thresholds_that_contradict_each_other_are_refused():
         argmax_match([[0.0]], [True], matched_threshold=0.5, unmatched_threshold=0.6)
     with pytest.raises(ValueError, match="no anchor would be background"):
         argmax_match([[0.0]], [True], negatives_lower_than_unmatched=False)
+
+
+def test_without_thresholds_all_but_padding_matches():
+    # What padding resembles is minus infinity: anchor 1 has nothing else.
+    nothing = [[0.0, -np.inf], [-np.inf, -np.inf]]
+    np.testing.assert_array_equal(argmax_match(nothing, ALL[:2], ignore_thresholds=True), [0, -1])
+
+
+def greedy_pairs(similarity, valid_rows):
+    """Bipartite matching pair by pair, on the whole matrix."""
+    left = np.where(np.asarray(valid_rows)[:, None], similarity, -np.inf)
+    matches = np.full(left.shape[1], BACKGROUND)
+    while left.max() > -np.inf:
+        # The first maximum: the lowest row, then the lowest anchor.
+        row, anchor = np.unravel_index(np.argmax(left), left.shape)
+        matches[anchor] = row
+        left[row], left[:, anchor] = -np.inf, -np.inf
+    return matches
+
+
+def test_bipartite_matches_equal_the_published_test():
+    # .8 first: row 0 has anchor 2; row 1 then takes .2 before .15 (fact sheet 6.1, row 16).
+    result = bipartite_match([[0.5, 0.1, 0.8], [0.15, 0.2, 0.3]], [True, True])
+    assert result.dtype == np.int32
+    np.testing.assert_array_equal(result, [-1, 1, 0])
+
+
+def test_rows_that_are_not_valid_take_no_anchor_wherever_they_stand():
+    similarity = [[0.5, 0.1, 0.8], [0.15, 0.2, 0.3]]
+    np.testing.assert_array_equal(bipartite_match(similarity, [False, True]), [-1, -1, 1])
+    np.testing.assert_array_equal(bipartite_match(similarity, [True, False]), [-1, -1, 0])
+    np.testing.assert_array_equal(bipartite_match(similarity, [False, False]), [-1, -1, -1])
+
+
+def test_a_valid_row_that_resembles_nothing_takes_a_free_anchor():
+    np.testing.assert_array_equal(bipartite_match([[0, 0, 0], [0.4, 0, 0]], ALL[:2]), [1, 0, -1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "anchors", "levels"),
+    [(1, 1, 9), (1, 50, 3), (8, 200, 1000), (20, 30, 4), (12, 5, 3), (9, 9, 1), (30, 30, 2)],
+)
+def test_bipartite_matches_equal_those_made_pair_by_pair(rows, anchors, levels):
+    # Few levels make many ties; more rows than anchors leave rows over.
+    rng = np.random.default_rng(rows * anchors)
+    similarity = rng.integers(0, levels, (40, rows, anchors)).astype(np.float32) / levels
+    valid = rng.random((40, rows)) < rng.random((40, 1))
+    result = jax.jit(jax.vmap(bipartite_match))(similarity, valid)
+    expected = [greedy_pairs(one, which) for one, which in zip(similarity, valid, strict=True)]
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_bipartite_matching_compiles_once_for_any_number_of_boxes():
+    traces = []
+
+    @jax.jit
+    def match(similarity, valid):
+        traces.append(None)
+        return bipartite_match(similarity, valid)
+
+    similarity = np.random.default_rng(0).random((6, 20), np.float32)
+    for count in range(7):
+        assert (np.asarray(match(similarity, np.arange(6) < count)) >= 0).sum() == count
+    assert len(traces) == 1

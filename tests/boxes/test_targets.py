@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.coders import encode_faster_rcnn, encode_mean_stddev
-from stillbox.boxes.matchers import argmax_match
+from stillbox.boxes.geometry import neg_sq_dist
+from stillbox.boxes.matchers import argmax_match, bipartite_match
 from stillbox.boxes.targets import assign_targets
 from tests.boxes import golden
 
@@ -107,6 +108,29 @@ def test_a_box_without_area_forces_a_match_with_a_finite_code():
     targets = assign_targets(ANCHORS, [[0.3, 0.3, 0.3, 0.3]], [0], [1.0], **options)
     np.testing.assert_array_equal(targets.matches, [0, -1, -1, -1])
     assert np.isfinite(targets.box_targets).all()
+
+
+def test_padding_is_near_to_nothing_whatever_is_compared():
+    # The anchor in the corner is nearer to the padding at 0, 0, 0, 0 than to the box.
+    anchors = np.float32([[0, 0, 0.1, 0.1], [0.5, 0.5, 0.9, 0.9]])
+    boxes = np.float32([[0.5, 0.5, 1, 1], [0, 0, 0, 0]])
+    options = {**OPTIONS, "similarity": neg_sq_dist}
+    options["match"] = partial(argmax_match, ignore_thresholds=True)
+    targets = assign_targets(anchors, boxes, [0, 0], [1.0, 0.0], **options)
+    np.testing.assert_array_equal(targets.matches, [0, 0])
+    # Without any box there is nothing to match.
+    targets = assign_targets(anchors, np.zeros((2, 4)), [0, 0], [0.0, 0.0], **options)
+    np.testing.assert_array_equal(targets.matches, [-1, -1])
+
+
+def test_bipartite_matching_gives_each_weighted_box_one_anchor():
+    options = {**OPTIONS, "match": bipartite_match}
+    weights = np.float32([0, 0.3, 1])
+    targets = assign_targets(ANCHORS, BOXES, CLASSES, weights, **options)
+    # Box 0 has no weight: its anchor is background, for there are no thresholds to ignore by.
+    np.testing.assert_array_equal(targets.matches, [-1, 1, -1, 2])
+    np.testing.assert_array_equal(targets.class_weights, np.float32([1, 0.3, 1, 1]))
+    np.testing.assert_array_equal(targets.box_weights, np.float32([0, 0.3, 0, 1]))
 
 
 def test_one_anchor_and_one_box():

@@ -55,6 +55,14 @@ def test_lists_are_yaml_lists_or_one_bare_value():
     assert experiment.train.freeze == ()
 
 
+def test_a_kind_alone_is_that_kind_with_its_defaults():
+    experiment = overridden("model.similarity=ioa", "train.augmentations=[random_horizontal_flip]")
+    assert experiment.model.similarity == schema.IoaSimilarity()
+    assert experiment.train.augmentations == (schema.RandomHorizontalFlip(),)
+    # The kind that is there already keeps its values.
+    assert overridden("train.optimizer=momentum").train.optimizer == START.train.optimizer
+
+
 def test_a_text_field_can_be_emptied():
     assert overridden("data.train.label_map=x", "data.train.label_map=").data.train.label_map == ""
 

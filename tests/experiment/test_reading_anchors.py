@@ -1,4 +1,4 @@
-"""Anchors and box coders of a pipeline.config."""
+"""Anchors, box coders, matchers and similarities of a pipeline.config."""
 
 from functools import partial
 
@@ -7,7 +7,11 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.anchors import read_anchors
-from stillbox.experiment.pipeline_config.matching import read_box_coder
+from stillbox.experiment.pipeline_config.matching import (
+    read_box_coder,
+    read_matcher,
+    read_similarity,
+)
 from tests.experiment.sections import read_section
 
 anchors_of = partial(read_section, read_anchors, "AnchorGenerator")
@@ -96,3 +100,29 @@ def test_the_keypoint_coder_is_refused_by_name():
     with pytest.raises(UserError, match=r"BoxCoder.keypoint_box_coder: keypoints are not") as e:
         coder_of("keypoint_box_coder { num_keypoints: 5 }")
     assert "there is: faster_rcnn_box_coder, mean_stddev_box_coder, square_box_c" in str(e.value)
+
+
+def test_the_bipartite_matcher_reads_and_says_what_its_field_does_not_do():
+    matcher, log = read_section(
+        read_matcher, "Matcher", "bipartite_matcher { use_matmul_gather: true }"
+    )
+    assert matcher == schema.BipartiteMatcher()
+    (note,) = log.notes
+    assert "BipartiteMatcher.use_matmul_gather has no effect here" in note
+
+
+@pytest.mark.parametrize(
+    ("text", "similarity"),
+    [
+        ("iou_similarity {}", schema.IouSimilarity()),
+        ("ioa_similarity {}", schema.IoaSimilarity()),
+        ("neg_sq_dist_similarity {}", schema.NegSqDistSimilarity()),
+        ("thresholded_iou_similarity {}", schema.ThresholdedIouSimilarity(iou_threshold=0.5)),
+        (
+            "thresholded_iou_similarity { iou_threshold: 0.3 }",
+            schema.ThresholdedIouSimilarity(iou_threshold=0.3),
+        ),
+    ],
+)
+def test_every_similarity_reads(text, similarity):
+    assert read_section(read_similarity, "RegionSimilarityCalculator", text)[0] == similarity

@@ -37,6 +37,13 @@ def test_six_levels_suit_the_six_maps_of_the_default():
         ([FLEXIBLE % "sizes: [0]"], "model.anchors.grids.0.sizes is 0"),
         (["model.anchors={kind: flexible_grid, grids: []}"], "anchors for 0 feature maps"),
         (["model.box_coder={kind: mean_stddev, stddev: 0}"], "model.box_coder.stddev is 0"),
+        (["model.similarity={kind: thresholded_iou, iou_threshold: 2}"], "iou_threshold is 2"),
+        (["model.similarity=neg_sq_dist"], "with matched_threshold 0.5 no anchor would be matched"),
+        (["model.matcher.matched_threshold=1.5"], "is 1.5, but overlaps lie in 0..1"),
+        (
+            ["model.similarity=ioa", "model.matcher.unmatched_threshold=-1"],
+            "is -1.0, but over",
+        ),
         (["model.box_coder={kind: square, length_scale: 0}"], "box_coder.length_scale is 0"),
     ],
 )
@@ -45,3 +52,19 @@ def test_contradictions_are_refused_with_a_fix(overrides, message):
         check(overridden(*overrides), {})
     assert message in str(caught.value)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.similarity=neg_sq_dist", "model.matcher.ignore_thresholds=true"],
+        ["model.similarity=neg_sq_dist", "model.matcher.force_match_for_each_row=true"],
+        [
+            "model.similarity=neg_sq_dist",
+            "model.matcher={matched_threshold: -0.1, unmatched_threshold: -0.2}",
+        ],
+        ["model.similarity=neg_sq_dist", "model.matcher=bipartite"],
+    ],
+)
+def test_distances_have_thresholds_of_their_own(overrides):
+    check(overridden(*overrides), {})

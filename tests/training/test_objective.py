@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 
@@ -12,14 +11,15 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.experiment.resolve import resolve
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, split_detector
-from stillbox.training.objective import batch_targets, detection_loss
-from tests.models import config1
+from stillbox.training.objective import detection_loss
+from stillbox.training.targets import batch_targets
+from tests import reference
 
+CONFIG1 = reference.model(reference.SSD)
 GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/training_losses.json").read_text())
 
 # Two anchors side by side. The box is the left one's, shifted: it covers 80 % of it.
@@ -182,6 +182,30 @@ def test_anchors_between_the_thresholds_count_in_no_loss():
     assert classification == pytest.approx(BACKGROUND)
 
 
+@pytest.mark.parametrize(
+    ("fields", "matched"),
+    [
+        # The first box has IoU .556 with anchor 0 and .4 with anchor 1, the second .5 and 0; of
+        # the anchors the first covers all and .8, the second .5 and nothing.
+        ({}, 1),
+        ({"similarity": schema.IoaSimilarity()}, 2),
+        ({"similarity": schema.ThresholdedIouSimilarity(iou_threshold=0.6)}, 0),
+        # Squared distances: .16 and .26 of the first, .0625 and .8125 of the second.
+        (
+            {
+                "similarity": schema.NegSqDistSimilarity(),
+                "matcher": schema.ArgmaxMatcher(matched_threshold=-0.2, unmatched_threshold=-0.2),
+            },
+            1,
+        ),
+        ({"matcher": schema.BipartiteMatcher()}, 2),
+    ],
+)
+def test_matcher_and_similarity_decide_who_answers(fields, matched):
+    boxes = [(0.0, 0.0, 1.0, 0.9), (0.0, 0.0, 1.0, 0.25)]
+    assert toy_loss(toy_batch(boxes), replace(ONE_CLASS, **fields))[2] == matched
+
+
 def test_rows_that_only_fill_up_count_in_no_sum():
     full = toy_loss(toy_batch([BOX]))
     assert toy_loss(toy_batch([BOX], [BOX], [], image_weights=[1, 0, 0])) == full
@@ -247,34 +271,10 @@ def test_no_gradient_flows_through_what_the_miner_left_out():
 # ---- config 1, end to end ------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1)
-def recipe():
-    """The recipe's own model: its losses, matcher and coder are under test."""
-    return resolve("ssd_mobilenet_v1_300x300").experiment.model
-
-
-def golden_batch():
-    """Ground truth of fact sheet 6.2."""
-    boxes, classes = np.zeros((2, 8, 4), np.float32), np.zeros((2, 8), np.int32)
-    weights = np.zeros((2, 8), np.float32)
-    boxes[0, :3] = [[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95], [0.05, 0.6, 0.2, 0.7]]
-    classes[0, :3], weights[0, :3] = (0, 17, 89), 1
-    boxes[1, 0], classes[1, 0], weights[1, 0] = [0.2, 0.3, 0.8, 0.7], 2, 1
-    return Batch(
-        images=config1.images(),
-        boxes=boxes,
-        classes=classes,
-        weights=weights,
-        true_sizes=np.full((2, 2), 300, np.int32),
-        records=np.arange(2, dtype=np.int32),
-        image_weights=np.ones(2, np.float32),
-    )
-
-
 @pytest.fixture(scope="module")
 def weighted():
-    detector = build_detector(recipe())
-    config1.load_deterministic_weights(detector)
+    detector = build_detector(CONFIG1)
+    reference.load_deterministic_weights(detector, CONFIG1)
     return detector
 
 
@@ -286,10 +286,10 @@ def test_the_losses_of_config_1_equal_the_executed_original(weighted, mode):
     def losses(params, stats, batch):
         detector = bind_detector(graph, params, stats)
         predictions = detector(batch.images, train=mode == "train")
-        parts = detection_loss(predictions, batch, weighted.anchors, recipe())
+        parts = detection_loss(predictions, batch, weighted.anchors, CONFIG1)
         return parts, detector.regularization()
 
-    parts, penalty = losses(params, stats, golden_batch())
+    parts, penalty = losses(params, stats, reference.batch(300))
     golden = GOLDEN[mode]
     np.testing.assert_allclose(parts.localization, golden["localization_loss"], rtol=1e-3)
     np.testing.assert_allclose(parts.classification, golden["classification_loss"], rtol=1e-3)
@@ -298,7 +298,7 @@ def test_the_losses_of_config_1_equal_the_executed_original(weighted, mode):
 
 
 def test_the_targets_of_config_1_equal_the_executed_original(weighted):
-    targets = batch_targets(golden_batch(), weighted.anchors, recipe())
+    targets = batch_targets(reference.batch(300), weighted.anchors, CONFIG1)
     golden, matches = GOLDEN["targets"], np.asarray(targets.matches)
     assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"]
     assert (matches == -1).sum(axis=1).tolist() == golden["num_neg"]

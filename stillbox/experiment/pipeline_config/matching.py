@@ -1,12 +1,19 @@
-"""`BoxCoder` and `Matcher`."""
+"""`BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
 
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
     ArgmaxMatcher,
+    BipartiteMatcher,
     BoxCoder,
     FasterRcnnBoxCoder,
+    IoaSimilarity,
+    IouSimilarity,
+    Matcher,
     MeanStddevBoxCoder,
+    NegSqDistSimilarity,
+    Similarity,
     SquareBoxCoder,
+    ThresholdedIouSimilarity,
 )
 
 
@@ -24,9 +31,11 @@ def read_box_coder(section: Section, path: str) -> BoxCoder:
     )
 
 
-def read_matcher(section: Section, path: str) -> ArgmaxMatcher:
+def read_matcher(section: Section, path: str) -> Matcher:
     """Reads `matcher`."""
-    _, chosen = section.choose("matcher_oneof", ("argmax_matcher",))
+    name, chosen = section.choose("matcher_oneof", ("argmax_matcher", "bipartite_matcher"))
+    if name == "bipartite_matcher":
+        return BipartiteMatcher()
     return ArgmaxMatcher(
         **chosen.fill(
             path,
@@ -37,3 +46,19 @@ def read_matcher(section: Section, path: str) -> ArgmaxMatcher:
             "force_match_for_each_row",
         )
     )
+
+
+def read_similarity(section: Section, path: str) -> Similarity:
+    """Reads `similarity_calculator`."""
+    name, chosen = section.choose("region_similarity", tuple(_SIMILARITIES))
+    if name == "thresholded_iou_similarity":
+        return ThresholdedIouSimilarity(**chosen.fill(path, "iou_threshold"))
+    return _SIMILARITIES[name]()
+
+
+_SIMILARITIES: dict[str, type[Similarity]] = {
+    "iou_similarity": IouSimilarity,
+    "ioa_similarity": IoaSimilarity,
+    "neg_sq_dist_similarity": NegSqDistSimilarity,
+    "thresholded_iou_similarity": ThresholdedIouSimilarity,
+}

@@ -4,7 +4,11 @@ from stillbox.experiment.pipeline_config.anchors import read_anchors
 from stillbox.experiment.pipeline_config.extractors import read_extractor
 from stillbox.experiment.pipeline_config.heads import read_head
 from stillbox.experiment.pipeline_config.losses import read_loss
-from stillbox.experiment.pipeline_config.matching import read_box_coder, read_matcher
+from stillbox.experiment.pipeline_config.matching import (
+    read_box_coder,
+    read_matcher,
+    read_similarity,
+)
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer
 from stillbox.experiment.pipeline_config.section import Section
@@ -14,18 +18,20 @@ from stillbox.experiment.schema import Model
 def read_model(section: Section) -> Model:
     """Reads `model`."""
     _, ssd = section.choose("model", ("ssd",))
-    backbone, neck = read_extractor(ssd.child("feature_extractor"))
-    ssd.child("similarity_calculator").choose("region_similarity", ("iou_similarity",))
+    extractor = read_extractor(ssd.child("feature_extractor"))
     return Model(
         resizer=read_resizer(ssd.child("image_resizer"), "model.resizer"),
-        backbone=backbone,
-        neck=neck,
-        head=read_head(ssd.child("box_predictor"), "model.head"),
+        pixels=extractor.pixels,
+        backbone=extractor.backbone,
+        neck=extractor.neck,
+        head=read_head(ssd.child("box_predictor"), "model.head", keras=extractor.keras),
         anchors=read_anchors(ssd.child("anchor_generator"), "model.anchors"),
         box_coder=read_box_coder(ssd.child("box_coder"), "model.box_coder"),
         matcher=read_matcher(ssd.child("matcher"), "model.matcher"),
+        similarity=read_similarity(ssd.child("similarity_calculator"), "model.similarity"),
         loss=read_loss(ssd, "model.loss"),
         postprocessing=read_postprocessing(ssd.child("post_processing"), "model.postprocessing"),
+        **ssd.child("feature_extractor").fill("model", "pad_to_multiple"),
         **ssd.fill(
             "model",
             "num_classes",

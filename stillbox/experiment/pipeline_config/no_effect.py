@@ -26,6 +26,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "return_raw_detections_during_predict": "it concerns exported graphs",
     },
     "ArgMaxMatcher": {"use_matmul_gather": _PLACEMENT},
+    "BipartiteMatcher": {"use_matmul_gather": _PLACEMENT},
     "WeightedSigmoidClassificationLoss": {"anchorwise_output": _SAME_LOSS},
     "SigmoidFocalClassificationLoss": {"anchorwise_output": _SAME_LOSS},
     "WeightedSoftmaxClassificationLoss": {"anchorwise_output": _SAME_LOSS},
@@ -127,10 +128,10 @@ REFUSED: dict[str, str] = {
     "TrainConfig.use_multiclass_scores": "scores of several classes as targets of one box are not "
     "supported",
     "EvalConfig.eval_instance_masks": "masks are not supported",
-    "EvalConfig.ignore_groundtruth": "scores need ground truth; `stillbox predict` draws detections "
-    "without it",
-    "EvalConfig.force_no_resize": "every shape is static, so images are always resized as the model "
-    "says",
+    "EvalConfig.ignore_groundtruth": "scores need ground truth; `stillbox predict` draws "
+    "detections without it",
+    "EvalConfig.force_no_resize": "every shape is static, so images are always resized "
+    "as the model says",
     "EvalConfig.skip_predictions_for_unlabeled_class": _IMAGE_LABELS,
     "EvalConfig.image_classes_field_map_empty_to_ones": _IMAGE_LABELS,
     "EvalConfig.retain_original_image_additional_channels": _CHANNELS,

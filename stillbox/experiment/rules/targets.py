@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 
 from stillbox.experiment.rules.broken import Broken, Rule
-from stillbox.experiment.schema import Experiment, SigmoidFocalLoss
+from stillbox.experiment.schema import (
+    ArgmaxMatcher,
+    Experiment,
+    NegSqDistSimilarity,
+    SigmoidFocalLoss,
+)
 
 
 def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
     """The matcher's ignored band lies between background and match."""
     matcher, path = experiment.model.matcher, "model.matcher"
+    if not isinstance(matcher, ArgmaxMatcher):
+        return
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
         yield Broken(
@@ -24,6 +31,30 @@ def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
             f"but with both thresholds at {matched} no anchor would be background",
             "set it to true, or lower unmatched_threshold",
         )
+
+
+def thresholds_can_be_reached(experiment: Experiment) -> Iterator[Broken]:
+    """Overlaps lie in 0..1, and minus a distance is never above 0."""
+    matcher, path = experiment.model.matcher, "model.matcher"
+    if not isinstance(matcher, ArgmaxMatcher) or matcher.ignore_thresholds:
+        return
+    if isinstance(experiment.model.similarity, NegSqDistSimilarity):
+        if matcher.matched_threshold > 0.0 and not matcher.force_match_for_each_row:
+            yield Broken(
+                f"{path}.matched_threshold",
+                f"neg_sq_dist is never above 0, so that with matched_threshold "
+                f"{matcher.matched_threshold} no anchor would be matched",
+                "lower it, such as to -0.01, or set ignore_thresholds",
+            )
+        return
+    for name in ("matched_threshold", "unmatched_threshold"):
+        value = getattr(matcher, name)
+        if not 0.0 <= value <= 1.0:
+            yield Broken(
+                f"{path}.{name}",
+                f"{path}.{name} is {value}, but overlaps lie in 0..1",
+                "give a value of at least 0 and at most 1",
+            )
 
 
 def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
@@ -61,6 +92,7 @@ def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
 
 TARGET_RULES: tuple[Rule, ...] = (
     thresholds_are_ordered,
+    thresholds_can_be_reached,
     nms_limits_are_ordered,
     focal_loss_has_no_miner,
     background_has_a_target,

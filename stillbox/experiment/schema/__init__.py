@@ -79,11 +79,17 @@ from stillbox.experiment.schema.losses import (
 )
 from stillbox.experiment.schema.matching import (
     ArgmaxMatcher,
+    BipartiteMatcher,
     BoxCoder,
     FasterRcnnBoxCoder,
+    IoaSimilarity,
+    IouSimilarity,
     Matcher,
     MeanStddevBoxCoder,
+    NegSqDistSimilarity,
+    Similarity,
     SquareBoxCoder,
+    ThresholdedIouSimilarity,
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
 from stillbox.experiment.schema.necks import Fpn, Neck, Ppn, SsdLayers
@@ -141,6 +147,7 @@ __all__ = [
     "Augmentation",
     "Backbone",
     "BatchNorm",
+    "BipartiteMatcher",
     "BoxCoder",
     "ConditionalShapeResizer",
     "ConstantSchedule",
@@ -164,6 +171,8 @@ __all__ = [
     "Head",
     "IdentityResizer",
     "Initializer",
+    "IoaSimilarity",
+    "IouSimilarity",
     "KeepAspectRatioResizer",
     "Loss",
     "ManualStepSchedule",
@@ -175,6 +184,7 @@ __all__ = [
     "Momentum",
     "MultiscaleAnchors",
     "Neck",
+    "NegSqDistSimilarity",
     "Nms",
     "NormalizeImage",
     "Optimizer",
@@ -219,6 +229,7 @@ __all__ = [
     "ScheduleStep",
     "SigmoidFocalLoss",
     "SigmoidLoss",
+    "Similarity",
     "SmoothL1Loss",
     "SoftmaxLoss",
     "SquareBoxCoder",
@@ -229,6 +240,7 @@ __all__ = [
     "SsdRandomCropPad",
     "SsdRandomCropPadFixedAspectRatio",
     "SubtractChannelMean",
+    "ThresholdedIouSimilarity",
     "Training",
     "TruncatedNormal",
     "VarianceScaling",

@@ -61,4 +61,44 @@ class ArgmaxMatcher:
     """Give every ground truth box its best anchor, even below the threshold."""
 
 
-Matcher = ArgmaxMatcher
+@dataclass(frozen=True, kw_only=True)
+class BipartiteMatcher:
+    """Every ground truth box has one anchor of its own, the most similar pairs first."""
+
+    kind: ClassVar[str] = "bipartite"
+
+
+Matcher = ArgmaxMatcher | BipartiteMatcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class IouSimilarity:
+    """Intersection over union."""
+
+    kind: ClassVar[str] = "iou"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoaSimilarity:
+    """The part of the anchor that the ground truth box covers."""
+
+    kind: ClassVar[str] = "ioa"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegSqDistSimilarity:
+    """Minus the sum of the squared distances of the four edges; 0 is the greatest."""
+
+    kind: ClassVar[str] = "neg_sq_dist"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdedIouSimilarity:
+    """1 where the IoU is above a threshold, otherwise 0: all that overlap enough are alike."""
+
+    kind: ClassVar[str] = "thresholded_iou"
+    iou_threshold: float = 0.5
+    """Only an IoU above this counts."""
+
+
+Similarity = IouSimilarity | IoaSimilarity | NegSqDistSimilarity | ThresholdedIouSimilarity

@@ -1,7 +1,6 @@
 """The detector: from pixels to boxes, one small value for each of its parts."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
@@ -11,7 +10,9 @@ from stillbox.experiment.schema.matching import (
     ArgmaxMatcher,
     BoxCoder,
     FasterRcnnBoxCoder,
+    IouSimilarity,
     Matcher,
+    Similarity,
 )
 from stillbox.experiment.schema.necks import Neck, SsdLayers
 from stillbox.experiment.schema.postprocessing import Postprocessing
@@ -36,6 +37,9 @@ class Model:
     """Foreground classes; class index c stands for label map id c + 1."""
     resizer: Resizer = field(default_factory=FixedShapeResizer)
     """From an image of any size to the network input."""
+    pad_to_multiple: int = 1
+    """Pad the normalised network input with zeros, at the bottom and right, to a multiple of this
+    side; anchors keep to the unpadded input, as in the original."""
     pixels: PixelNormalization = field(default_factory=PixelNormalization)
     """From 0..255 to what the backbone expects."""
     backbone: Backbone = field(default_factory=MobileNetV1)
@@ -54,7 +58,7 @@ class Model:
     """How a box is written relative to its anchor."""
     matcher: Matcher = field(default_factory=ArgmaxMatcher)
     """Which anchor answers for which ground truth box."""
-    similarity: Literal["iou"] = "iou"
+    similarity: Similarity = field(default_factory=IouSimilarity)
     """What the matcher compares."""
     loss: Loss = field(default_factory=Loss)
     """What training minimises."""
