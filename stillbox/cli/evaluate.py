@@ -89,6 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
     page = write_evaluation(
         result, experiment, dataset, output, source=model.source, history=history
     )
-    print(scores_table(result.scores, per_category=experiment.evaluation.per_category))
+    settings = experiment.evaluation
+    print(
+        scores_table(
+            result.scores,
+            per_category=settings.per_category,
+            all_metrics=settings.all_metrics_per_category,
+        )
+    )
     print(f"report: {page}")
     return 0

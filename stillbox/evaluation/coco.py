@@ -16,11 +16,13 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 from numpy.typing import NDArray
 
-from stillbox.evaluation.coco_annotations import (
+from stillbox.evaluation.checks import (
+    class_keys,
     number_images,
-    result_annotations,
-    truth_annotations,
+    refuse_infinite_results,
+    refuse_unknown_classes,
 )
+from stillbox.evaluation.coco_annotations import result_annotations, truth_annotations
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
@@ -75,18 +77,32 @@ class ClassScores:
     """Boxes of the class in the ground truth, crowds left out."""
     detections: int
     """Boxes of the class that were found."""
-    ap: float | None
-    """Average precision, mean over IoU .50 to .95."""
-    ap50: float | None
-    """Average precision at IoU .50."""
-    ap75: float | None
-    """Average precision at IoU .75."""
-    ar100: float | None
-    """Recall with 100 detections of the class per image, mean over IoU .50 to .95."""
+    numbers: dict[str, float | None]
+    """The twelve numbers of this class alone, under the keys of `SUMMARY_MEANINGS`."""
     precision50: NDArray[np.float64] | None
     """`[101]`, precision at the recalls of `CocoScores.recalls`, IoU .50."""
     precision: NDArray[np.float64] | None
     """`[101]`, the same as a mean over IoU .50 to .95."""
+
+    @property
+    def ap(self) -> float | None:
+        """Average precision, mean over IoU .50 to .95."""
+        return self.numbers["AP"]
+
+    @property
+    def ap50(self) -> float | None:
+        """Average precision at IoU .50."""
+        return self.numbers["AP50"]
+
+    @property
+    def ap75(self) -> float | None:
+        """Average precision at IoU .75."""
+        return self.numbers["AP75"]
+
+    @property
+    def ar100(self) -> float | None:
+        """Recall with 100 detections of the class per image, mean over IoU .50 to .95."""
+        return self.numbers["AR100"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +154,16 @@ def score_coco(
             that is not a number, or ground truth of a class that `class_names` lacks.
     """
     numbers = number_images(truths, results)
+    refuse_unknown_classes(truths, class_names)
+    refuse_infinite_results(results)
     categories = [{"id": class_id, "name": name} for class_id, name in sorted(class_names.items())]
-    wanted = truth_annotations(truths, numbers, class_names)
+    wanted = truth_annotations(truths, numbers)
     found = result_annotations(results, numbers)
     known = [annotation for annotation in found if annotation["category_id"] in class_names]
     evaluated = _evaluate(len(truths), categories, wanted, known)
     crowds = sum(annotation["iscrowd"] for annotation in wanted)
     return CocoScores(
-        summary={key: _summary_value(evaluated, *selection) for key, selection in _SUMMARY.items()},
+        summary=_summary(evaluated, slice(None)),
         per_class=_per_class(evaluated, class_names, wanted, known),
         recalls=np.linspace(0.0, 1.0, 101),
         images=len(truths),
@@ -183,11 +201,13 @@ def _mean(values: NDArray[np.float64]) -> float | None:
     return float(scored.mean()) if scored.size else None
 
 
-def _summary_value(
-    evaluated: dict[str, Any], kind: str, iou: int | None, area: int, limit: int
-) -> float | None:
-    values = evaluated[kind][..., area, limit]
-    return _mean(values if iou is None else values[iou])
+def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float | None]:
+    """Returns the twelve numbers over some of the classes."""
+    summary = {}
+    for key, (kind, iou, area, limit) in _SUMMARY.items():
+        values = evaluated[kind][..., classes, area, limit]
+        summary[key] = _mean(values if iou is None else values[iou])
+    return summary
 
 
 def _per_class(
@@ -198,20 +218,15 @@ def _per_class(
 ) -> dict[str, ClassScores]:
     truths = Counter(a["category_id"] for a in wanted if not a["iscrowd"])
     detections = Counter(a["category_id"] for a in found)
-    shared_names = Counter(class_names.values())
     scores = {}
-    for column, (class_id, name) in enumerate(sorted(class_names.items())):
-        key = name if shared_names[name] == 1 else f"{name} (id {class_id})"
+    for column, (class_id, key) in enumerate(class_keys(class_names).items()):
         precision = evaluated["precision"][:, :, column, _ALL, _100]
         scored = bool((precision > -1).any())
         scores[key] = ClassScores(
             class_id=class_id,
             truths=truths[class_id],
             detections=detections[class_id],
-            ap=_mean(precision),
-            ap50=_mean(precision[_IOU_50]),
-            ap75=_mean(precision[_IOU_75]),
-            ar100=_mean(evaluated["recall"][:, column, _ALL, _100]),
+            numbers=_summary(evaluated, column),
             precision50=precision[_IOU_50].copy() if scored else None,
             precision=precision.mean(axis=0) if scored else None,
         )

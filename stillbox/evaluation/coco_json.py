@@ -145,6 +145,8 @@ def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTru
         boxes=_boxes(annotations),
         class_ids=np.array([a["category_id"] for a in annotations], np.int64),
         is_crowd=np.array([a.get("iscrowd", 0) for a in annotations], np.bool_),
+        # Not COCO's, but some converters from VOC leave it; COCO itself passes over it.
+        is_difficult=np.array([a.get("difficult", 0) for a in annotations], np.bool_),
         area=np.array([a.get("area", np.nan) for a in annotations], np.float64),
     )
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from stillbox.evaluation.coco import CocoScores
 from stillbox.evaluation.history import History, Series
 from stillbox.evaluation.palette import PALETTE, css
+from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 
 _INK, _MUTED, _GRID = "#212529", "#6c757d", "#e9ecef"
 _LOSSES = {
@@ -25,7 +25,7 @@ _LOSSES = {
     "localization_loss": "localisation",
     "regularization_loss": "regularisation",
 }
-_SCORES = ("AP", "AP50", "AP75")
+_SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 # More lines than this cannot be told apart by colour.
 _MOST_CURVES = 10
 
@@ -78,7 +78,7 @@ def rate_figure(history: History) -> Figure | None:
 
 
 def score_figure(history: History) -> Figure | None:
-    """Returns AP, AP50 and AP75 over steps, None where nothing was evaluated."""
+    """Returns AP, AP50, AP75 and VOC's mAP over steps, None where nothing was evaluated."""
     present = {name: history.evaluation_series(name) for name in _SCORES}
     present = {name: series for name, series in present.items() if len(series[0])}
     if not present:
@@ -103,31 +103,30 @@ def score_figure(history: History) -> Figure | None:
     return figure
 
 
-def precision_recall_figure(scores: CocoScores) -> Figure | None:
+def precision_recall_figure(scores: Scores) -> Figure | None:
     """Returns precision over recall of every class at IoU .50, None without ground truth.
 
     With many classes they turn grey and only their mean is named; the table has the rest.
     """
+    named = scores.curves()
     curves: Mapping[str, NDArray[np.float64]] = {
-        f"{name}  {scored.ap50:.2f}": scored.precision50
-        for name, scored in scores.per_class.items()
-        if scored.precision50 is not None
+        f"{name}  {ap:.2f}": precision for name, (ap, precision) in named.items()
     }
     if not curves:
         return None
     figure, (axes,) = _figure(1)
     _label(axes, "Precision over recall, IoU .50", "recall", "precision")
-    few = len(curves) <= _MOST_CURVES
+    few, recalls = len(curves) <= _MOST_CURVES, np.linspace(0.0, 1.0, 101)
     for number, (label, precision) in enumerate(curves.items()):
         if few:
             color = css(PALETTE[number % len(PALETTE)])
-            axes.plot(scores.recalls, precision, color=color, linewidth=2.0, label=label)
+            axes.plot(recalls, precision, color=color, linewidth=2.0, label=label)
         else:
-            axes.plot(scores.recalls, precision, color="#adb5bd", linewidth=0.8, alpha=0.7)
+            axes.plot(recalls, precision, color="#adb5bd", linewidth=0.8, alpha=0.7)
     if len(curves) > 1:
         mean = np.mean(list(curves.values()), axis=0)
-        label = f"mean  {mean.mean():.2f}"
-        axes.plot(scores.recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
+        label = f"mean  {np.mean([ap for ap, _ in named.values()]):.2f}"
+        axes.plot(recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(0.0, 1.03)
     _legend(axes, title="class  AP50")

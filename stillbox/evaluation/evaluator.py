@@ -9,9 +9,11 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.evaluation.agreement import check_agreement
-from stillbox.evaluation.coco import CocoScores, score_coco
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
 from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.scores import Scores, score
+from stillbox.evaluation.voc import Interpolation
+from stillbox.experiment.schema.evaluation import Metric
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.decode import ImageError, decode_image
 
@@ -47,7 +49,7 @@ class Timings:
 class EvaluationResult:
     """Scores, and what they were computed from. The three sequences run in step."""
 
-    scores: CocoScores
+    scores: Scores
     """The numbers."""
     records: tuple[int, ...]
     """Record index of every image, rising."""
@@ -70,6 +72,8 @@ def evaluate(
     class_names: Mapping[int, str],
     *,
     num_classes: int,
+    metrics: Sequence[Metric] = ("coco",),
+    interpolation: Interpolation = "all_points",
     records: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -85,6 +89,8 @@ def evaluate(
         source: the same set's ground truth.
         class_names: label map id -> name; class index i of the detector is id i + 1.
         num_classes: classes that the detector tells apart.
+        metrics: what is computed.
+        interpolation: how Pascal VOC's metrics turn a curve into one number.
         records: the records that the loader goes through; None: all of `source`.
         progress: told after every batch.
 
@@ -112,7 +118,9 @@ def evaluate(
     started = time.perf_counter()
     ordered_truths = tuple(truths[record] for record in order)
     ordered_results = tuple(results[record] for record in order)
-    scores = score_coco(ordered_truths, ordered_results, class_names)
+    scores = score(
+        ordered_truths, ordered_results, class_names, metrics=metrics, interpolation=interpolation
+    )
     return EvaluationResult(
         scores=scores,
         records=tuple(order),

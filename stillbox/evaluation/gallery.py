@@ -1,13 +1,26 @@
 """Chooses images of an evaluation and draws ground truth beside prediction."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
+from PIL import ImageColor
 
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
-from stillbox.evaluation.pictures import count_boxes, side_by_side
+from stillbox.evaluation.pictures import (
+    Picture,
+    beside,
+    count_boxes,
+    draw_marks,
+    result_marks,
+    save_picture,
+    truth_marks,
+)
 from stillbox.evaluation.report import ReportPicture
+from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.experiment.schema import Evaluation
 from stillbox.inputs.decode import decode_image
 
 
@@ -15,12 +28,11 @@ def draw_gallery(
     evaluation: EvaluationResult,
     source: TruthSource,
     class_names: Mapping[int, str],
+    settings: Evaluation,
     *,
-    count: int = 10,
-    min_score: float = 0.5,
-    max_boxes: int = 20,
+    count: int | None = None,
 ) -> Iterator[ReportPicture]:
-    """Yields pictures of `count` images, spread evenly over the evaluation set.
+    """Yields pictures of images that are spread evenly over the evaluation set.
 
     The choice does not look at the scores, so that what is shown is what there is, and the same
     images are shown after every evaluation.
@@ -29,27 +41,76 @@ def draw_gallery(
         evaluation: truths and results.
         source: where the images are.
         class_names: label map id -> name.
-        count: pictures, fewer where there are fewer images.
-        min_score: least score of a detection that is drawn.
-        max_boxes: most detections that are drawn in one image.
+        settings: what is drawn, and on how many images; fewer where there are fewer.
+        count: on how many, in place of the settings'.
     """
     images = len(evaluation.records)
-    for place in np.unique(np.linspace(0, images - 1, min(count, images)).round().astype(int)):
+    wanted = min(settings.num_visualizations if count is None else count, images)
+    for place in np.unique(np.linspace(0, images - 1, wanted).round().astype(int)):
         truth, result = evaluation.truths[place], evaluation.results[place]
         example = source.example(evaluation.records[place])
         if example is None:
             continue
+        shown = len(result.at_least(settings.min_score, settings.max_boxes_drawn).boxes)
         yield ReportPicture(
             picture=side_by_side(
-                decode_image(example.encoded),
-                truth,
-                result,
-                class_names,
-                min_score=min_score,
-                max_boxes=max_boxes,
+                decode_image(example.encoded), truth, result, class_names, settings
             ),
             name=truth.image_id,
             about=f"{count_boxes(len(truth.boxes))} in the ground truth, "
-            f"{len(result.at_least(min_score, max_boxes).boxes)} found with a score of at least "
-            f"{min_score:g}",
+            f"{shown} found with a score of at least {settings.min_score:g}",
         )
+
+
+def side_by_side(
+    image: Picture,
+    truth: ImageTruth,
+    result: ImageResult,
+    class_names: Mapping[int, str],
+    settings: Evaluation,
+) -> Picture:
+    """Returns the ground truth and, to its right, the prediction, each under its caption.
+
+    Args:
+        image: `[H, W, 3]` uint8 RGB.
+        truth: its ground truth.
+        result: what was found in it.
+        class_names: label map id -> name.
+        settings: which boxes are drawn, and what is written at them.
+    """
+    expected = truth_marks(truth, class_names, show_labels=settings.show_labels)
+    found = result_marks(
+        result,
+        class_names,
+        min_score=settings.min_score,
+        max_boxes=settings.max_boxes_drawn,
+        show_labels=settings.show_labels,
+        show_scores=settings.show_scores,
+    )
+    among = []
+    if settings.draw_truth_on_predictions:
+        red, green, blue, *_ = ImageColor.getrgb(settings.truth_color)
+        among = truth_marks(truth, class_names, show_labels=False, color=(red, green, blue))
+    return beside(
+        # The predictions lie on top: they are what one looks for.
+        [draw_marks(image, expected), draw_marks(image, [*among, *found])],
+        [f"ground truth: {count_boxes(len(expected))}", f"prediction: {count_boxes(len(found))}"],
+    )
+
+
+def export_pictures(pictures: Iterable[ReportPicture], settings: Evaluation) -> None:
+    """Writes the pictures into `settings.pictures_directory`, where there is one.
+
+    Files are called as the original calls them: `export-image-0.png`, with the image's id before
+    the ending if that is asked for. Those of the evaluation before are overwritten.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    if not settings.pictures_directory:
+        return
+    for number, shown in enumerate(pictures):
+        # An id may hold slashes, colons and whatever else no file system takes.
+        ending = re.sub(r"[^\w.-]+", "_", shown.name) if settings.name_pictures_by_image else ""
+        name = f"export-image-{number}{'-' if ending else ''}{ending}.png"
+        save_picture(shown.picture, Path(settings.pictures_directory) / name)

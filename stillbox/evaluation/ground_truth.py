@@ -66,6 +66,7 @@ def truth_of(example: Example, image_id: str | None = None) -> ImageTruth:
         boxes=example.boxes.astype(np.float64) * scale,
         class_ids=example.class_ids.astype(np.int64),
         is_crowd=_column(example.is_crowd, len(example.boxes), np.False_).astype(np.bool_),
+        is_difficult=_column(example.difficult, len(example.boxes), np.False_).astype(np.bool_),
         area=_column(example.area, len(example.boxes), np.float64(np.nan)).astype(np.float64),
     )
 

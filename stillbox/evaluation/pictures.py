@@ -31,26 +31,41 @@ class Mark:
     box: tuple[float, float, float, float]
     """`ymin, xmin, ymax, xmax` in pixels of the image."""
     text: str
-    """What stands at the box."""
+    """What stands at the box; empty: no label."""
     color: Color
     """RGB of outline and label."""
     dashed: bool = False
     """A broken outline."""
 
 
-def truth_marks(truth: ImageTruth, class_names: Mapping[int, str]) -> list[Mark]:
-    """Returns a mark for every ground-truth box; crowds are dashed."""
-    return [
-        Mark(
-            box=(box[0], box[1], box[2], box[3]),
-            text=_name(class_id, class_names) + (" (crowd)" if crowd else ""),
-            color=class_color(class_id),
-            dashed=crowd,
+def truth_marks(
+    truth: ImageTruth,
+    class_names: Mapping[int, str],
+    *,
+    show_labels: bool = True,
+    color: Color | None = None,
+) -> list[Mark]:
+    """Returns a mark for every ground-truth box; crowds are dashed.
+
+    Args:
+        truth: the ground truth.
+        class_names: label map id -> name.
+        show_labels: write the class at the box.
+        color: of all boxes; None: each class has its own.
+    """
+    columns = (truth.boxes, truth.class_ids, truth.is_crowd, truth.is_difficult)
+    marks = []
+    for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):
+        text = _name(class_id, class_names) + " (crowd)" * crowd + " (difficult)" * difficult
+        marks.append(
+            Mark(
+                box=(box[0], box[1], box[2], box[3]),
+                text=text if show_labels else "",
+                color=color or class_color(class_id),
+                dashed=crowd,
+            )
         )
-        for box, class_id, crowd in zip(
-            truth.boxes.tolist(), truth.class_ids.tolist(), truth.is_crowd.tolist(), strict=True
-        )
-    ]
+    return marks
 
 
 def result_marks(
@@ -59,26 +74,32 @@ def result_marks(
     *,
     min_score: float = 0.5,
     max_boxes: int = 20,
+    show_labels: bool = True,
+    show_scores: bool = True,
 ) -> list[Mark]:
-    """Returns a mark with its score for the best detections, the best one last, thus on top.
+    """Returns a mark for the best detections, the best one last, thus on top.
 
     Args:
         result: the detections.
         class_names: label map id -> name.
         min_score: least score of a detection that is drawn.
         max_boxes: most detections that are drawn.
+        show_labels: write the class at the box.
+        show_scores: write the score at the box.
     """
     best = result.at_least(min_score, max_boxes)
-    marks = [
-        Mark(
-            box=(box[0], box[1], box[2], box[3]),
-            text=f"{_name(class_id, class_names)} {score:.2f}",
-            color=class_color(class_id),
+    marks = []
+    for box, class_id, score in zip(
+        best.boxes.tolist(), best.class_ids.tolist(), best.scores.tolist(), strict=True
+    ):
+        words = [_name(class_id, class_names)] * show_labels + [f"{score:.2f}"] * show_scores
+        marks.append(
+            Mark(
+                box=(box[0], box[1], box[2], box[3]),
+                text=" ".join(words),
+                color=class_color(class_id),
+            )
         )
-        for box, class_id, score in zip(
-            best.boxes.tolist(), best.class_ids.tolist(), best.scores.tolist(), strict=True
-        )
-    ]
     return marks[::-1]
 
 
@@ -98,26 +119,10 @@ def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
         _draw_outline(draw, corners, line, mark)
     # Labels last: no outline crosses a text.
     for mark, corners in scaled:
+        if not mark.text:
+            continue
         _draw_label(draw, corners, line, mark, font, canvas.size)
     return np.asarray(canvas)
-
-
-def side_by_side(
-    image: Picture,
-    truth: ImageTruth,
-    result: ImageResult,
-    class_names: Mapping[int, str],
-    *,
-    min_score: float = 0.5,
-    max_boxes: int = 20,
-) -> Picture:
-    """Returns the ground truth and, to its right, the prediction, each under its caption."""
-    marks = result_marks(result, class_names, min_score=min_score, max_boxes=max_boxes)
-    expected = truth_marks(truth, class_names)
-    return beside(
-        [draw_marks(image, expected), draw_marks(image, marks)],
-        [f"ground truth: {count_boxes(len(expected))}", f"prediction: {count_boxes(len(marks))}"],
-    )
 
 
 def count_boxes(count: int) -> str:

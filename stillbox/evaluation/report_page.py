@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import stillbox
-from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, CocoScores
+from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
 from stillbox.evaluation.pictures import Picture, picture_bytes
 from stillbox.evaluation.report_style import STYLE
+from stillbox.evaluation.scores import MEANINGS, VOC_MEANINGS, ClassCounts, Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,10 @@ class Report:
     """Heading of the page."""
     subtitle: str = ""
     """A line under it."""
-    scores: CocoScores | None = None
+    scores: Scores | None = None
     """The scores of the model that the report is about."""
+    all_class_metrics: bool = False
+    """Show all twelve of COCO's numbers for every class."""
     history: History = field(default_factory=History)
     """Losses and scores over the steps of its training."""
     pictures: Sequence[ReportPicture] = ()
@@ -59,7 +62,7 @@ def render_report(report: Report, figures: Mapping[str, bytes]) -> str:
         _cards(report.scores, report.timings),
         _section("Worth knowing", _warnings(report.warnings)),
         _section("Scores", _scores(report.scores)),
-        _section("Classes", _classes(report.scores, figures)),
+        _section("Classes", _classes(report, figures)),
         _section("Training", _training(figures)),
         _section("Ground truth beside prediction", _pictures(report.pictures)),
         _section("Experiment", _experiment(report)),
@@ -98,7 +101,7 @@ _PAGE = """<!DOCTYPE html>
 
 _FIGURE_TEXTS = {
     "loss": "Training loss and its parts over steps",
-    "average_precision": "AP, AP50 and AP75 on the evaluation set over steps",
+    "average_precision": "Average precision on the evaluation set over steps",
     "learning_rate": "Learning rate and images per second over steps",
     "precision_recall": "Precision over recall for every class at IoU .50",
 }
@@ -108,12 +111,13 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
 
 
-def _cards(scores: CocoScores | None, timings: Mapping[str, str]) -> str:
+def _cards(scores: Scores | None, timings: Mapping[str, str]) -> str:
     if scores is None:
         return ""
-    cards = [(scores.text(key), f"{key}, {SUMMARY_MEANINGS[key]}") for key in ("AP50", "AP")]
-    cards += [(scores.text("AR100"), f"AR100, {SUMMARY_MEANINGS['AR100']}")]
-    cards += [(f"{scores.images:,}", "images scored"), (f"{scores.truths:,}", "objects to find")]
+    keys = [key for key in ("AP50", "AP", "AR100", *VOC_MEANINGS) if key in scores.summary]
+    cards = [(scores.text(key), f"{key}, {MEANINGS[key]}") for key in keys]
+    counts = scores.first
+    cards += [(f"{counts.images:,}", "images scored"), (f"{counts.truths:,}", "objects to find")]
     cells = "".join(
         f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
         f"<span>{html.escape(about)}</span></div>"
@@ -130,23 +134,25 @@ def _warnings(warnings: Sequence[str]) -> str:
     )
 
 
-def _scores(scores: CocoScores | None) -> str:
+def _scores(scores: Scores | None) -> str:
     if scores is None:
         return ""
     keys = list(SUMMARY_MEANINGS)
-    halves = [
+    groups = [
         ("Average precision", keys[:6]),
         ("Average recall, mean over IoU .50 to .95", keys[6:]),
+        ("Pascal VOC", list(VOC_MEANINGS)),
     ]
     tables = [
-        _table(caption, None, [_score_row(scores, key) for key in chosen])
-        for caption, chosen in halves
+        _table(caption, None, rows)
+        for caption, chosen in groups
+        if (rows := [_score_row(scores, key) for key in chosen if key in scores.summary])
     ]
     return f'<div class="columns">{"".join(tables)}</div>'
 
 
-def _score_row(scores: CocoScores, key: str) -> str:
-    value, about = scores.summary[key], SUMMARY_MEANINGS[key]
+def _score_row(scores: Scores, key: str) -> str:
+    value, about = scores.summary[key], MEANINGS[key]
     if value is None:
         about = f"{about}: {scores.text(key)}"
     return (
@@ -155,29 +161,42 @@ def _score_row(scores: CocoScores, key: str) -> str:
     )
 
 
-def _classes(scores: CocoScores | None, figures: Mapping[str, bytes]) -> str:
+def _classes(report: Report, figures: Mapping[str, bytes]) -> str:
+    scores = report.scores
     if scores is None:
         return ""
-    head = (
-        '<tr><th scope="col">class</th><th scope="col" class="number">objects</th>'
-        '<th scope="col" class="number">found boxes</th><th scope="col" class="number">AP50</th>'
-        '<th scope="col"></th><th scope="col" class="number">AP75</th>'
-        '<th scope="col" class="number">AP</th><th scope="col" class="number">AR100</th></tr>'
+    # The bar stands behind the number that it draws: that at IoU .50.
+    drawn = "AP50" if scores.coco else "VOC_AP"
+    rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP"]
+    for name, counted in scores.classes().items():
+        numbers = scores.class_numbers(name, all_metrics=report.all_class_metrics)
+        columns = [*dict.fromkeys(key for key in (*columns, *numbers) if key in numbers)]
+        rows.append(_class_row(name, counted, numbers, columns, drawn))
+    head = "".join(
+        f'<th scope="col" class="number">{column}</th>'
+        + ('<th scope="col"></th>' if column == drawn else "")
+        for column in ("objects", "found boxes", *columns)
     )
-    rows = []
-    for name, scored in scores.per_class.items():
-        share = round(100 * (scored.ap50 or 0.0))
-        rows.append(
-            f'<tr><th scope="row">{html.escape(name)}</th>'
-            f'<td class="number">{scored.truths:,}</td>'
-            f'<td class="number">{scored.detections:,}</td>'
-            + _number(scored.ap50)
-            + f'<td class="bar"><i><b style="width:{share}%"></b></i></td>'
-            + "".join(_number(value) for value in (scored.ap75, scored.ap, scored.ar100))
-            + "</tr>"
-        )
-    curve = _figure_list(figures, ["precision_recall"])
-    return _table("", head, rows) + curve
+    table = _table("", f'<tr><th scope="col">class</th>{head}</tr>', rows)
+    return table + _figure_list(figures, ["precision_recall"])
+
+
+def _class_row(
+    name: str,
+    counted: ClassCounts,
+    numbers: Mapping[str, float | None],
+    columns: Sequence[str],
+    drawn: str,
+) -> str:
+    bar = f'<td class="bar"><i><b style="width:{round(100 * (numbers[drawn] or 0))}%"></b></i></td>'
+    cells = "".join(
+        _number(numbers[column]) + (bar if column == drawn else "") for column in columns
+    )
+    return (
+        f'<tr><th scope="row">{html.escape(name)}</th>'
+        f'<td class="number">{counted.truths:,}</td>'
+        f'<td class="number">{counted.detections:,}</td>{cells}</tr>'
+    )
 
 
 def _number(value: float | None) -> str:

@@ -26,6 +26,8 @@ class ImageTruth:
     """`[N]`, label map ids."""
     is_crowd: NDArray[np.bool_]
     """`[N]`, crowds: a detection inside one is neither right nor wrong."""
+    is_difficult: NDArray[np.bool_]
+    """`[N]`, VOC's difficult objects: its metrics count them neither way, COCO's know of none."""
     area: NDArray[np.float64]
     """`[N]`, segment area in square pixels that decides small, medium or large; NaN: the box's."""
 

@@ -1,5 +1,6 @@
 """An experiment's evaluation set, scored as the experiment says."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from stillbox.devices.mesh import data_mesh, put_batch
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
-from stillbox.evaluation.gallery import draw_gallery
+from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.history import History
 from stillbox.evaluation.report import Report, write_report
 from stillbox.experiment import schema
@@ -57,14 +58,28 @@ def score_dataset(
         prefetch=experiment.data.prefetch,
         max_examples=settings.max_examples,
     )
-    return evaluate(
+    result = evaluate(
         lambda batch: detect(batch.images, batch.true_sizes),
         (put_batch(batch, mesh) for batch in loader),
         dataset.source,
         dataset.class_names,
         num_classes=experiment.model.num_classes,
+        metrics=settings.metrics,
+        interpolation=settings.voc_interpolation,
         records=loader.records,
         progress=progress,
+    )
+    cut = cut_short(settings, dataset)
+    return dataclasses.replace(result, warnings=(*result.warnings, *cut))
+
+
+def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
+    """Returns a sentence where `max_examples` leaves images out, nothing otherwise."""
+    if not 0 < settings.max_examples < len(dataset):
+        return ()
+    return (
+        f"only the first {settings.max_examples} of {len(dataset)} images are scored "
+        "(evaluation.max_examples); --set evaluation.max_examples=0 scores all",
     )
 
 
@@ -91,33 +106,29 @@ def write_evaluation(
         The path of the page.
     """
     settings, scores = experiment.evaluation, result.scores
+    names, all_metrics = scores.classes(), settings.all_metrics_per_category
     directory.mkdir(parents=True, exist_ok=True)
     metrics = {
         "weights": source,
         "images": len(result.truths),
         "summary": scores.summary,
-        "per_class": {
-            name: {"AP": one.ap, "AP50": one.ap50, "AP75": one.ap75, "AR100": one.ar100}
-            for name, one in scores.per_class.items()
-        },
+        "per_class": {name: scores.class_numbers(name, all_metrics=all_metrics) for name in names},
+        "object_detection_api": scores.original_names(
+            per_category=settings.per_category, all_metrics=all_metrics
+        ),
     }
     (directory / "metrics.json").write_text(json.dumps(metrics, indent=1))
     (directory / "detections.json").write_text(json.dumps(results_to_coco(result.results)))
-    pictures = draw_gallery(
-        result,
-        dataset.source,
-        dataset.class_names,
-        count=settings.num_visualizations,
-        min_score=settings.min_score,
-        max_boxes=settings.max_boxes_drawn,
-    )
+    pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
+    export_pictures(pictures, settings)
     timings = result.timings
     report = Report(
         title=experiment.name,
         subtitle=f"{source}, scored on {len(result.truths)} images",
         scores=scores,
         history=history,
-        pictures=tuple(pictures),
+        all_class_metrics=all_metrics,
+        pictures=pictures,
         facts=_facts(experiment),
         config_text=to_yaml(experiment),
         timings={

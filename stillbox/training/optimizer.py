@@ -1,9 +1,17 @@
 """Update rules with TF1's arithmetic (fact sheet 3.9), as optax transformations."""
 
+import math
+
+import jax
+import jax.numpy as jnp
 import optax
 
 from stillbox.experiment import schema
+from stillbox.models.variables import Arrays
 from stillbox.training.schedules import build_schedule
+
+# Not in the format: TF1's own defaults.
+_BETA1, _BETA2 = 0.9, 0.999
 
 
 def build_optimizer(train: schema.Training) -> optax.GradientTransformation:
@@ -12,8 +20,28 @@ def build_optimizer(train: schema.Training) -> optax.GradientTransformation:
     The learning rate is read at the step count before the update, so that the first update uses
     the schedule's value at step 0.
     """
-    clip = [optax.clip_by_global_norm(train.gradient_clip_norm)] if train.gradient_clip_norm else []
-    return optax.chain(*clip, _rule(train.optimizer))
+    before = []
+    if train.bias_gradient_multiplier != 1:
+        before.append(_scale_biases(train.bias_gradient_multiplier))
+    if train.gradient_clip_norm:
+        before.append(optax.clip_by_global_norm(train.gradient_clip_norm))
+    return optax.chain(*before, _rule(train.optimizer))
+
+
+def _scale_biases(factor: float) -> optax.GradientTransformation:
+    """Multiplies what TF1 calls `biases`; the shift of a batch norm is its `beta`, and no bias."""
+
+    def scale(gradient: Arrays, params: Arrays | None) -> Arrays:
+        return {
+            path: factor * array if _is_bias(path) else array for path, array in gradient.items()
+        }
+
+    return optax.stateless(scale)
+
+
+def _is_bias(path: str) -> bool:
+    layer, _, variable = path.rpartition(".")
+    return variable == "bias" and not layer.rpartition(".")[2].startswith("norm")
 
 
 def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
@@ -27,4 +55,28 @@ def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
         )
         # TF1 accumulates updates that already carry their rate.
         return optax.chain(mean_square, rate, optax.trace(optimizer.momentum))
-    return optax.chain(optax.scale_by_adam(eps=optimizer.epsilon), rate)
+    return optax.chain(_scale_by_adam(optimizer.epsilon), rate)
+
+
+def _scale_by_adam(epsilon: float) -> optax.GradientTransformation:
+    """TF1's Adam: `m * sqrt(1 - b2^t) / (1 - b1^t) / (sqrt(v) + epsilon)`.
+
+    optax adds epsilon to the root of the unbiased second moment instead, which makes it larger by
+    `1 / sqrt(1 - b2^t)`: 32 times at the first step.
+    """
+    accumulate = optax.scale_by_adam(_BETA1, _BETA2)
+
+    def update(
+        gradient: Arrays, state: optax.ScaleByAdamState, params: Arrays | None = None
+    ) -> tuple[Arrays, optax.ScaleByAdamState]:
+        _, state = accumulate.update(gradient, state, params)
+        # `1 - b^t` loses four digits to rounding at the first steps; this does not.
+        left1, left2 = (-jnp.expm1(state.count * math.log(beta)) for beta in (_BETA1, _BETA2))
+        updates = jax.tree.map(
+            lambda m, v: jnp.sqrt(left2) / left1 * m / (jnp.sqrt(v) + epsilon),
+            state.mu,
+            state.nu,
+        )
+        return updates, state
+
+    return optax.GradientTransformation(accumulate.init, update)

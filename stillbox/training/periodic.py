@@ -11,9 +11,9 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.mesh import data_mesh
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.evaluator import EvaluationResult
-from stillbox.evaluation.gallery import draw_gallery
+from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
-from stillbox.evaluation.scoring import score_dataset
+from stillbox.evaluation.scoring import cut_short, score_dataset
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import open_dataset
@@ -69,13 +69,19 @@ class PeriodicEvaluation:
                 other_names=class_names,
             )
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
+        self._done = 0
 
     def due(self, step: int) -> bool:
         """Whether the model is to be scored after `step` updates."""
         every = self._experiment.train.evaluate_every
         if self._dataset is None or step == 0:
             return False
-        return step == self._last_step or bool(every and step % every == 0)
+        if step == self._last_step:
+            return True
+        # The last step's evaluation is one of those that are allowed.
+        most = self._settings.max_evaluations - (self._last_step is not None)
+        spent = self._settings.max_evaluations and self._done >= most
+        return bool(every and step % every == 0 and not spent)
 
     def catch_up(
         self,
@@ -87,6 +93,7 @@ class PeriodicEvaluation:
     ) -> Scores | None:
         """Scores the checkpoint resumed from, if the run was killed before it came to that."""
         done = dict(summaries.evaluations())
+        self._done = len(done)
         if step in done:
             return done[step]
         return self.run(step, state, directory, summaries, progress) if self.due(step) else None
@@ -101,6 +108,7 @@ class PeriodicEvaluation:
     ) -> Scores:
         """Scores `state`, records the scores and marks the checkpoint if it is the best."""
         assert self._dataset is not None
+        self._done += 1
         progress.doing("evaluating")
         params = state.ema if state.ema and self._settings.use_ema else state.params
         # The loop forbids transfers that nobody asked for; scoring may look at what it likes.
@@ -109,12 +117,21 @@ class PeriodicEvaluation:
                 partial(self._detect, params, state.stats), self._experiment, self._dataset
             )
         scores = result.scores.summary
-        summaries.evaluation(step, scores)
+        settings = self._settings
+        summaries.evaluation(
+            step,
+            scores,
+            result.scores.original_names(
+                per_category=settings.per_category,
+                all_metrics=settings.all_metrics_per_category,
+            ),
+        )
         for number, picture in enumerate(self._pictures(result)):
             summaries.image(step, f"eval_side_by_side_{number}", picture)
         self._mark_best(step, scores, directory)
-        numbers = ", ".join(f"{name} {result.scores.text(name)}" for name in ("AP", "AP50", "AP75"))
-        progress.say(f"step {step}: {numbers} on {len(result.truths)} images")
+        progress.say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images")
+        for sentence in cut_short(settings, self._dataset):
+            progress.say(f"warning: {sentence}")
         return scores
 
     def exhausted(self, summaries: Summaries) -> str:
@@ -142,15 +159,13 @@ class PeriodicEvaluation:
             directory.mark_best(step, metric, value)
 
     def _pictures(self, result: EvaluationResult) -> Iterator[np.ndarray]:
+        """Yields what TensorBoard shows; everything that is asked for goes into the folder."""
         assert self._dataset is not None
-        for shown in draw_gallery(
-            result,
-            self._dataset.source,
-            self._dataset.class_names,
-            count=_PICTURES,
-            min_score=self._settings.min_score,
-            max_boxes=self._settings.max_boxes_drawn,
-        ):
+        source, names = self._dataset.source, self._dataset.class_names
+        if self._settings.pictures_directory:
+            export_pictures(draw_gallery(result, source, names, self._settings), self._settings)
+        count = min(_PICTURES, self._settings.num_visualizations)
+        for shown in draw_gallery(result, source, names, self._settings, count=count):
             yield shown.picture
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.summary_pb2 import Summary
 
 from stillbox.evaluation.history import HISTORY, read_history
 
@@ -32,12 +33,22 @@ class Summaries:
         for name, value in values.items():
             self._events.add_scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
 
-    def evaluation(self, step: int, summary: Mapping[str, float | None]) -> None:
-        """Records the scores of one evaluation."""
+    def evaluation(
+        self, step: int, summary: Mapping[str, float | None], named: Mapping[str, float | None]
+    ) -> None:
+        """Records the scores of one evaluation.
+
+        Args:
+            step: updates done so far.
+            summary: goes into the history.
+            named: goes into the events, under the original's names.
+        """
         self._append({"step": step, "evaluation": dict(summary)})
-        for name, value in summary.items():
+        for name, value in named.items():
             if value is not None:
-                self._events.add_scalar(f"evaluation/{name}", value, step)
+                # Not `add_scalar`, which replaces the `@` and the spaces of these names.
+                written = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+                self._events.file_writer.add_summary(written, step)
         self._events.flush()
 
     def image(self, step: int, name: str, image: np.ndarray) -> None:

@@ -41,7 +41,12 @@ def test_a_run_leaves_all_that_the_other_verbs_need(trained_once):
     assert ModelDirectory.open(trained_once).steps() == (1, 2)
     (events,) = (trained_once / "tensorboard").iterdir()
     content = events.read_bytes()
-    for name in ("Loss/total_loss", "Loss/classification_loss", "learning_rate", "evaluation/AP50"):
+    for name in (
+        "Loss/total_loss",
+        "Loss/classification_loss",
+        "learning_rate",
+        "DetectionBoxes_Precision/mAP@.50IOU",
+    ):
         assert name.encode() in content
     for picture in ("train_input_images", "eval_side_by_side_0"):
         assert picture.encode() in content

@@ -5,7 +5,7 @@ import numpy as np
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 
-def truth(image_id="1", boxes=(), class_ids=None, *, is_crowd=None, area=None, size=(200, 200)):
+def truth(image_id="1", boxes=(), class_ids=None, *, size=(200, 200), **columns):
     boxes = np.array(boxes, np.float64).reshape(-1, 4)
     n = len(boxes)
     return ImageTruth(
@@ -14,8 +14,9 @@ def truth(image_id="1", boxes=(), class_ids=None, *, is_crowd=None, area=None, s
         width=size[1],
         boxes=boxes,
         class_ids=np.array([1] * n if class_ids is None else class_ids, np.int64),
-        is_crowd=np.array([False] * n if is_crowd is None else is_crowd, np.bool_),
-        area=np.array([np.nan] * n if area is None else area, np.float64),
+        is_crowd=np.array(columns.get("is_crowd", [False] * n), np.bool_),
+        is_difficult=np.array(columns.get("is_difficult", [False] * n), np.bool_),
+        area=np.array(columns.get("area", [np.nan] * n), np.float64),
     )
 
 
@@ -27,3 +28,38 @@ def result(image_id="1", boxes=(), scores=(), class_ids=None):
         scores=np.array(scores, np.float64),
         class_ids=np.array([1] * len(boxes) if class_ids is None else class_ids, np.int64),
     )
+
+
+def random_set(seed, images=30):
+    """Ground truth and jittered results in which every branch of the matching has its turn."""
+    rng = np.random.default_rng(seed)
+    truths, results = [], []
+    for number in range(images):
+        n, k = rng.integers(0, 8), rng.integers(0, 12)
+        corner = rng.uniform(0, 300, (n, 2))
+        boxes = np.concatenate([corner, corner + rng.choice([15, 60, 150], (n, 1))], axis=1)
+        ids = rng.integers(1, 4, n)
+        marks = rng.uniform(size=n)  # drawn once: the rest of a set does not hang on the marks
+        area = (boxes[:, 2] - boxes[:, 0]) ** 2 * 0.7
+        # Ids out of order and with several digits, as real ones.
+        image_id = str((number * 7919) % 1009 + 1)
+        truths.append(
+            truth(
+                image_id,
+                boxes,
+                ids,
+                size=(480, 640),
+                area=area,
+                is_crowd=marks < 0.1,
+                is_difficult=marks > 0.8,
+            )
+        )
+        chosen = rng.integers(0, n, k) if n else np.zeros(0, int)
+        found = boxes[chosen] + rng.normal(0, 4, (len(chosen), 4))
+        found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
+        wrong = rng.uniform(size=len(chosen)) < 0.2
+        found_ids = np.where(wrong, rng.integers(1, 4, len(chosen)), ids[chosen])
+        # One decimal: scores that are equal across images, where the order of images decides.
+        scores = np.round(rng.uniform(size=len(chosen)), 1)
+        results.append(result(image_id, found, scores, found_ids))
+    return truths, results

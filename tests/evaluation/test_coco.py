@@ -15,7 +15,7 @@ from stillbox.evaluation.coco_json import (
     results_to_coco,
     truths_to_coco,
 )
-from tests.evaluation.builders import result, truth
+from tests.evaluation.builders import random_set, result, truth
 from tests.shared import SHARED, needs_shared
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "coco_metric.json"
@@ -37,31 +37,6 @@ def reference_numbers(truths, results, names):
     return evaluation.stats, [
         p[p > -1].mean() if (p > -1).any() else -1 for p in np.moveaxis(per_class, 2, 0)
     ]
-
-
-def random_set(seed, images=30):
-    """Ground truth and jittered results in which every branch of the matching has its turn."""
-    rng = np.random.default_rng(seed)
-    truths, results = [], []
-    for number in range(images):
-        n, k = rng.integers(0, 8), rng.integers(0, 12)
-        corner = rng.uniform(0, 300, (n, 2))
-        boxes = np.concatenate([corner, corner + rng.choice([15, 60, 150], (n, 1))], axis=1)
-        ids = rng.integers(1, 4, n)
-        crowd = rng.uniform(size=n) < 0.1
-        area = (boxes[:, 2] - boxes[:, 0]) ** 2 * 0.7
-        # Ids out of order and with several digits, as real ones.
-        image_id = str((number * 7919) % 1009 + 1)
-        truths.append(truth(image_id, boxes, ids, is_crowd=crowd, area=area, size=(480, 640)))
-        chosen = rng.integers(0, n, k) if n else np.zeros(0, int)
-        found = boxes[chosen] + rng.normal(0, 4, (len(chosen), 4))
-        found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
-        wrong = rng.uniform(size=len(chosen)) < 0.2
-        found_ids = np.where(wrong, rng.integers(1, 4, len(chosen)), ids[chosen])
-        # One decimal: scores that are equal across images, where the order of images decides.
-        scores = np.round(rng.uniform(size=len(chosen)), 1)
-        results.append(result(image_id, found, scores, found_ids))
-    return truths, results
 
 
 def test_the_golden_of_the_original_is_reproduced(tmp_path):

@@ -8,7 +8,6 @@ from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
-from stillbox.evaluation.gallery import draw_gallery
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
@@ -111,9 +110,9 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
         progress=lambda done, total: said.append((done, total)),
     )
     assert result.scores.summary["AP"] == pytest.approx(1.0)
-    assert (result.scores.images, result.scores.truths) == (5, 5)
+    assert (result.scores.coco.images, result.scores.coco.truths) == (5, 5)
     # What a detector says about rows that only fill up is not among the detections.
-    assert result.scores.detections == 5
+    assert result.scores.coco.detections == 5
     assert [truth.image_id for truth in result.truths] == ["a", "b", "c", "d", "e"]
     assert [found.image_id for found in result.results] == ["a", "b", "c", "d", "e"]
     assert said[-1] == (5, 5)
@@ -197,15 +196,6 @@ def test_crowds_and_areas_reach_the_truth_and_may_be_absent():
     assert (bare.is_crowd.tolist(), bare.areas().tolist()) == ([False], [5000.0])
 
 
-def test_the_gallery_is_spread_evenly_and_says_what_it_shows(source):
-    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 5), source, NAMES, num_classes=2)
-    shown = list(draw_gallery(result, source, NAMES, count=3))
-    assert [picture.name for picture in shown] == ["a", "c", "e"]
-    assert shown[1].about == "2 boxes in the ground truth, 2 found with a score of at least 0.5"
-    assert len(list(draw_gallery(result, source, NAMES, count=50))) == 5
-    assert all(picture.picture.dtype == np.uint8 for picture in shown)
-
-
 @pytest.mark.parametrize("max_examples", [0, 5])
 def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
     write_scenes(tmp_path, train=1, val=11, seed=4)
@@ -229,7 +219,7 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
     truths, _ = from_coco_json(tmp_path / "annotations" / "val.json")
     wanted = truths[: max_examples or 11]
     assert result.scores.summary["AP"] == pytest.approx(1.0)
-    assert result.scores.truths == sum(len(truth.boxes) for truth in wanted) > len(wanted)
+    assert result.scores.coco.truths == sum(len(truth.boxes) for truth in wanted) > len(wanted)
     assert [truth.image_id for truth in result.truths] == [truth.image_id for truth in wanted]
     for ours, written in zip(result.truths, wanted, strict=True):
         np.testing.assert_allclose(ours.boxes, written.boxes, atol=1e-3)

@@ -12,7 +12,6 @@ from stillbox.evaluation.pictures import (
     draw_marks,
     result_marks,
     save_picture,
-    side_by_side,
     truth_marks,
 )
 from tests.evaluation.builders import result, truth
@@ -91,13 +90,29 @@ def test_result_marks_are_the_best_with_the_best_on_top():
     assert result_marks(found, {}, min_score=0.95) == []
 
 
-def test_side_by_side_shows_both_halves_under_captions():
-    drawn = side_by_side(GRAY, truth("1", [[9, 9, 99, 99]]), result("1"), {1: "cat"})
-    gap = 450 // 50
-    assert drawn.shape[1] == 2 * 600 + gap
-    assert drawn.shape[0] > 450
-    assert (drawn[: drawn.shape[0] - 450, :600] < 100).any()  # the caption's ink
-    assert (drawn[100:, 600 : 600 + gap] == 255).all()
+def test_a_difficult_box_says_so_and_labels_can_be_left_out():
+    hard = truth("1", [[0, 0, 9, 9]], [1], is_difficult=[True])
+    assert [m.text for m in truth_marks(hard, {1: "cat"})] == ["cat (difficult)"]
+    bare = truth_marks(hard, {1: "cat"}, show_labels=False, color=(1, 2, 3))
+    assert [(m.text, m.color) for m in bare] == [("", (1, 2, 3))]
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "text"),
+    [(True, True, "cat 0.70"), (True, False, "cat"), (False, True, "0.70"), (False, False, "")],
+)
+def test_labels_and_scores_can_be_left_out(labels, scores, text):
+    found = result("1", [[0, 0, 9, 9]], [0.7], [1])
+    marks = result_marks(found, {1: "cat"}, show_labels=labels, show_scores=scores)
+    assert [m.text for m in marks] == [text]
+
+
+def test_a_mark_without_text_has_no_label():
+    box = (100, 100, 400, 500)
+    labelled = draw_marks(GRAY, [mark(box, text="cat")])
+    bare = draw_marks(GRAY, [mark(box, text="")])
+    assert (labelled[60:95, 100:140] != 128).any()
+    assert (bare[60:95, 100:140] == 128).all()
 
 
 def test_beside_puts_pictures_of_any_height_in_a_row():

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from stillbox.evaluation import curves
-from stillbox.evaluation.coco import SUMMARY_MEANINGS, score_coco
+from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
 from stillbox.evaluation.report import Report, ReportPicture, write_report
+from stillbox.evaluation.scores import score
 from tests.evaluation.builders import result, truth
 
 BOX = [10, 10, 60, 60]
@@ -35,11 +36,11 @@ def history():
     )
 
 
-def scores(classes=2):
+def scores(classes=2, metrics=("coco",)):
     names = {i: f"class {i}" for i in range(1, classes + 1)} | {99: "<b>absent</b>"}
     truths = [truth(str(i), [BOX], [i]) for i in range(1, classes + 1)]
     results = [result(str(i), [BOX], [0.9], [i]) for i in range(1, classes + 1)]
-    return score_coco(truths, results, names)
+    return score(truths, results, names, metrics=metrics)
 
 
 class Page(HTMLParser):
@@ -143,6 +144,17 @@ def test_what_is_absent_leaves_its_section_out(tmp_path):
     assert "Training" not in text
 
 
+@pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
+def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
+    report = Report(title="voc", scores=scores(2, metrics), all_class_metrics=True)
+    page, text = parse(write_report(report, tmp_path))
+    assert "VOC_AP" in text
+    assert ("VOC_mAP" in text) == ("pascal_voc" in metrics)
+    assert ("AR1 " in text) == ("coco" in metrics)
+    # Precision over recall is drawn either way.
+    assert len(page.alts) == 1
+
+
 def test_a_second_report_replaces_the_first(report, tmp_path):
     write_report(report, tmp_path)
     first = (tmp_path / "report.html").read_bytes()
@@ -165,7 +177,7 @@ def test_nothing_logged_means_no_figure():
     assert curves.loss_figure(empty) is None
     assert curves.rate_figure(empty) is None
     assert curves.score_figure(empty) is None
-    assert curves.precision_recall_figure(score_coco([truth("1")], [], {1: "cat"})) is None
+    assert curves.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
 
 
 def test_a_single_point_and_a_rate_of_zero_can_be_drawn():

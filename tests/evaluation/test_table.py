@@ -1,16 +1,18 @@
 """Scores on a terminal."""
 
-from stillbox.evaluation.coco import SUMMARY_MEANINGS, score_coco
+from stillbox.evaluation.coco import SUMMARY_MEANINGS
+from stillbox.evaluation.scores import score
 from stillbox.evaluation.table import scores_table
 from tests.evaluation.builders import result, truth
 
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
 
 
-def scores():
+def scores(*metrics):
     box = [10, 10, 60, 60]  # 2,500 square pixels: of medium size
     truths = [truth("1", [box, [100, 100, 150, 150]], [1, 2])]
-    return score_coco(truths, [result("1", [box], [0.9], [1])], NAMES)
+    found = [result("1", [box], [0.9], [1])]
+    return score(truths, found, NAMES, metrics=metrics or ("coco",))
 
 
 def test_every_number_has_a_line_with_its_meaning():
@@ -32,3 +34,23 @@ def test_classes_with_something_to_find_follow_where_that_is_asked_for():
         ["cat", "1.000", "1.000", "1"],
         ["dog", "0.000", "0.000", "1"],
     ]
+
+
+def test_all_twelve_numbers_of_a_class_where_they_are_asked_for():
+    lines = scores_table(scores(), per_category=True, all_metrics=True).splitlines()
+    assert lines[13].split() == ["class", *SUMMARY_MEANINGS, "boxes"]
+    # Nothing of the cat is small or large: - stands for "nothing to find".
+    cat = dict(zip(lines[13].split(), lines[14].split(), strict=True))
+    assert (cat["AP"], cat["APm"], cat["APs"], cat["ARl"]) == ("1.000", "1.000", "-", "-")
+
+
+def test_voc_s_numbers_stand_alone_or_behind_coco_s():
+    alone = scores_table(scores("pascal_voc"), per_category=True).splitlines()
+    assert alone[0].split()[:2] == ["VOC_mAP", "0.500"]
+    assert [line.split() for line in alone[2:4]] == [
+        ["class", "VOC_AP", "boxes"],
+        ["cat", "1.000", "1"],
+    ]
+    both = scores_table(scores("pascal_voc", "coco"), per_category=True).splitlines()
+    assert both[12].startswith("VOC_mAP")
+    assert both[14].split() == ["class", "AP", "AP50", "VOC_AP", "boxes"]

@@ -42,6 +42,64 @@ def test_adam_moves_by_the_rate_at_first():
     np.testing.assert_allclose(descend(train, [1.0], 1), [[0.9]], rtol=1e-6)
 
 
+def adam_of_tf1(value, rate, epsilon, steps):
+    """`lr_t = lr * sqrt(1 - b2^t) / (1 - b1^t)`, `v -= lr_t * m / (sqrt(s) + eps)`, in float64."""
+    m = s = 0.0
+    trace = []
+    for t in range(1, steps + 1):
+        m, s = 0.9 * m + 0.1 * value, 0.999 * s + 0.001 * value**2
+        value -= rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(s) + epsilon)
+        trace.append(value)
+    return trace
+
+
+def test_adam_adds_epsilon_before_the_bias_is_taken_out():
+    train = schema.Training(optimizer=schema.Adam(schedule=RATE, epsilon=0.1))
+    # m = .1, s = .001; lr_1 = .1 * sqrt(.001) / .1 = .0316228; root of s .0316228, with epsilon
+    # .1316228: 1 - .0316228 * .1 / .1316228 = .975975. The paper's first form would give .909091.
+    trace = descend(train, [1.0], 1)
+    np.testing.assert_allclose(trace, [[0.975975]], atol=1e-6)
+    np.testing.assert_allclose(
+        descend(train, [1.0], 30)[:, 0], adam_of_tf1(1.0, 0.1, 0.1, 30), atol=1e-6
+    )
+
+
+def test_adam_at_the_format_s_epsilon():
+    train = schema.Training(optimizer=schema.Adam(schedule=RATE))
+    np.testing.assert_allclose(
+        descend(train, [1.0], 12)[:, 0], adam_of_tf1(1.0, 0.1, 1e-8, 12), atol=1e-6
+    )
+
+
+def test_biases_have_a_factor_of_their_own_and_shifts_of_batch_norm_do_not():
+    train = schema.Training(
+        optimizer=schema.Momentum(schedule=RATE, momentum=0.0), bias_gradient_multiplier=2.0
+    )
+    optimizer = build_optimizer(train)
+    paths = ("head.map_0.box.bias", "head.box.norm_3.bias", "neck.a.norm.bias", "neck.a.kernel")
+    gradient = dict.fromkeys(paths, jnp.ones(1))
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    assert {path: round(float(update[0]), 6) for path, update in updates.items()} == {
+        "head.map_0.box.bias": -0.2,
+        "head.box.norm_3.bias": -0.1,
+        "neck.a.norm.bias": -0.1,
+        "neck.a.kernel": -0.1,
+    }
+
+
+def test_biases_are_multiplied_before_the_gradient_is_clipped():
+    train = schema.Training(
+        optimizer=schema.Momentum(schedule=RATE, momentum=0.0),
+        bias_gradient_multiplier=4.0,
+        gradient_clip_norm=1.0,
+    )
+    optimizer = build_optimizer(train)
+    gradient = {"a.kernel": jnp.asarray([3.0]), "a.bias": jnp.asarray([1.0])}
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    # (3, 4 * 1) has norm 5 and becomes (.6, .8).
+    np.testing.assert_allclose([updates["a.kernel"], updates["a.bias"]], [[-0.06], [-0.08]], 1e-6)
+
+
 def test_clipping_scales_to_the_global_norm():
     train = schema.Training(
         optimizer=schema.Momentum(schedule=RATE, momentum=0.0), gradient_clip_norm=1.0

@@ -25,7 +25,7 @@ class History:
     def __init__(self, *scores):
         self.scored = [(step, {"AP50": score}) for step, score in enumerate(scores, start=1)]
 
-    def evaluation(self, step, scores):
+    def evaluation(self, step, scores, named):
         self.scored.append((step, scores))
 
     def evaluations(self):
@@ -48,7 +48,9 @@ def scored(monkeypatch):
 
     def score(detect, experiment, dataset):
         summary = {"AP": 0.0, "AP50": scores.pop(0), "AP75": 0.0}
-        text = SimpleNamespace(summary=summary, text=lambda name: str(summary[name]))
+        text = SimpleNamespace(
+            summary=summary, headline=lambda: str(summary), original_names=lambda **options: {}
+        )
         return SimpleNamespace(scores=text, truths=[], records=[])
 
     monkeypatch.setattr(periodic, "score_dataset", score)
@@ -80,6 +82,38 @@ def evaluate(evaluation, directory, step, history=None):
 def test_evaluations_come_every_so_often_and_at_the_end(experiment, every, last, due):
     evaluation = make(experiment, f"train.evaluate_every={every}", last_step=last)
     assert {step for step in range((last or 9) + 1) if evaluation.due(step)} == due
+
+
+@pytest.mark.parametrize(
+    ("most", "last", "scored_at"),
+    [
+        (0, 9, [2, 4, 6, 8, 9]),  # no limit
+        (3, 9, [2, 4, 9]),  # two on the way, the third at the end
+        (1, 9, [9]),
+        (3, None, [2, 4, 6]),  # nobody knows where the end will be
+    ],
+)
+def test_evaluations_are_limited_and_the_last_one_is_for_the_end(
+    experiment, scored, directory, most, last, scored_at
+):
+    limits = [f"evaluation.max_evaluations={most}", "train.evaluate_every=2"]
+    evaluation = make(experiment, *limits, last_step=last)
+    scored += [0.1] * 9
+    seen = []
+    for step in range(1, 10):
+        if evaluation.due(step):
+            seen.append(step)
+            evaluate(evaluation, SimpleNamespace(best=lambda: None, mark_best=print), step)
+    assert seen == scored_at
+
+
+def test_evaluations_before_a_resume_count(experiment, scored, directory):
+    evaluation = make(
+        experiment, "evaluation.max_evaluations=3", "train.evaluate_every=1", last_step=9
+    )
+    state, quiet = SimpleNamespace(), SimpleNamespace()
+    assert evaluation.catch_up(2, state, directory, History(0.1, 0.2), quiet) == {"AP50": 0.2}
+    assert [step for step in range(3, 10) if evaluation.due(step)] == [9]
 
 
 def test_without_records_nothing_is_due(experiment):

@@ -5,9 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
 from stillbox.training.state import create_state, select_trained
+from tests.small import SMALL
 
 PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
 STATS = {"a.norm.mean": jnp.zeros(3)}
@@ -56,6 +61,40 @@ def test_trainable_chooses_and_freeze_takes_away(trainable, freeze, trained):
     settings = schema.Training(trainable=trainable, freeze=freeze)
     names = {"head.bias": "OriginalHead/biases"}
     assert select_trained(["a.kernel", "b.kernel", "head.bias"], names, settings) == trained
+
+
+@pytest.fixture(scope="module")
+def ssd():
+    """Paths and TF1 names of the parameters of an SSD MobileNet v1."""
+    model = resolve("ssd_mobilenet_v1_300x300", SMALL).experiment.model
+    _, params, _ = split_detector(build_detector(model))
+    return params, reference_names(model, params)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        # As people write them for the original: everything but the heads.
+        ("FeatureExtractor", ("head.",)),
+        (".*FeatureExtractor.*", ("head.",)),
+        ("^FeatureExtractor/", ("head.",)),
+        ("BoxPredictor_", ("backbone.", "neck.")),
+    ],
+)
+def test_patterns_of_real_configs_mean_the_names_in_tf1_checkpoints(ssd, pattern, left):
+    params, names = ssd
+    trained = select_trained(params, names, schema.Training(freeze=(pattern,)))
+    assert trained == {path for path in params if path.startswith(left)}
+    opposite = select_trained(params, names, schema.Training(trainable=(pattern,)))
+    assert opposite == params.keys() - trained
+
+
+def test_a_single_layer_is_frozen_by_its_name_in_tf1(ssd):
+    params, names = ssd
+    pattern = "FeatureExtractor/MobilenetV1/Conv2d_1_(depthwise|pointwise)/"
+    trained = select_trained(params, names, schema.Training(freeze=(pattern,)))
+    frozen = {path.rpartition(".")[0].removesuffix(".norm") for path in params.keys() - trained}
+    assert frozen == {"backbone.conv_1_depthwise", "backbone.conv_1_pointwise"}
 
 
 def test_a_pattern_without_a_match_shows_what_paths_look_like():

@@ -41,13 +41,26 @@ def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp
 
 def test_evaluations_come_back_in_order(tmp_path):
     with closing(Summaries(tmp_path, from_step=0)) as summaries:
-        summaries.evaluation(5, {"AP": 0.1, "APs": None})
+        summaries.evaluation(5, {"AP": 0.1, "APs": None}, {})
         summaries.metrics(6, {"loss": 1.0})
-        summaries.evaluation(10, {"AP": 0.2, "APs": None})
+        summaries.evaluation(10, {"AP": 0.2, "APs": None}, {})
         assert summaries.evaluations() == (
             (5, {"AP": 0.1, "APs": None}),
             (10, {"AP": 0.2, "APs": None}),
         )
+
+
+def test_scores_keep_the_names_that_the_original_gives_them_in_tensorboard(tmp_path):
+    named = {"DetectionBoxes_Precision/mAP@.50IOU": 0.25, "DetectionBoxes_Recall/AR@1": None}
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.evaluation(7, {"AP50": 0.25}, named)
+    (event_file,) = (tmp_path / "tensorboard").iterdir()
+    events = [Event.FromString(payload) for payload in read_records(event_file)]
+    values = [(event.step, value) for event in events for value in event.summary.value]
+    # What has no value leaves no point.
+    assert [(step, value.tag, value.simple_value) for step, value in values] == [
+        (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25)
+    ]
 
 
 def test_tensorboard_events_are_written(tmp_path):

@@ -27,6 +27,13 @@ def read_data(root: Section) -> Data:
 
 def _read_records(section: Section, path: str) -> Records:
     _, chosen = section.choose("input_reader", ("tf_record_input_reader",))
+    # The format calls the same thing INPUT_DEFAULT.
+    if section.value("input_type") == "TF_SEQUENCE_EXAMPLE":
+        raise UserError(
+            "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported",
+            where=section.position("input_type"),
+            fix="write a tf.Example for each frame",
+        )
     return Records(
         paths=chosen.values("input_path", f"{path}.paths"),
         **section.fill(

@@ -1,5 +1,6 @@
 """`TrainConfig`: batch, steps, optimiser, learning rate, first weights."""
 
+import dataclasses
 from typing import Any
 
 from stillbox.errors import UserError
@@ -20,6 +21,12 @@ from stillbox.experiment.schema import (
     Training,
 )
 
+_SCOPES: dict[str, Any] = {
+    "classification": "classification",
+    "detection": "detection",
+    "full": "detection",
+}
+
 
 def read_training(section: Section) -> Training:
     """Reads `train_config`."""
@@ -36,6 +43,11 @@ def read_training(section: Section) -> Training:
         trainable=section.values("update_trainable_variables", "train.trainable"),
         precision="bfloat16" if bfloat16 else "float32",
         fine_tune=_read_fine_tune(section, "train.fine_tune"),
+        # An explicit 0 leaves the gradients alone as well: the original asks whether it is true.
+        bias_gradient_multiplier=section.value(
+            "bias_grad_multiplier", "train.bias_gradient_multiplier"
+        )
+        or 1.0,
         **section.fill(
             "train",
             "batch_size",
@@ -120,15 +132,15 @@ def _read_moving_average(section: Section) -> float | None:
 
 
 def _read_fine_tune(section: Section, path: str) -> FineTune:
-    scopes: dict[str, Any] = {"classification": "classification", "detection": "detection"}
     # The text replaced the boolean at some time; files of both ages are about.
     is_detector = section.value("from_detection_checkpoint", f"{path}.scope")
     kind = section.value("fine_tune_checkpoint_type", f"{path}.scope")
-    if kind and kind not in scopes:
+    if kind and kind not in _SCOPES:
+        why = ": it belongs to other detectors than SSD" if kind == "fine_tune" else ""
         raise UserError(
-            f"fine_tune_checkpoint_type {kind!r} is not supported",
+            f"fine_tune_checkpoint_type {kind!r} is not supported{why}",
             where=section.position("fine_tune_checkpoint_type"),
-            fix=f"there is: {', '.join(scopes)}",
+            fix=f"there is: {', '.join(_SCOPES)}",
         )
     if kind == "classification" and is_detector:
         section.log.warnings.append(
@@ -136,11 +148,13 @@ def _read_fine_tune(section: Section, path: str) -> FineTune:
             "'classification' overrides from_detection_checkpoint: true of "
             f"{section.position('from_detection_checkpoint')}"
         )
-    return FineTune(
-        scope=scopes[kind or ("detection" if is_detector else "classification")],
+    fine_tune = FineTune(
+        scope=_SCOPES[kind or ("detection" if is_detector else "classification")],
         **section.fill(
             path,
             checkpoint="fine_tune_checkpoint",
             load_heads="load_all_detection_checkpoint_vars",
         ),
     )
+    # TF2's word for a detector with its heads (ssd_meta_arch of that age).
+    return dataclasses.replace(fine_tune, load_heads=True) if kind == "full" else fine_tune

@@ -66,6 +66,7 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
             yield f"{name}.paths", text
         yield f"{name}.label_map", records.label_map
     yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
+    yield "evaluation.pictures_directory", experiment.evaluation.pictures_directory
 
 
 TRAINABLE_RULES: tuple[Rule, ...] = (

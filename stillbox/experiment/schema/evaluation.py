@@ -3,8 +3,23 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc"]
+
 Score = Literal[
-    "AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"
+    "AP",
+    "AP50",
+    "AP75",
+    "APs",
+    "APm",
+    "APl",
+    "AR1",
+    "AR10",
+    "AR100",
+    "ARs",
+    "ARm",
+    "ARl",
+    "VOC_mAP",
+    "VOC_weighted_mAP",
 ]
 
 
@@ -14,19 +29,39 @@ class Evaluation:
 
     batch_size: int = 8
     """Images of one evaluation step; the last one is padded and masked."""
-    metrics: tuple[Literal["coco"], ...] = ("coco",)
-    """What is computed."""
+    metrics: tuple[Metric, ...] = ("coco",)
+    """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP at IoU .50
+    (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`)."""
+    voc_interpolation: Literal["all_points", "eleven_points"] = "all_points"
+    """How Pascal VOC's metrics turn a curve into one number: its area, or the mean of eleven
+    precisions as in VOC 2007."""
     best_metric: Score = "AP"
     """Metric whose highest value marks the best checkpoint."""
     max_examples: int = 0
     """Score only the first so many images; 0 scores all."""
+    max_evaluations: int = 0
+    """At most so many evaluations during training, one of them kept for its end; 0: no limit."""
     use_ema: bool = True
     """Score the moving average of the parameters where training keeps one."""
+    per_category: bool = True
+    """Report AP for every class."""
+    all_metrics_per_category: bool = False
+    """Report all twelve of COCO's numbers for every class."""
     num_visualizations: int = 10
     """Images drawn with ground truth beside prediction."""
     min_score: float = 0.5
     """Least score of a detection that is drawn."""
     max_boxes_drawn: int = 20
     """Most detections that are drawn in one image."""
-    per_category: bool = True
-    """Report AP for every class."""
+    show_labels: bool = True
+    """Write the class at every box that is drawn."""
+    show_scores: bool = True
+    """Write the score at every detection that is drawn."""
+    draw_truth_on_predictions: bool = False
+    """Draw the ground truth among the predictions too, not only beside them."""
+    truth_color: str = "black"
+    """Colour of that ground truth: a name that HTML knows, or `#rrggbb`."""
+    pictures_directory: str = ""
+    """Folder into which each evaluation also writes the pictures as PNG; empty: none."""
+    name_pictures_by_image: bool = False
+    """Put the image's id into the names of those files."""

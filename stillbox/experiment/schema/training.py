@@ -107,13 +107,14 @@ class RmsProp:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam (arXiv:1412.6980)."""
+    """TF1's Adam (arXiv:1412.6980, the efficient form before its section 2.1): epsilon is added to
+    the root of the second moment before its bias is taken out."""
 
     kind: ClassVar[str] = "adam"
     schedule: Schedule = field(default_factory=ConstantSchedule)
     """Learning rate by step."""
     epsilon: float = 1e-8
-    """Added to the root of the second moment."""
+    """Added to the root of the raw second moment."""
 
 
 Optimizer = Momentum | RmsProp | Adam
@@ -159,6 +160,8 @@ class Training:
     """Keep a moving average of the parameters with this decay; None keeps none."""
     ema_warmup: bool = False
     """Let the decay grow with the step, `(1 + step) / (10 + step)` at most: for short runs."""
+    bias_gradient_multiplier: float = 1.0
+    """Multiplies the gradients of biases, before clipping; shifts of batch norm are none."""
     gradient_clip_norm: float = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
     regularization: bool = True

@@ -1,0 +1,235 @@
+"""Pascal VOC's average precision at IoU .50 (fact sheet 5.3; The PASCAL VOC Challenge, IJCV 2010).
+
+A detection is compared with the ground-truth box of its class that it overlaps most. Where that
+overlap is at least .50, it is right, unless a better-scored one found the box before it; where that
+box is difficult, the detection is passed over. Everything else is wrong. Difficult boxes need not
+be found. Overlaps are those of the boxes themselves, without the extra pixel of the VOC devkit, as
+in the original, and a crowd is an object like any other, because VOC knows none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.evaluation.checks import (
+    class_keys,
+    number_images,
+    refuse_infinite_results,
+    refuse_unknown_classes,
+)
+from stillbox.evaluation.results import ImageResult, ImageTruth, box_areas
+
+Interpolation = Literal["all_points", "eleven_points"]
+"""The area under the best precisions, or their mean at recalls 0, .1, ... 1 (VOC 2007)."""
+
+_MIN_IOU = 0.5
+_RECALLS = np.arange(101) / 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocClassScores:
+    """How one class was scored. `None` where it has nothing to find."""
+
+    class_id: int
+    """Label map id."""
+    truths: int
+    """Boxes of the class in the ground truth, difficult ones left out."""
+    difficult: int
+    """Boxes of the class that are difficult."""
+    detections: int
+    """Boxes of the class that were found, those passed over too."""
+    ap: float | None
+    """Average precision at IoU .50."""
+    precision: NDArray[np.float64] | None
+    """`[101]`, best precision at the recalls 0, .01, ... 1 or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocScores:
+    """What scoring says."""
+
+    mean_ap: float | None
+    """Mean of the classes' average precisions; `None`: nothing to find."""
+    pooled_ap: float | None
+    """Average precision of all detections in one list: classes weigh by their number of boxes."""
+    per_class: dict[str, VocClassScores]
+    """Every class of the label map by name, those with nothing to find too."""
+    images: int
+    """Images that were scored, those without boxes too."""
+    truths: int
+    """Boxes to find."""
+    difficult: int
+    """Boxes that are difficult."""
+    detections: int
+    """Detections of classes that the label map has."""
+    foreign_detections: int
+    """Detections of classes that the label map lacks: not scored."""
+
+
+@dataclass
+class _Class:
+    """The detections of one class that count, image after image."""
+
+    scores: list[NDArray[np.float64]] = field(default_factory=list)
+    correct: list[NDArray[np.bool_]] = field(default_factory=list)
+    truths: int = 0
+    difficult: int = 0
+    detections: int = 0
+
+
+def score_voc(
+    truths: Sequence[ImageTruth],
+    results: Sequence[ImageResult],
+    class_names: Mapping[int, str],
+    *,
+    interpolation: Interpolation = "all_points",
+) -> VocScores:
+    """Scores the results of a detector as Pascal VOC does.
+
+    Args:
+        truths: every image that counts. An image without a result has simply found nothing.
+        results: at most one for each image, in any order.
+        class_names: label map id -> name of every class that is scored.
+        interpolation: how a curve becomes one number.
+
+    Returns:
+        The scores. A class with nothing to find is left out of both means, with its detections.
+
+    Raises:
+        UserError: no image, an image twice, a result for an image that is not in `truths`, a score
+            that is not a number, or ground truth of a class that `class_names` lacks.
+    """
+    numbers = number_images(truths, results)
+    refuse_unknown_classes(truths, class_names)
+    refuse_infinite_results(results)
+    found = {result.image_id: result for result in results}
+    classes = {class_id: _Class() for class_id in class_names}
+    for truth in sorted(truths, key=lambda truth: numbers[truth.image_id]):
+        _add_image(classes, truth, found.get(truth.image_id))
+    per_class = {
+        key: _score_class(class_id, classes[class_id], interpolation)
+        for class_id, key in class_keys(class_names).items()
+    }
+    aps = [one.ap for one in per_class.values() if one.ap is not None]
+    pool = [one for one in classes.values() if one.truths]
+    detections = sum(one.detections for one in classes.values())
+    return VocScores(
+        mean_ap=float(np.mean(aps)) if aps else None,
+        pooled_ap=average_precision(*_curve(pool), interpolation) if pool else None,
+        per_class=per_class,
+        images=len(truths),
+        truths=sum(one.truths for one in classes.values()),
+        difficult=sum(one.difficult for one in classes.values()),
+        detections=detections,
+        foreign_detections=sum(len(result.scores) for result in results) - detections,
+    )
+
+
+def precision_recall(
+    scores: NDArray[np.float64], correct: NDArray[np.bool_], truths: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns precision and recall `[D]` after each detection, best first.
+
+    Args:
+        scores: `[D]`, in any order; equal ones keep it.
+        correct: `[D]`.
+        truths: boxes to find, at least one.
+    """
+    right = np.cumsum(correct[np.argsort(-scores, kind="stable")])
+    return right / np.arange(1, len(right) + 1), right / truths
+
+
+def average_precision(
+    precision: NDArray[np.float64], recall: NDArray[np.float64], interpolation: Interpolation
+) -> float:
+    """Returns the average of the best precision at each recall or more.
+
+    Args:
+        precision: `[D]`.
+        recall: `[D]`, rising.
+        interpolation: over the whole area, or at eleven recalls.
+    """
+    if interpolation == "eleven_points":
+        # k / 10 is the float that a recall of k tenths is; a multiple of 0.1 is not.
+        return float(np.mean(_best_precision(precision, recall, np.arange(11) / 10)))
+    steps = np.diff(recall, prepend=0.0)
+    return float(np.sum(steps * _best_precision(precision, recall, recall)))
+
+
+def _best_precision(
+    precision: NDArray[np.float64], recall: NDArray[np.float64], levels: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Returns `[L]`, the highest precision at these recalls or more; 0 beyond the last."""
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return np.append(best, 0.0)[np.searchsorted(recall, levels)]
+
+
+def _add_image(classes: dict[int, _Class], truth: ImageTruth, result: ImageResult | None) -> None:
+    for class_id in np.unique(truth.class_ids).tolist():
+        difficult = truth.is_difficult[truth.class_ids == class_id]
+        classes[class_id].truths += int((~difficult).sum())
+        classes[class_id].difficult += int(difficult.sum())
+    if result is None:
+        return
+    for class_id in sorted(classes.keys() & set(result.class_ids.tolist())):
+        wanted, one = truth.class_ids == class_id, classes[class_id]
+        found = np.flatnonzero(result.class_ids == class_id)
+        found = found[np.argsort(-result.scores[found], kind="stable")]
+        overlaps = _overlaps(result.boxes[found], truth.boxes[wanted])
+        counts, correct = _match(overlaps, truth.is_difficult[wanted])
+        one.scores.append(result.scores[found[counts]])
+        one.correct.append(correct[counts])
+        one.detections += len(found)
+
+
+def _match(
+    overlaps: NDArray[np.float64], difficult: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns `[D]` which detections count and which are right.
+
+    Args:
+        overlaps: `[D, T]` IoU of detections, best first, with the ground truth of their class.
+        difficult: `[T]`.
+    """
+    counts, correct = np.ones(len(overlaps), np.bool_), np.zeros(len(overlaps), np.bool_)
+    taken = np.zeros(len(difficult), np.bool_)
+    for detection, row in enumerate(overlaps if len(difficult) else ()):
+        best = int(row.argmax())
+        if row[best] < _MIN_IOU:
+            continue
+        counts[detection] = not difficult[best]
+        correct[detection] = not (difficult[best] or taken[best])
+        taken[best] = True
+    return counts, correct
+
+
+def _overlaps(boxes: NDArray[np.float64], truths: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns `[D, T]`, the IoU of every box with every other."""
+    low = np.maximum(boxes[:, None, :2], truths[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], truths[None, :, 2:])
+    shared = np.prod(np.maximum(high - low, 0.0), axis=2)
+    union = box_areas(boxes)[:, None] + box_areas(truths)[None, :] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def _curve(classes: Sequence[_Class]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    scores = np.concatenate([np.empty(0), *(part for one in classes for part in one.scores)])
+    correct = np.concatenate(
+        [np.empty(0, np.bool_), *(part for one in classes for part in one.correct)]
+    )
+    return precision_recall(scores, correct, sum(one.truths for one in classes))
+
+
+def _score_class(class_id: int, one: _Class, interpolation: Interpolation) -> VocClassScores:
+    curve = _curve([one]) if one.truths else None
+    return VocClassScores(
+        class_id=class_id,
+        truths=one.truths,
+        difficult=one.difficult,
+        detections=one.detections,
+        ap=average_precision(*curve, interpolation) if curve else None,
+        precision=_best_precision(*curve, _RECALLS) if curve else None,
+    )
