@@ -119,7 +119,7 @@ def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
     """
     height, width = image.shape[:2]
     if image.dtype != np.uint8:
-        return lambda columns, _: image[:, columns].astype(np.float32).reshape(height, -1)
+        return _float_column_picker(image)
     rgba = cv2.cvtColor(
         image, cv2.COLOR_RGB2RGBA, dst=_SCRATCH("rgba", (height, width, 4), np.uint8)
     )
@@ -138,6 +138,19 @@ def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
         result = _SCRATCH(name, (height, 3 * count), np.float32)
         np.copyto(result, rgb.reshape(height, -1))
         return result
+
+    return pick
+
+
+def _float_column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
+    height = image.shape[0]
+    # As one item of 12 bytes a pixel is copied at once: eight times as fast as three numbers.
+    pixels = np.asarray(image, np.float32).view("V12")[..., 0]
+
+    def pick(columns: Indices, name: str) -> Floats:
+        picked = _SCRATCH(name, (height, len(columns)), "V12")
+        pixels.take(columns, axis=1, mode="clip", out=picked)
+        return picked.view(np.float32)
 
     return pick
 

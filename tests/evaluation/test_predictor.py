@@ -66,6 +66,14 @@ def test_a_padding_resizer_tells_the_true_size(files):
     assert fake.shown[0][1].tolist() == [[16, 40]]
 
 
+def test_a_photograph_larger_than_the_canvas_is_named(files):
+    resizer = schema.IdentityResizer(canvas=(33, 40))
+    with pytest.raises(UserError, match="does not fit the canvas: 40x100") as caught:
+        list(predict_images(Fake(), files[:1], resizer))
+    assert caught.value.where == str(files[0])
+    assert "model.resizer.canvas" in caught.value.fix
+
+
 def test_missing_files_are_named_before_the_first_call(files, tmp_path):
     fake = Fake()
     missing = [tmp_path / f"no_{number}.png" for number in range(7)]

@@ -110,6 +110,62 @@ def test_boxes_beyond_the_limit_are_cut_off_and_counted(tmp_path):
     assert "3 boxes (30.00%) in 1 images cut off beyond max_boxes=5" in stats.summary()
 
 
+# ---- a canvas that images must fit into ---------------------------------------------------------
+
+CANVAS = schema.Model(num_classes=4, resizer=schema.IdentityResizer(canvas=(40, 60)))
+
+
+def test_an_image_is_padded_to_the_canvas_and_the_padding_is_masked(tmp_path):
+    data = dataset(tmp_path, [example(0, [[0, 0.5, 1, 1]], size=(30, 40))], model=CANVAS)
+    batch = EvalLoader(data, batch_size=1, workers=0).batch(0)
+    assert batch.images.shape == (1, 40, 60, 3)
+    assert batch.true_sizes.tolist() == [[30, 40]]
+    assert (batch.images[0, 30:] == 0).all()
+    assert (batch.images[0, :30, :40] == data.image(0)).all()
+    # 30 of 40 rows, 40 of 60 columns.
+    np.testing.assert_allclose(batch.boxes[0, 0], [0, 1 / 3, 0.75, 2 / 3], rtol=1e-6)
+
+
+def test_an_image_larger_than_the_canvas_stops_with_its_record(tmp_path):
+    data = dataset(tmp_path, [example(0), example(1, size=(41, 60))], model=CANVAS)
+    evaluation = EvalLoader(data, batch_size=1, workers=0)
+    evaluation.batch(0)
+    with pytest.raises(UserError, match="does not fit the canvas: 41x60") as caught:
+        evaluation.batch(1)
+    assert "data.record: record 1" in caught.value.where
+    assert caught.value.fix.startswith("enlarge model.resizer.canvas")
+    assert "data.bad_records=drop" in caught.value.fix
+
+
+def test_an_image_larger_than_the_canvas_can_be_left_out_and_is_counted(tmp_path):
+    examples = [example(0), example(1, size=(41, 60))]
+    data = dataset(tmp_path, examples, model=CANVAS, data=DROP)
+    batch = EvalLoader(data, batch_size=2, workers=0).batch(0)
+    assert batch.image_weights.tolist() == [1, 0]
+    assert (batch.images[1] == 0).all()
+    assert batch.weights[1].max() == 0
+    assert data.source.problems.counts() == {"image does not fit the canvas": 1}
+
+
+def test_an_augmentation_may_make_an_image_too_large(tmp_path):
+    data = dataset(tmp_path, [example(0)], model=CANVAS)
+    twice = schema.RandomImageScale(min_ratio=2.0, max_ratio=2.0)
+    loader(data, augmentations=(), batch_size=1).batch(0)
+    with pytest.raises(UserError, match="does not fit the canvas: 80x120"):
+        loader(data, augmentations=(twice,), batch_size=1).batch(0)
+
+
+def test_operations_on_colours_reach_the_batch_unrounded(data):
+    whole = loader(data, augmentations=()).batch(0)
+    changed = loader(data, augmentations=(schema.AdjustGamma(gamma=0.9),)).batch(0)
+    assert changed.images.dtype == np.float32
+    assert (changed.images != whole.images).any()
+    assert (changed.images % 1 > 0.01).any()
+    # The cached or decoded image is not what was changed.
+    again = loader(data, augmentations=()).batch(0)
+    assert (again.images == whole.images).all()
+
+
 # ---- order and randomness -----------------------------------------------------------------------
 
 

@@ -4,60 +4,9 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.random_crop import Window, crop, sample_window
-from stillbox.inputs.randomness import permutation, sample_generator
-from stillbox.inputs.sample import Sample
-from tests.inputs.helpers import picture
+from tests.inputs.augment.samples import rng, sample
 
 CROP, FLIP, SSD = schema.RandomCropImage, schema.RandomHorizontalFlip, schema.SsdRandomCrop
-ORDER_0, ORDER_1 = [5, 3, 7, 2, 4, 1, 0, 6], [2, 7, 6, 5, 1, 3, 0, 4]
-
-
-def sample(boxes=((0.25, 0.25, 0.75, 0.5), (0.5, 0.5, 1.0, 1.0)), size=(40, 80)):
-    boxes = np.array(boxes, np.float32).reshape(-1, 4)
-    count = len(boxes)
-    return Sample(
-        image=picture(*size),
-        boxes=boxes,
-        classes=np.arange(count, dtype=np.int32),
-        weights=np.linspace(0, 1, count, dtype=np.float32),
-    )
-
-
-def rng(number=0):
-    return sample_generator(0, 0, number)
-
-
-# ---- horizontal flip ----------------------------------------------------------------------------
-
-
-def test_a_flip_mirrors_image_and_boxes():
-    before = sample()
-    after = apply_augmentations([FLIP(probability=1.0)], before, rng())
-    assert (after.image == before.image[:, ::-1]).all()
-    # (ymin, 1 - xmax, ymax, 1 - xmin)
-    np.testing.assert_allclose(after.boxes, [[0.25, 0.5, 0.75, 0.75], [0.5, 0, 1, 0.5]])
-    assert after.classes is before.classes
-
-
-def test_probability_0_never_flips_and_1_always_does():
-    before = sample()
-    for number in range(200):
-        assert apply_augmentations([FLIP(probability=0)], before, rng(number)) is before
-        assert apply_augmentations([FLIP(probability=1)], before, rng(number)) is not before
-
-
-def test_half_of_all_images_are_flipped():
-    before = sample(size=(1, 1))
-    flipped = sum(
-        apply_augmentations([FLIP()], before, rng(number)) is not before for number in range(2000)
-    )
-    assert abs(flipped - 1000) < 100  # 4.5 standard deviations
-
-
-def test_no_boxes_stay_no_boxes():
-    after = apply_augmentations([FLIP(probability=1), CROP(), SSD()], sample(boxes=()), rng())
-    assert after.boxes.shape == (0, 4)
-    assert after.boxes.dtype == np.float32
 
 
 # ---- what a window does to image and boxes ------------------------------------------------------
@@ -230,30 +179,3 @@ def test_augmentations_leave_their_input_alone_and_keep_their_order():
     assert (before.image == image).all()
     assert (before.boxes == boxes).all()
     assert forth.image.shape != back.image.shape or (forth.image != back.image).any()
-
-
-# ---- randomness ---------------------------------------------------------------------------------
-
-
-def test_an_order_has_every_record_once_and_differs_by_epoch_and_seed():
-    orders = [permutation(seed, epoch, 100) for seed in (0, 1) for epoch in (0, 1)]
-    assert all(sorted(order) == list(range(100)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 4
-    assert (permutation(7, 3, 100) == permutation(7, 3, 100)).all()
-
-
-def test_an_order_outlives_an_upgrade_of_numpy():
-    # Only raw words are used, which numpy promises not to change; these were written down once.
-    assert permutation(0, 0, 8).tolist() == ORDER_0
-    assert permutation(-1, 5, 8).tolist() == ORDER_1
-
-
-def test_records_draw_different_numbers_in_every_epoch():
-    drawn = {
-        tuple(sample_generator(seed, epoch, record).random(2))
-        for seed in (0, 1)
-        for epoch in (0, 1)
-        for record in (0, 1)
-    }
-    assert len(drawn) == 8
-    assert sample_generator(-5, 1, 2).random() == sample_generator(-5, 1, 2).random()

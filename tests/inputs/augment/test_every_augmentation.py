@@ -1,0 +1,171 @@
+"""What holds for all augmentations. A new one is covered as soon as it is registered."""
+
+import dataclasses
+import typing
+
+import numpy as np
+import pytest
+
+from stillbox.experiment import schema
+from stillbox.inputs.augment import OPERATIONS
+from tests.experiment.augmentation_cases import CASES
+from tests.inputs.augment.samples import augmented, rng, sample
+
+# These hand out values beyond 0..255 on purpose.
+UNBOUNDED = schema.NormalizeImage, schema.SubtractChannelMean
+NOTHING_RANDOM = (
+    schema.ResizeImage,
+    schema.RgbToGray,
+    schema.AdjustGamma,
+    schema.RemapLabels,
+    *UNBOUNDED,
+)
+SEEDS = range(12)
+
+
+def always(settings):
+    """Returns the same settings with everything that happens by chance happening."""
+    certain = {
+        field.name: 1.0
+        for field in dataclasses.fields(settings)
+        if field.name.endswith("probability")
+    }
+    return dataclasses.replace(settings, **certain)
+
+
+VARIANTS = [
+    *(operation() for operation in OPERATIONS),
+    *(always(operation()) for operation in OPERATIONS),
+    *CASES.values(),
+    *(
+        schema.RandomJitterBoxes(ratio=1.0, mode=mode)
+        for mode in (
+            "default",
+            "expand",
+            "shrink",
+            "expand_symmetric",
+            "shrink_symmetric",
+            "expand_symmetric_xy",
+            "shrink_symmetric_xy",
+        )
+    ),
+    schema.RandomDownscaleToTargetPixels(min_target_pixels=100, max_target_pixels=200),
+    schema.RandomAbsolutePadImage(max_height_padding=9, max_width_padding=9),
+    schema.DropLabelProbabilistically(label=2, probability=0.5),
+]
+every_variant = pytest.mark.parametrize(
+    "settings",
+    [pytest.param(v, id=f"{number}-{v.kind}") for number, v in enumerate(VARIANTS)],
+)
+
+
+def clips(settings):
+    parts = (settings, *getattr(settings, "operations", ()))
+    return all(getattr(part, "clip_boxes", True) for part in parts)
+
+
+def assert_sound(after, settings):
+    count = len(after.boxes)
+    assert after.boxes.shape == (count, 4)
+    assert after.classes.shape == after.weights.shape == (count,)
+    assert [after.boxes.dtype, after.classes.dtype, after.weights.dtype] == [
+        np.float32,
+        np.int32,
+        np.float32,
+    ]
+    assert np.isfinite(after.boxes).all()
+    assert (after.boxes[:, :2] <= after.boxes[:, 2:]).all()
+    if clips(settings):
+        assert (after.boxes >= -1e-6).all()
+        assert (after.boxes <= 1 + 1e-6).all()
+    assert after.image.ndim == 3
+    assert min(after.image.shape) >= 1
+    assert after.image.shape[2] == 3
+    assert after.image.dtype in (np.uint8, np.float32)
+    assert np.isfinite(after.image).all()
+    # Whatever comes next may look at whole pixels as one item.
+    assert after.image.strides[1:] == (3 * after.image.itemsize, after.image.itemsize)
+    if not isinstance(settings, UNBOUNDED):
+        # Cubic interpolation overshoots, as the original's does.
+        assert after.image.min() >= -60
+        assert after.image.max() <= 315
+
+
+def test_every_class_of_the_schema_is_registered():
+    assert set(OPERATIONS) == set(typing.get_args(schema.Augmentation))
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_the_result_is_sound(settings, dtype):
+    before = sample(dtype=dtype)
+    for number in SEEDS:
+        assert_sound(augmented(settings, before, number), settings)
+
+
+@every_variant
+def test_an_image_without_boxes_stays_one(settings):
+    for number in SEEDS[:4]:
+        after = augmented(settings, sample(boxes=()), number)
+        assert_sound(after, settings)
+        assert len(after.boxes) == 0
+
+
+@every_variant
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
+def test_one_pixel_is_an_image(settings, size):
+    before = sample(boxes=[[0, 0, 1, 1], [0, 0, 0.5, 1]], size=size)
+    for number in SEEDS[:6]:
+        assert_sound(augmented(settings, before, number), settings)
+
+
+@every_variant
+def test_boxes_without_area_do_no_harm(settings):
+    before = sample(boxes=[[0.5, 0.2, 0.5, 0.8], [0, 0, 0, 0], [1, 1, 1, 1]])
+    for number in SEEDS[:4]:
+        assert_sound(augmented(settings, before, number), settings)
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_nothing_is_written_into_the_input(settings, dtype):
+    before = sample(dtype=dtype)
+    for field in dataclasses.fields(before):
+        getattr(before, field.name).flags.writeable = False
+    for number in SEEDS[:4]:
+        augmented(settings, before, number)
+
+
+@every_variant
+def test_the_same_generator_gives_the_same_result(settings):
+    first, again = (augmented(settings, sample(), 5) for _ in range(2))
+    for field in dataclasses.fields(first):
+        one, other = getattr(first, field.name), getattr(again, field.name)
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
+@every_variant
+def test_a_window_of_a_larger_image_will_do(settings):
+    # What a crop hands on is a view.
+    whole = sample(size=(60, 100))
+    view = dataclasses.replace(whole, image=whole.image[10:50, 5:85])
+    packed = dataclasses.replace(view, image=np.ascontiguousarray(view.image))
+    one, other = (OPERATIONS[type(settings)](case, settings, rng(3)) for case in (view, packed))
+    assert np.array_equal(one.image, other.image)
+    assert np.array_equal(one.boxes, other.boxes)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.kind)
+def test_chance_plays_a_part_unless_nothing_is_random(operation):
+    boxes = [[0.1 * i, 0.1 * i, 0.1 * i + 0.1, 0.1 * i + 0.3] for i in range(8)]
+    before = sample(boxes=boxes, size=(20, 40))
+    outcomes = [
+        {
+            (after.image.shape, after.image.tobytes(), after.boxes.tobytes())
+            for after in (augmented(settings, before, number) for number in range(20))
+        }
+        for settings in VARIANTS
+        if type(settings) is operation
+    ]
+    assert (max(map(len, outcomes)) == 1) == (operation in NOTHING_RANDOM)
