@@ -4,7 +4,7 @@ from stillbox.experiment import schema
 
 _FREE = "min_aspect_ratio: 0.6 max_aspect_ratio: 1.7"
 _CROP = (
-    "min_object_covered: 0.2 min_area: 0.3 max_area: 0.9 overlap_thresh: 0.4 clip_boxes: false "
+    "min_object_covered: 0.2 min_area: 0.3 max_area: 0.9 overlap_thresh: 0.1 clip_boxes: false "
     "random_coef: 0.05"
 )
 _RATIOS = "min_padded_size_ratio: [1.1, 1.2] max_padded_size_ratio: [1.8, 1.9]"
@@ -14,7 +14,7 @@ _FIXED_FIELDS = {
     "min_object_covered": 0.2,
     "min_area": 0.3,
     "max_area": 0.9,
-    "overlap_thresh": 0.4,
+    "overlap_thresh": 0.1,
     "clip_boxes": False,
     "random_coef": 0.05,
 }

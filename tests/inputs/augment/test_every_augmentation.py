@@ -169,3 +169,56 @@ def test_chance_plays_a_part_unless_nothing_is_random(operation):
         if type(settings) is operation
     ]
     assert (max(map(len, outcomes)) == 1) == (operation in NOTHING_RANDOM)
+
+
+# ---- no field is ignored ------------------------------------------------------------------------
+
+
+def leaves(value, path=()):
+    """Yields the place, the type and the value of every field, those of operations included."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
+            yield from leaves(inner[0], (*path, field.name))
+        else:
+            yield (*path, field.name), typing.get_type_hints(type(value))[field.name], inner
+
+
+def replaced(value, path, new):
+    if len(path) == 1:
+        return dataclasses.replace(value, **{path[0]: new})
+    (operation,) = getattr(value, path[0])
+    return dataclasses.replace(value, **{path[0]: (replaced(operation, path[1:], new),)})
+
+
+def others(hint, value):
+    if typing.get_origin(hint) is typing.Literal:
+        return [option for option in typing.get_args(hint) if option != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, 2 * value, max(value // 2, 1), 5]
+    if isinstance(value, tuple):
+        return [tuple(item * 2 for item in value)]
+    return [value * 0.5, value * 1.2, 0.9]
+
+
+def outcomes(settings):
+    boxes = [[0.1 * i, 0.08 * i, 0.1 * i + 0.1, 0.08 * i + 0.3] for i in range(8)]
+    shown = [sample(boxes=boxes, size=size) for size in ((8, 16), (40, 80))]
+    return [
+        (after.image.tobytes(), after.boxes.tobytes(), after.classes.tobytes())
+        for before in shown
+        for after in (augmented(settings, before, number) for number in range(25))
+    ]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.kind)
+def test_every_field_changes_something(case):
+    usual = outcomes(case)
+    silent = [
+        path
+        for path, hint, value in leaves(case)
+        if all(outcomes(replaced(case, path, other)) == usual for other in others(hint, value))
+    ]
+    assert silent == []
