@@ -54,6 +54,7 @@ RUN_HERE = {
 RUN_ELSEWHERE = {
     "docs/data.md": "tests/cli/test_data_docs.py",
     "docs/experiment.md": "tests/experiment/test_docs.py",
+    "docs/images.md": "tests/experiment/test_augmentations.py",
     "docs/fields.md": "tests/experiment/test_reference.py",
 }
 PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}

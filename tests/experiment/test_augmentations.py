@@ -1,7 +1,9 @@
 """Augmentations and resizers on the way from text to values, and the rules about them."""
 
 import dataclasses
+import re
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from stillbox.experiment.yaml_config import from_yaml, to_yaml
 from tests.experiment.augmentation_cases import CASES
 from tests.experiment.sample import SAMPLE
 
+PAGE = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
 MODEL = SAMPLE[: SAMPLE.index("train_config")]
 FIXED = "fixed_shape_resizer { height: 160 width: 192 }"
 
@@ -144,6 +147,27 @@ def test_an_aspect_ratio_that_the_original_passes_over_is_warned_about():
     reading = read("ssd_random_crop_fixed_aspect_ratio { aspect_ratio: 2 }")
     assert reading.experiment.train.augmentations[0].aspect_ratio == 2.0
     assert any("the original passes aspect_ratio over" in line for line in reading.warnings)
+
+
+# ---- docs/images.md -----------------------------------------------------------------------------
+
+
+def test_the_page_lists_all_augmentations_and_resizers():
+    tables = "".join(line for line in PAGE.splitlines(keepends=True) if line.startswith("|"))
+    shown = re.findall(r"`([a-z0-9_]+)`", tables)
+    kinds = {case.kind for case in CASES.values()}
+    assert kinds <= set(shown)
+    assert all(shown.count(kind) == 1 for kind in kinds)
+    assert {resizer.kind for resizer in typing.get_args(schema.Resizer)} <= set(shown)
+
+
+def test_what_the_page_shows_is_sound():
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    check(from_yaml(example), {})
+    (override,) = re.findall(r"--set '(.*?)'", PAGE)
+    changed = apply_overrides(schema.Experiment(), [override], {})
+    assert changed.model.resizer.input_size == (480, 640)
+    check(changed, {})
 
 
 # ---- YAML ---------------------------------------------------------------------------------------
