@@ -90,7 +90,7 @@ def _meanings(cls: Hint) -> dict[str, str]:
     """Returns the sentence under each field; Python keeps it in the source only."""
     (tree,) = ast.parse(inspect.getsource(cls)).body
     # What a class inherits is explained where it is declared.
-    bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
+    bases: list[Hint] = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     meanings = {name: text for base in bases for name, text in _meanings(base).items()}
     for field, below in itertools.pairwise(typing.cast(ast.ClassDef, tree).body):
         match field, below:
