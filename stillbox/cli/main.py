@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from stillbox import __version__
-from stillbox.cli import config, data, doctor, evaluate, predict, train
+from stillbox.cli import config, data, doctor, evaluate, model_main, predict, train
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
@@ -21,6 +21,7 @@ _VERBS = {
     "predict": predict,
     "config": config,
     "doctor": doctor,
+    "model_main": model_main,
 }
 
 # What XLA's message of a failed allocation begins with.
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
+    if verb in model_main.SPELLINGS:
+        words = ["model_main" if word == verb else word for word in words]
+        verb = "model_main"
     if verb is not None and verb not in _VERBS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     parsed = build_parser().parse_args(words)

@@ -8,6 +8,11 @@ from stillbox.experiment.schema import Experiment
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
+_WRITTEN = "evaluation.pictures_directory"
+_OPTIONAL = {
+    "train.fine_tune.checkpoint": "start from random weights",
+    _WRITTEN: "write no pictures there",
+}
 
 
 def records_are_given(experiment: Experiment) -> Iterator[Broken]:
@@ -47,14 +52,13 @@ def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
     for path, text in _paths(experiment):
         # The remedy is ready to paste, but for the path itself.
         remedy = f"--set {path}=PATH"
-        if path == "train.fine_tune.checkpoint":
-            remedy += f", or --set {path}= to start from random weights"
+        if path in _OPTIONAL:
+            remedy += f", or --set {path}= to {_OPTIONAL[path]}"
         if placeholder := _PLACEHOLDER.search(text):
             yield Broken(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
         elif _URL.match(text):
-            yield Broken(
-                path, f"{text!r} is not a local file", f"copy it to this machine; {remedy}"
-            )
+            first = "" if path == _WRITTEN else "copy it to this machine; "
+            yield Broken(path, f"{text!r} is not a local file", first + remedy)
 
 
 def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
@@ -66,7 +70,7 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
             yield f"{name}.paths", text
         yield f"{name}.label_map", records.label_map
     yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
-    yield "evaluation.pictures_directory", experiment.evaluation.pictures_directory
+    yield _WRITTEN, experiment.evaluation.pictures_directory
 
 
 TRAINABLE_RULES: tuple[Rule, ...] = (

@@ -1,0 +1,249 @@
+"""Scores the checkpoints of a run that goes on elsewhere, each one as it comes."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from stillbox.boxes.detections import Detections
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.trained import TrainedModel, load_trained
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import EvaluationResult
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.evaluation.scoring import score_dataset, write_evaluation
+from stillbox.experiment import schema
+from stillbox.experiment.values import differences
+from stillbox.experiment.yaml_config import from_yaml
+from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.models.detect import make_detect
+from stillbox.training.summaries import Summaries
+
+Say = Callable[[str], None]
+
+EVALUATIONS = "eval_"
+"""What names of folders with results begin with, beside the checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """When to stop waiting for checkpoints."""
+
+    once: bool = False
+    """Score the newest checkpoint and end."""
+    last_step: int = 0
+    """End after the checkpoint of this step or a later one; 0: there is no last one."""
+    timeout: float | None = None
+    """End after so many seconds without a new checkpoint; None waits on."""
+    retries: int = -1
+    """Checkpoints that may be removed while they are read; below 0: any number."""
+    poll: float = 5.0
+    """Seconds between two looks at the folder."""
+
+
+class CheckpointWatcher:
+    """Scores checkpoints of a model directory and keeps every result in a folder of its own.
+
+    Each step's report goes into `output/STEP`; `output` also has a history and TensorBoard events.
+    What is in that history is not scored again.
+
+    Args:
+        experiment: says what is scored and how; the model has to be the one that is trained.
+        checkpoints: a model directory, or the `checkpoints` folder in it. It need not exist yet.
+        output: where results go.
+        patience: when to end.
+        say: told every line that a person should see.
+
+    Raises:
+        UserError: the evaluation set cannot be used, or this is no folder of ours.
+    """
+
+    def __init__(
+        self,
+        experiment: schema.Experiment,
+        checkpoints: Path,
+        output: Path,
+        patience: Patience,
+        say: Say = print,
+    ) -> None:
+        self._experiment, self._output = experiment, output
+        self._patience, self._say = patience, say
+        self._directory = _model_directory(checkpoints)
+        self._dataset = _open_evaluation(experiment)
+        self._detect: Callable[..., Detections] | None = None
+        self._vanished = 0
+
+    def run(self) -> tuple[int, ...]:
+        """Scores checkpoints until there is no more to wait for; returns their steps.
+
+        Raises:
+            UserError: there is no checkpoint to score once, it belongs to another model, or
+                label map, model and annotations disagree.
+            KeyboardInterrupt: a person has seen enough; everything scored so far is kept.
+        """
+        self._output.mkdir(parents=True, exist_ok=True)
+        known = [step for step, _ in read_history(self._output / HISTORY).evaluations]
+        scored: list[int] = []
+        with closing(Summaries(self._output, from_step=max(known, default=0))) as summaries:
+            try:
+                for step in self._new_steps(known):
+                    if self._score(step, summaries):
+                        scored.append(step)
+            except KeyboardInterrupt:
+                self._say(f"stopped after {_checkpoints(len(scored))}; results in {self._output}")
+                raise
+        self._say(f"{_checkpoints(len(scored))} scored; results in {self._output}")
+        return tuple(scored)
+
+    def _new_steps(self, known: list[int]) -> Iterator[int]:
+        """Yields the newest checkpoint and then every later one, until patience ends."""
+        patience, last = self._patience, max(known, default=-1)
+        if patience.once:
+            newest = ModelDirectory.open(self._directory).checkpoint("latest").step
+            if newest <= last:
+                self._say(f"step {newest} is scored already: {self._output / str(newest)}")
+            else:
+                yield newest
+            return
+        while not 0 < patience.last_step <= last:
+            steps = self._wait(last)
+            if not steps:
+                return
+            # Whoever comes late looks at the newest only; from then on nothing is left out.
+            for step in steps if last >= 0 else steps[-1:]:
+                yield step
+                last = step
+
+    def _wait(self, last: int) -> list[int]:
+        """Returns the steps after `last` as soon as there are some; none: time is up."""
+        began, said = time.monotonic(), False
+        while True:
+            steps = [step for step in self._steps() if step > last]
+            if steps:
+                return steps
+            timeout = self._patience.timeout
+            if timeout is not None and time.monotonic() - began >= timeout:
+                self._say(f"no new checkpoint in {timeout:g} s")
+                return []
+            if not said:
+                self._say(self._waiting_for(last))
+                said = True
+            time.sleep(self._patience.poll)
+
+    def _waiting_for(self, last: int) -> str:
+        after = f"a checkpoint after step {last}" if last >= 0 else "the first checkpoint"
+        end = self._patience.last_step
+        until = f"; step {end} is the last" if end else ""
+        return f"waiting for {after} in {self._directory}{until}; Ctrl-C ends"
+
+    def _steps(self) -> tuple[int, ...]:
+        if not is_model_directory(self._directory):
+            return ()
+        return ModelDirectory.open(self._directory).steps()
+
+    def _score(self, step: int, summaries: Summaries) -> bool:
+        """Scores one checkpoint; False where training removed it before it could be read."""
+        experiment = self._experiment
+        try:
+            model = self._load(step)
+        except (UserError, OSError):
+            if step in self._steps():
+                raise
+            self._vanished += 1
+            if 0 <= self._patience.retries < self._vanished:
+                raise
+            self._say(f"step {step} was removed before it could be read")
+            return False
+        if self._detect is None:
+            # One program for all checkpoints: their arrays have the same shapes.
+            self._detect = jax.jit(make_detect(model.graph, model.anchors, experiment.model))
+        result = score_dataset(
+            partial(self._detect, model.params, model.stats),
+            experiment,
+            self._dataset,
+            trained_names=model.class_names(),
+        )
+        self._record(step, model, result, summaries)
+        return True
+
+    def _record(
+        self, step: int, model: TrainedModel, result: EvaluationResult, summaries: Summaries
+    ) -> None:
+        settings = self._experiment.evaluation
+        page = write_evaluation(
+            result,
+            self._experiment,
+            self._dataset,
+            self._output / str(step),
+            source=model.source,
+            history=read_history(self._directory / HISTORY),
+        )
+        summaries.evaluation(
+            step,
+            result.scores.summary,
+            result.scores.original_names(
+                per_category=settings.per_category,
+                all_metrics=settings.all_metrics_per_category,
+            ),
+        )
+        for warning in result.warnings:
+            self._say(f"warning: {warning}")
+        self._say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images; {page}")
+
+    def _load(self, step: int) -> TrainedModel:
+        use_ema = str(self._experiment.evaluation.use_ema).lower()
+        model = load_trained(
+            self._directory, step=step, overrides=[f"evaluation.use_ema={use_ema}"]
+        )
+        stored = from_yaml(ModelDirectory.open(self._directory).experiment, str(self._directory))
+        changed = [
+            f"{path}: {old!r} -> {new!r}"
+            for path, old, new in differences(stored, self._experiment)
+            if path.startswith("model.") and not path.startswith("model.postprocessing.")
+        ]
+        if changed:
+            raise UserError(
+                "the checkpoints belong to another model than the config:\n    "
+                + "\n    ".join(changed),
+                where=str(self._directory),
+                fix="give the config that they are trained with",
+            )
+        return model
+
+
+def _model_directory(path: Path) -> Path:
+    """Returns the model directory that a path means; one that does not exist may yet come."""
+    if path.name == "checkpoints" and (is_model_directory(path.parent) or not path.exists()):
+        return path.parent
+    prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
+    if prefixes:
+        raise UserError(
+            "these are checkpoints of TensorFlow, not of a run of stillbox",
+            where=str(path),
+            fix=f"score one of them: stillbox evaluate CONFIG --weights {prefixes[-1]}",
+        )
+    if path.exists() and not is_model_directory(path):
+        # Earlier results of ours may lie where training has yet to begin.
+        others = [entry for entry in path.glob("*") if not entry.name.startswith(EVALUATIONS)]
+        if others or not path.is_dir():
+            ModelDirectory.open(path)  # says what is wrong with it
+    return path
+
+
+def _open_evaluation(experiment: schema.Experiment) -> Dataset:
+    records = experiment.data.evaluation
+    if not records.paths:
+        raise UserError(
+            "the experiment names no records to score",
+            where="data.evaluation.paths",
+            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
+        )
+    return open_dataset(experiment.data, records, experiment.model)
+
+
+def _checkpoints(count: int) -> str:
+    return "1 checkpoint" if count == 1 else f"{count} checkpoints"

@@ -1,0 +1,209 @@
+"""`stillbox model_main`: the flags of the Object Detection API and what they did."""
+
+import json
+
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.training import loop, watching
+from stillbox.training.loop import Outcome
+
+NEEDED = ["--pipeline_config_path=p", "--model_dir=r"]
+FREE = ("train.steps", "train.checkpoint_every", "train.evaluate_every")
+
+
+@pytest.fixture
+def words(settings):
+    """The small experiment, without what flags decide here."""
+    pairs = list(zip(*[iter(settings())] * 2, strict=True))
+    kept = [pair for pair in pairs if not pair[1].startswith(FREE)]
+    return [word for pair in kept for word in pair]
+
+
+@pytest.fixture
+def config(here, words):
+    """A config that leaves open what a pipeline.config cannot say, and what makes it small."""
+    (here / "p.yaml").write_text("recipe: ssd_mobilenet_v1_300x300\nmodel: {num_classes: 6}\n")
+    return ["--pipeline_config_path=p.yaml", "--model_dir=run", *words]
+
+
+@pytest.fixture
+def trained_with(monkeypatch):
+    """Takes the place of training and remembers what it was called with."""
+    seen = []
+
+    def train(experiment, directory, origins):
+        seen.append((experiment, directory))
+        return Outcome(step=1, reason="finished", scores=None)
+
+    monkeypatch.setattr(loop, "train", train)
+    return seen
+
+
+@pytest.fixture
+def watched_with(monkeypatch):
+    """Takes the place of the watcher and remembers what it was made with."""
+    seen = []
+
+    class Watcher:
+        def __init__(self, *arguments):
+            seen.append(arguments)
+
+        def run(self):
+            return ()
+
+    monkeypatch.setattr(watching, "CheckpointWatcher", Watcher)
+    return seen
+
+
+@pytest.mark.parametrize("verb", ["model_main", "model_main.py", "model_main_tf2.py"])
+def test_without_checkpoint_dir_it_trains_evaluates_and_resumes(stillbox, config, here, verb):
+    run = [verb, *config, "--checkpoint_every_n=1", "--sample_1_of_n_eval_examples=3"]
+    code, out, err = stillbox(*run, "--num_train_steps", 2, "--alsologtostderr")
+    assert code == 0, err
+    assert out.startswith("finished at step 2; run")
+    assert ModelDirectory.open("run").steps() == (1, 2)
+    # Six images, every third of them.
+    assert "step 1: AP " in err
+    assert "on 2 images" in err
+    assert [s for s, _ in read_history(here / "run" / HISTORY).evaluations] == [1, 2]
+    code, _, err = stillbox(*run, "--num_train_steps", 3)
+    assert code == 0, err
+    assert "resuming at step 2 from run" in err
+    assert ModelDirectory.open("run").steps() == (1, 2, 3)
+
+
+def test_flags_become_overrides(stillbox, config, trained_with):
+    flags = ["--num_train_steps=70", "--train_batch_size", "12", "--checkpoint_every_n=7"]
+    assert stillbox("model_main", *config, *flags, "--sample_1_of_n_eval_examples=5").code == 0
+    ((experiment, directory),) = trained_with
+    assert str(directory) == "run"
+    assert experiment.train.steps == 70
+    # --set comes last: whoever writes it means it.
+    assert experiment.train.batch_size == 4
+    assert experiment.train.checkpoint_every == 7
+    assert experiment.data.evaluation.sample_1_of_n == 5
+
+
+def test_every_checkpoint_is_evaluated_unless_the_config_says_otherwise(
+    stillbox, config, trained_with
+):
+    words = ["model_main", *config, "--checkpoint_every_n=9"]
+    err = stillbox(*words).err
+    assert trained_with[-1][0].train.evaluate_every == 9
+    assert "note: every checkpoint is evaluated, one in 9 steps" in err
+    assert err.count("warning:") == len({w for w in err.splitlines() if w.startswith("warning:")})
+    stillbox(*words, "--set", "train.evaluate_every=0")
+    assert trained_with[-1][0].train.evaluate_every == 0
+    stillbox(*words, "--set", "data.evaluation.paths=[]")
+    assert trained_with[-1][0].train.evaluate_every == 0
+
+
+def test_evaluating_training_records_belongs_to_checkpoint_dir(stillbox, config, trained_with):
+    _, _, err = stillbox("model_main", *config, "--eval_training_data")
+    assert "note: without --checkpoint_dir only the training itself evaluates" in err
+    (((experiment), _),) = trained_with
+    assert "val" in experiment.data.evaluation.paths[0]
+
+
+def test_with_checkpoint_dir_it_only_evaluates(stillbox, words, trained, here):
+    flags = ["--pipeline_config_path", trained / "experiment.yaml", "--model_dir", here / "evals"]
+    flags += ["--checkpoint_dir", trained / "checkpoints", "--run_once"]
+    code, out, err = stillbox("model_main", *flags, *words)
+    assert code == 0, err
+    assert out.startswith("step 2: AP ")
+    assert out.endswith(f"1 checkpoint scored; results in {here}/evals/eval_validation_data\n")
+    metrics = json.loads((here / "evals/eval_validation_data/2/metrics.json").read_text())
+    assert metrics["weights"] == f"{trained}, step 2"
+    assert "DetectionBoxes_Precision/mAP" in metrics["object_detection_api"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "patience"),
+    [
+        ([], {}),
+        (["--run_once"], {"once": True}),
+        (["--run_once=true"], {"once": True}),
+        (["--run_once=False"], {}),
+        (["--run_once", "--norun_once"], {}),
+        (["--num_train_steps=9"], {"last_step": 9}),
+        (["--eval_timeout=2.5"], {"timeout": 2.5}),
+        (["--max_eval_retries", "3"], {"retries": 3}),
+        (["--max_eval_retries=-1"], {}),
+    ],
+)
+def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, patience):
+    words = ["model_main", *config, "--checkpoint_dir=run", "--set", "train.steps=4"]
+    # Of steps, the last word is --set's; here it is the flag's.
+    words = words if not patience.get("last_step") else words[:-2]
+    assert stillbox(*words, *flags).code == 0
+    ((_, checkpoints, output, seen, _),) = watched_with
+    assert (str(checkpoints), str(output)) == ("run", "run/eval_validation_data")
+    assert seen == watching.Patience(**{"last_step": 4, **patience})
+
+
+@pytest.mark.parametrize("flag", ["--eval_training_data", "--eval_on_train_data"])
+@pytest.mark.parametrize(("more", "nth"), [([], 5), (["2"], 2)])
+def test_training_records_can_be_evaluated(stillbox, config, scenes, watched_with, flag, more, nth):
+    words = ["model_main", *config, "--checkpoint_dir=run", flag]
+    words += [f"--sample_1_of_n_eval_on_train_examples={n}" for n in more]
+    assert stillbox(*words).code == 0
+    ((experiment, _, output, _, _),) = watched_with
+    assert output.name == "eval_training_data"
+    assert experiment.data.evaluation.paths == experiment.data.train.paths
+    assert experiment.data.evaluation.label_map == f"{scenes}/label_map.pbtxt"
+    assert experiment.data.evaluation.sample_1_of_n == nth
+    assert not experiment.data.evaluation.shuffle
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--use_tpu"], "--use_tpu is not supported\n  fix: all devices of this machine are used"),
+        (["--use_tpu=true"], "--use_tpu is not supported"),
+        (["--tpu_name=grpc://me"], "--tpu_name is not supported"),
+        (["--gcp_project=p"], "--gcp_project is not supported"),
+        (["--num_workers", "4"], "--num_workers is not supported\n  fix: several machines"),
+        (["--mode=eval"], "--mode is not supported\n  fix: leave it out to train, give --check"),
+        (["--hparams_overrides=a=1"], "write --set FIELD=VALUE"),
+    ],
+)
+def test_flags_of_clouds_are_refused_by_name(refused, config, flags, reason):
+    assert reason in refused("model_main", *config, *flags)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--use_tpu=false"], ["--record_summaries=false", "--logtostderr", "--verbosity=1"]]
+)
+def test_flags_that_ask_for_what_is_so_anyway_do_no_harm(stillbox, config, trained_with, flags):
+    assert stillbox("model_main", *config, *flags).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model_dir=run"], "required: --pipeline_config_path"),
+        (["--pipeline_config_path=p"], "required: --model_dir"),
+        ([*NEEDED, "--run_once=maybe"], "'maybe' is neither true nor false"),
+        ([*NEEDED, "--num_steps=3"], "unrecognized arguments: --num_steps=3"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(stillbox, words, message):
+    code, _, err = stillbox("model_main", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_ctrl_c_ends_the_watch(stillbox, words, trained, here, monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    flags = ["--pipeline_config_path", trained / "experiment.yaml", "--model_dir", here / "evals"]
+    words = ["model_main", *flags, "--checkpoint_dir", trained, *words]
+    code, out, err = stillbox(*words, "--set", "train.steps=9")
+    assert code == 130
+    assert f"waiting for a checkpoint after step 2 in {trained}; step 9 is the last" in out
+    assert out.splitlines()[-1].startswith("stopped after 1 checkpoint; results in ")
+    assert "Traceback" not in err

@@ -1,0 +1,242 @@
+"""Checkpoints of a run that goes on elsewhere: each is scored as it comes, until it is enough."""
+
+import json
+import shutil
+
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.training import watching
+from stillbox.training.loop import train
+from stillbox.training.watching import CheckpointWatcher, Patience
+from tests.small import small_experiment
+
+FIELDS = ("train.checkpoint_every=1", "train.steps=3", "evaluation.num_visualizations=1")
+
+
+@pytest.fixture(scope="module")
+def trained_once(scenes, tmp_path_factory):
+    """A model directory with the checkpoints of steps 1, 2 and 3."""
+    directory = tmp_path_factory.mktemp("watched") / "model"
+    train(small_experiment(scenes, *FIELDS, evaluated=False), directory)
+    return directory
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    return shutil.copytree(trained_once, tmp_path / "model")
+
+
+@pytest.fixture
+def coming(trained, monkeypatch):
+    """The function that hides checkpoints; one or more come back with each look at the folder."""
+
+    def hide(*arrivals):
+        store = trained.parent / "to come"
+        for step in (step for together in arrivals for step in together):
+            shutil.move(trained / f"checkpoints/{step}", store / str(step))
+        queue = list(arrivals)
+
+        def arrive(seconds):
+            assert queue, "nothing more is to come"
+            for step in queue.pop(0):
+                shutil.move(store / str(step), trained / f"checkpoints/{step}")
+
+        monkeypatch.setattr(watching.time, "sleep", arrive)
+
+    return hide
+
+
+@pytest.fixture
+def watch(experiment, trained):
+    """The function that watches `trained` and returns the steps that were scored and the lines."""
+
+    def run(*overrides, checkpoints=trained, said=None, **patience):
+        said = [] if said is None else said
+        settings = experiment(*FIELDS, *overrides)
+        output = trained.parent / "out"
+        watcher = CheckpointWatcher(
+            settings, checkpoints, output, Patience(**patience), said.append
+        )
+        return watcher.run(), said
+
+    return run
+
+
+def out(trained):
+    return trained.parent / "out"
+
+
+def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, monkeypatch):
+    compiled = []
+    make = watching.make_detect
+    monkeypatch.setattr(watching, "make_detect", lambda *a: compiled.append(1) or make(*a))
+    coming([2], [3])
+    steps, said = watch(last_step=3)
+    assert steps == (1, 2, 3)
+    assert compiled == [1]
+    waiting = [line for line in said if line.startswith("waiting")]
+    assert waiting == [
+        f"waiting for a checkpoint after step {n} in {trained}; step 3 is the last; Ctrl-C ends"
+        for n in (1, 2)
+    ]
+    assert said[0].startswith("step 1: AP ")
+    assert said[-1] == f"3 checkpoints scored; results in {out(trained)}"
+    for step in (1, 2, 3):
+        metrics = json.loads((out(trained) / f"{step}/metrics.json").read_text())
+        assert metrics["weights"] == f"{trained}, step {step}"
+        assert (out(trained) / f"{step}/report.html").is_file()
+    history = read_history(out(trained) / HISTORY).evaluations
+    assert [step for step, _ in history] == [1, 2, 3]
+    (events,) = (out(trained) / "tensorboard").iterdir()
+    assert b"DetectionBoxes_Precision/mAP@.50IOU" in events.read_bytes()
+
+
+def test_several_that_come_at_once_are_scored_in_order(watch, trained, coming):
+    coming([2, 3])
+    assert watch(last_step=3)[0] == (1, 2, 3)
+
+
+def test_whoever_comes_late_scores_the_newest_only(watch):
+    assert watch(last_step=3)[0] == (3,)
+
+
+def test_what_was_scored_is_not_scored_again(watch, trained, coming):
+    coming([3])
+    assert watch(last_step=2)[0] == (2,)
+    assert watch(last_step=3)[0] == (3,)
+    steps, said = watch(last_step=3)
+    assert (steps, said) == ((), [f"0 checkpoints scored; results in {out(trained)}"])
+    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [2, 3]
+
+
+def test_once_scores_the_newest_and_ends(watch, trained):
+    assert watch(once=True)[0] == (3,)
+    steps, said = watch(once=True)
+    assert steps == ()
+    assert said[0] == f"step 3 is scored already: {out(trained)}/3"
+
+
+def test_once_does_not_wait_for_a_run_that_has_not_begun(watch, tmp_path):
+    with pytest.raises(UserError, match="no such model directory"):
+        watch(checkpoints=tmp_path / "later", once=True)
+
+
+def test_a_run_that_has_not_begun_is_waited_for(watch, trained, tmp_path, monkeypatch):
+    later = tmp_path / "later"
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: trained.rename(later))
+    steps, said = watch(checkpoints=later, last_step=3)
+    assert steps == (3,)
+    assert said[0].startswith(f"waiting for the first checkpoint in {later}")
+
+
+def test_the_wait_has_an_end_where_one_is_set(watch, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        watching.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    steps, said = watch(last_step=9, timeout=12.0, poll=5.0)
+    assert steps == (3,)
+    assert now[0] == 15.0
+    assert "no new checkpoint in 12 s" in said
+
+
+def test_ctrl_c_ends_the_wait_and_keeps_what_was_scored(watch, trained, monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        watch(said=said)
+    assert said[-1] == f"stopped after 1 checkpoint; results in {out(trained)}"
+    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [3]
+
+
+@pytest.fixture
+def vanishing(trained, monkeypatch):
+    """Step 2 is removed by training while it is being read."""
+    load = watching.load_trained
+
+    def lose(directory, *, step, overrides):
+        if step == 2:
+            shutil.rmtree(trained / "checkpoints/2")
+        return load(directory, step=step, overrides=overrides)
+
+    monkeypatch.setattr(watching, "load_trained", lose)
+
+
+def test_a_checkpoint_that_vanishes_is_passed_over(watch, coming, vanishing):
+    coming([2, 3])
+    steps, said = watch(last_step=3)
+    assert steps == (1, 3)
+    assert "step 2 was removed before it could be read" in said
+
+
+def test_vanishing_checkpoints_can_be_counted(watch, coming, vanishing):
+    coming([2, 3])
+    with pytest.raises(UserError, match="there is no checkpoint 2"):
+        watch(last_step=3, retries=0)
+
+
+def test_a_damaged_checkpoint_is_no_vanished_one(watch, trained):
+    (trained / "checkpoints/3/checkpoint.json").unlink()
+    with pytest.raises(UserError, match="not a checkpoint of stillbox"):
+        watch(last_step=3)
+
+
+def test_checkpoints_of_another_model_are_refused_and_other_thresholds_are_not(watch):
+    with pytest.raises(UserError, match=r"another model(.|\n)*model.head.dropout: False -> True"):
+        watch("model.head.dropout=true", once=True)
+    assert watch("model.postprocessing.nms.score_threshold=0.3", once=True)[0] == (3,)
+
+
+@pytest.mark.parametrize(("use_ema", "wanted"), [("true", "true"), ("false", "false")])
+def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use_ema, wanted):
+    def load(directory, *, step, overrides):
+        assert overrides == [f"evaluation.use_ema={wanted}"]
+        raise UserError("seen")
+
+    monkeypatch.setattr(watching, "load_trained", load)
+    with pytest.raises(UserError, match="seen"):
+        watch(f"evaluation.use_ema={use_ema}", once=True)
+
+
+def test_the_folder_of_the_checkpoints_is_as_good_as_the_model_directory(watch, trained):
+    assert watch(checkpoints=trained / "checkpoints", once=True)[0] == (3,)
+
+
+def test_other_folders_are_refused_with_what_to_do(watch, tmp_path):
+    tf1 = tmp_path / "tf1"
+    tf1.mkdir()
+    (tf1 / "model.ckpt-7.index").touch()
+    with pytest.raises(UserError, match=f"--weights {tf1}/model.ckpt-7$"):
+        watch(checkpoints=tf1)
+    holiday = tmp_path / "holiday"
+    holiday.mkdir()
+    (holiday / "photo.jpg").touch()
+    with pytest.raises(UserError, match="not a model directory"):
+        watch(checkpoints=holiday)
+
+
+def test_results_that_wait_for_a_run_do_not_make_its_folder_a_stranger(watch, tmp_path):
+    early = tmp_path / "early"
+    (early / "eval_validation_data").mkdir(parents=True)
+    assert watch(checkpoints=early, timeout=0.0)[0] == ()
+
+
+def test_without_records_there_is_nothing_to_watch_for(watch):
+    with pytest.raises(UserError, match="names no records to score"):
+        watch("data.evaluation.paths=[]")
+
+
+def test_training_in_the_same_folder_is_not_disturbed(experiment, trained):
+    settings = experiment(*FIELDS)
+    output = trained / "eval_validation_data"
+    CheckpointWatcher(settings, trained, output, Patience(once=True), lambda line: None).run()
+    longer = experiment(*FIELDS, "train.steps=4", evaluated=False)
+    assert train(longer, trained).step == 4
+    assert ModelDirectory.open(trained).latest_step() == 4
