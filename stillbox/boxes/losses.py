@@ -1,7 +1,8 @@
-"""Classification and localisation losses, computed in float32 whatever comes in (fact sheet 3.6).
+"""Classification losses, computed in float32 whatever comes in (fact sheet 3.6).
 
 The elementwise functions return one number for each class slot; those that take weights return
-one for each anchor, `[..., A]`. Nothing is normalised here.
+one for each anchor, `[..., A]`. Weights belong to anchors, `[..., A]`, or to their class slots,
+`[..., A, C]`. Nothing is normalised here.
 """
 
 import jax
@@ -52,36 +53,51 @@ def sigmoid_focal_cross_entropy(
     return losses * (targets * alpha + (1.0 - targets) * (1.0 - alpha))
 
 
-def softmax_cross_entropy(
-    logits: ArrayLike, targets: ArrayLike, *, logit_scale: float = 1.0
+def bootstrapped_sigmoid_cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, alpha: float, hard: bool
 ) -> Array:
-    """Returns cross entropy over the last axis, `[..., A]`; 0 for a target of all zeros.
+    """Returns binary cross entropy against targets that believe the model a little, elementwise.
+
+    The target is `alpha t + (1 - alpha) q`, q the model's own probability, or its own decision
+    (arXiv:1412.6596). A gradient flows through q, as in the original.
 
     Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`.
-        logit_scale: divides the logits first.
+        logits: `[...]`.
+        targets: `[...]`, in 0..1.
+        alpha: trust in the label, in 0..1.
+        hard: q is 1 where the probability is above .5 and 0 elsewhere.
     """
-    logits = jnp.asarray(logits, jnp.float32) / logit_scale
-    return -jnp.sum(jnp.asarray(targets, jnp.float32) * jax.nn.log_softmax(logits), axis=-1)
-
-
-def huber(differences: ArrayLike, *, delta: float) -> Array:
-    """Returns `x^2 / 2` up to `delta` and `delta |x| - delta^2 / 2` beyond, elementwise."""
-    magnitudes = jnp.abs(jnp.asarray(differences, jnp.float32))
-    curved = jnp.minimum(magnitudes, delta)
-    return 0.5 * curved * curved + delta * (magnitudes - curved)
+    logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
+    probabilities = jax.nn.sigmoid(logits)
+    own = (probabilities > 0.5).astype(jnp.float32) if hard else probabilities
+    return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * own)
 
 
 def sigmoid_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
-    """Returns binary cross entropy of each anchor, summed over the classes and weighted.
+    """Returns binary cross entropy of each anchor, weighted and summed over the classes.
 
     Args:
         logits: `[..., A, C]`.
         targets: `[..., A, C]`.
-        weights: `[..., A]`.
+        weights: `[..., A]` or `[..., A, C]`.
     """
-    return _weigh(sigmoid_cross_entropy(logits, targets).sum(axis=-1), weights)
+    return _weighted_sum(sigmoid_cross_entropy(logits, targets), weights)
+
+
+def bootstrapped_sigmoid_loss(
+    logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, alpha: float, hard: bool
+) -> Array:
+    """Returns the bootstrapped cross entropy of each anchor, weighted and summed over the classes.
+
+    Args:
+        logits: `[..., A, C]`.
+        targets: `[..., A, C]`.
+        weights: `[..., A]` or `[..., A, C]`.
+        alpha: as for `bootstrapped_sigmoid_cross_entropy`.
+        hard: as there.
+    """
+    losses = bootstrapped_sigmoid_cross_entropy(logits, targets, alpha=alpha, hard=hard)
+    return _weighted_sum(losses, weights)
 
 
 def sigmoid_focal_loss(
@@ -92,50 +108,58 @@ def sigmoid_focal_loss(
     gamma: float = 2.0,
     alpha: float | None = None,
 ) -> Array:
-    """Returns the focal loss of each anchor, summed over the classes and weighted.
+    """Returns the focal loss of each anchor, weighted and summed over the classes.
 
     Args:
         logits: `[..., A, C]`.
         targets: `[..., A, C]`.
-        weights: `[..., A]`.
+        weights: `[..., A]` or `[..., A, C]`.
         gamma: as for `sigmoid_focal_cross_entropy`.
         alpha: as there.
     """
     losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
-    return _weigh(losses.sum(axis=-1), weights)
+    return _weighted_sum(losses, weights)
 
 
 def softmax_loss(
     logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
 ) -> Array:
-    """Returns cross entropy of each anchor, weighted.
+    """Returns cross entropy over the class slots of each anchor, weighted.
+
+    It is 0 for a target of all zeros. A slot's weight multiplies its part of the sum, and so the
+    loss of the anchors of that class; the original takes the mean of the slots' weights, which is
+    the same where they are alike.
 
     Args:
         logits: `[..., A, C]`.
         targets: `[..., A, C]`.
-        weights: `[..., A]`.
+        weights: `[..., A]` or `[..., A, C]`.
         logit_scale: divides the logits first.
     """
-    return _weigh(softmax_cross_entropy(logits, targets, logit_scale=logit_scale), weights)
+    logits = jnp.asarray(logits, jnp.float32) / logit_scale
+    losses = -jnp.asarray(targets, jnp.float32) * jax.nn.log_softmax(logits)
+    return _weighted_sum(losses, weights)
 
 
-def smooth_l1_loss(
-    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, delta: float = 1.0
+def softmax_against_logits_loss(
+    logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
 ) -> Array:
-    """Returns Huber's loss of each anchor, summed over its codes and weighted.
-
-    A target that is NaN (the code of an inverted box) counts as met.
+    """Returns cross entropy against the softmax of targets that are logits too, weighted.
 
     Args:
-        codes: `[..., A, 4]`.
-        targets: `[..., A, 4]`.
-        weights: `[..., A]`.
-        delta: where the parabola goes over into the line.
+        logits: `[..., A, C]`.
+        targets: `[..., A, C]`, such as another model's logits; one-hot targets are taken as
+            logits of 0 and 1 all the same.
+        weights: `[..., A]` or `[..., A, C]`.
+        logit_scale: divides logits and targets first.
     """
-    codes, targets = jnp.asarray(codes, jnp.float32), jnp.asarray(targets, jnp.float32)
-    differences = jnp.where(jnp.isnan(targets), 0.0, codes - targets)
-    return _weigh(huber(differences, delta=delta).sum(axis=-1), weights)
+    probabilities = jax.nn.softmax(jnp.asarray(targets, jnp.float32) / logit_scale)
+    return softmax_loss(logits, probabilities, weights, logit_scale=logit_scale)
 
 
-def _weigh(losses: Array, weights: ArrayLike) -> Array:
-    return losses * jnp.asarray(weights, jnp.float32)
+def _weighted_sum(losses: Array, weights: ArrayLike) -> Array:
+    """Returns `[..., A]` of the slots' losses `[..., A, C]` and weights of anchors or slots."""
+    weights = jnp.asarray(weights, jnp.float32)
+    if weights.ndim == losses.ndim:
+        return (losses * weights).sum(axis=-1)
+    return losses.sum(axis=-1) * weights

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.boxes import box_losses, losses
 from stillbox.boxes.hard_examples import mine_hard_examples
-from stillbox.boxes.losses import sigmoid_focal_loss, sigmoid_loss, smooth_l1_loss, softmax_loss
 from stillbox.boxes.targets import Targets
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
@@ -42,12 +42,7 @@ def detection_loss(
     """
     targets = batch_targets(batch, anchors, model)
     classification = _classification(predictions.class_logits, targets, model.loss)
-    localization = smooth_l1_loss(
-        predictions.box_encodings,
-        targets.box_targets,
-        targets.box_weights,
-        delta=model.loss.localization.delta,
-    )
+    localization = _localization(predictions.box_encodings, targets, jnp.asarray(anchors), model)
     if model.loss.hard_example_miner is not None:
         chosen = _mine(predictions, targets, classification, localization, anchors, model)
         classification, localization = classification * chosen, localization * chosen
@@ -67,13 +62,39 @@ def detection_loss(
 
 def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:
     """Returns `[B, A]`, weighted."""
-    arguments = logits, targets.class_targets, targets.class_weights
-    kind = loss.classification
-    if isinstance(kind, schema.SigmoidFocalLoss):
-        return sigmoid_focal_loss(*arguments, gamma=kind.gamma, alpha=kind.alpha)
-    if isinstance(kind, schema.SoftmaxLoss):
-        return softmax_loss(*arguments, logit_scale=kind.logit_scale)
-    return sigmoid_loss(*arguments)
+    weights = targets.class_weights
+    if loss.class_weights:
+        # The slots behind the background's, where there is one, which keeps its weight.
+        behind = logits.shape[-1] - len(loss.class_weights)
+        weights = weights[..., None] * jnp.asarray((1.0,) * behind + loss.class_weights)
+    arguments = logits, targets.class_targets, weights
+    match loss.classification:
+        case schema.SigmoidFocalLoss(gamma=gamma, alpha=alpha):
+            return losses.sigmoid_focal_loss(*arguments, gamma=gamma, alpha=alpha)
+        case schema.BootstrappedSigmoidLoss(alpha=trust, hard=hard):
+            return losses.bootstrapped_sigmoid_loss(*arguments, alpha=trust, hard=hard)
+        case schema.SoftmaxLoss(logit_scale=scale):
+            return losses.softmax_loss(*arguments, logit_scale=scale)
+        case schema.SoftmaxAgainstLogitsLoss(logit_scale=scale):
+            return losses.softmax_against_logits_loss(*arguments, logit_scale=scale)
+        case schema.SigmoidLoss():
+            return losses.sigmoid_loss(*arguments)
+
+
+def _localization(
+    encodings: jax.Array, targets: Targets, anchors: jax.Array, model: schema.Model
+) -> jax.Array:
+    """Returns `[B, A]`, weighted."""
+    kind, codes = model.loss.localization, (encodings, targets.box_targets)
+    if isinstance(kind, schema.IouLoss | schema.GiouLoss):
+        decode = build_box_coder(model.box_coder).decode
+        boxes, true_boxes = decode(encodings, anchors), decode(targets.box_targets, anchors)
+        overlap = box_losses.iou_loss if isinstance(kind, schema.IouLoss) else box_losses.giou_loss
+        return overlap(boxes, true_boxes, targets.box_weights)
+    if isinstance(kind, schema.SmoothL1Loss):
+        return box_losses.smooth_l1_loss(*codes, targets.box_weights, delta=kind.delta)
+    distance = box_losses.l1_loss if isinstance(kind, schema.L1Loss) else box_losses.l2_loss
+    return distance(*codes, targets.box_weights)
 
 
 def _mine(

@@ -10,7 +10,6 @@ from tests.boxes import golden
 
 GOLDEN = golden.load("boxes_losses.json")
 LOGITS, TARGETS = (np.float32(GOLDEN["inputs"][name]) for name in ("pred", "target"))
-# The reference weighs every class slot; ours is the same for all slots of an anchor.
 SLOT_WEIGHTS = np.float32(GOLDEN["inputs"]["weights"])
 WEIGHTS = SLOT_WEIGHTS[..., 0]
 LN2 = math.log(2)
@@ -20,6 +19,10 @@ def focal(gamma=2.0, alpha=None):
     return lambda x, z: losses.sigmoid_focal_cross_entropy(x, z, gamma=gamma, alpha=alpha)
 
 
+def bootstrapped(hard):
+    return lambda x, z: losses.bootstrapped_sigmoid_cross_entropy(x, z, alpha=0.9, hard=hard)
+
+
 @pytest.mark.parametrize(
     "name, function",
     [
@@ -27,6 +30,8 @@ def focal(gamma=2.0, alpha=None):
         ("focal_anone_g2", focal()),
         ("focal_a.25_g2", focal(alpha=0.25)),
         ("focal_a.75_g2", focal(alpha=0.75)),
+        ("boot_soft", bootstrapped(hard=False)),
+        ("boot_hard", bootstrapped(hard=True)),
     ],
 )
 def test_elementwise_losses_equal_the_executed_reference(name, function):
@@ -41,38 +46,56 @@ def test_elementwise_losses_equal_the_executed_reference(name, function):
         ("sigmoid", losses.sigmoid_loss),
         ("focal_anone_g2", losses.sigmoid_focal_loss),
         ("focal_a.25_g2", lambda *a: losses.sigmoid_focal_loss(*a, alpha=0.25)),
+        ("boot_soft", lambda *a: losses.bootstrapped_sigmoid_loss(*a, alpha=0.9, hard=False)),
     ],
 )
 def test_anchor_losses_are_the_sums_over_the_slots(name, function):
     expected = np.sum(GOLDEN[name], axis=-1)
     np.testing.assert_allclose(function(LOGITS, TARGETS, WEIGHTS), expected, rtol=2e-6)
+    # The reference weighs every slot, here all slots of an anchor alike.
+    np.testing.assert_allclose(function(LOGITS, TARGETS, SLOT_WEIGHTS), expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name, scale", [("softmax", 1.0), ("softmax_ls2", 2.0)])
 def test_softmax_equals_the_executed_reference(name, scale):
     result = losses.softmax_loss(LOGITS, TARGETS, WEIGHTS, logit_scale=scale)
     np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
+    result = losses.softmax_loss(LOGITS, TARGETS, SLOT_WEIGHTS, logit_scale=scale)
+    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name, delta", [("smooth_l1_d1", 1.0), ("smooth_l1_d.11", 1 / 9)])
-def test_smooth_l1_equals_the_executed_reference(name, delta):
-    codes, targets, weights = (
-        np.float32(GOLDEN["inputs"][key]) for key in ("box_pred", "box_target", "box_weights")
-    )
-    result = losses.smooth_l1_loss(codes, targets, weights, delta=delta)
-    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-5)
+def test_slots_of_one_anchor_can_weigh_differently():
+    # Logits 0: every slot costs ln 2; focal with gamma 1 half of that; softmax ln 3.
+    zeros, targets, weights = np.zeros((1, 3)), [[0, 1, 0]], [[0.5, 4.0, 0.0]]
+    np.testing.assert_allclose(losses.sigmoid_loss(zeros, targets, weights), [4.5 * LN2])
+    focal_loss = losses.sigmoid_focal_loss(zeros, targets, weights, gamma=1.0)
+    np.testing.assert_allclose(focal_loss, [2.25 * LN2], rtol=1e-6)
+    # The target's slot alone has a loss.
+    softmax = losses.softmax_loss(zeros, targets, weights)
+    np.testing.assert_allclose(softmax, [4 * math.log(3)], rtol=1e-6)
 
 
-def test_smooth_l1_equals_the_published_test():
-    codes = [
-        [[2.5, 0, 0.4, 0], [0, 0, 0, 0], [0, 2.5, 0, 0.4]],
-        [[3.5, 0, 0, 0], [0, 0.4, 0, 0.9], [0, 0, 1.5, 0]],
-    ]
-    weights = [[2, 1, 1], [0, 3, 0]]
-    # Row by row: 2 (2 + .08) + 0 + (2 + .08) = 6.24; 3 (.08 + .405) = 1.455.
-    result = losses.smooth_l1_loss(codes, np.zeros((2, 3, 4)), weights)
-    np.testing.assert_allclose(result, [[4.16, 0, 2.08], [0, 1.455, 0]], rtol=1e-6)
-    np.testing.assert_allclose(result.sum(), 7.695, rtol=1e-6)
+def test_softmax_against_logits_is_softmax_against_their_softmax():
+    # Targets over 2: (0, ln 3) have the softmax (1/4, 3/4); logits over 2: (0, 0) cost ln 2.
+    targets = [[0.0, 2 * math.log(3)]]
+    result = losses.softmax_against_logits_loss([[1.0, 1.0]], targets, [0.5], logit_scale=2.0)
+    np.testing.assert_allclose(result, [0.5 * LN2], rtol=1e-6)
+    # Logits over 2: (0, ln 3): -(ln .25 / 4 + 3 ln .75 / 4), what the target itself costs.
+    own = -(math.log(0.25) + 3 * math.log(0.75)) / 4
+    result = losses.softmax_against_logits_loss(targets, targets, [1.0], logit_scale=2.0)
+    np.testing.assert_allclose(result, [own], rtol=1e-6)
+
+
+def test_soft_bootstrapping_has_the_gradient_of_the_model_s_own_belief_too():
+    # d/dx of softplus(x) - x z(x), z = .9 t + .1 s(x): s - z - .1 x s (1 - s). At x = 1, t = 0:
+    # s = .731059: .731059 - .073106 - .1 * .196612 = .638292. Hard: s - .1 = .631059.
+    def slope(hard):
+        return jax.grad(
+            lambda x: losses.bootstrapped_sigmoid_cross_entropy(x, 0.0, alpha=0.9, hard=hard)
+        )(1.0)
+
+    np.testing.assert_allclose(slope(False), 0.638292, rtol=1e-5)
+    np.testing.assert_allclose(slope(True), 0.631059, rtol=1e-5)
 
 
 def test_sigmoid_at_extreme_logits_costs_only_the_undecided_ones():
@@ -122,7 +145,9 @@ def test_losses_are_float32_whatever_comes_in(dtype):
     assert losses.sigmoid_loss(logits, logits, weights).dtype == jnp.float32
     assert losses.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
     assert losses.softmax_loss(logits, logits, weights).dtype == jnp.float32
-    assert losses.smooth_l1_loss(logits, logits, weights).dtype == jnp.float32
+    assert losses.softmax_against_logits_loss(logits, logits, weights).dtype == jnp.float32
+    bootstrapped = losses.bootstrapped_sigmoid_loss(logits, logits, weights, alpha=0.9, hard=True)
+    assert bootstrapped.dtype == jnp.float32
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
@@ -156,23 +181,3 @@ def test_sigmoid_gradient_is_probability_less_target():
     logits = jnp.asarray([-3.0, -0.1, 0.0, 2.0])
     gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, jnp.ones(4)).sum())(logits)
     np.testing.assert_allclose(gradient, jax.nn.sigmoid(logits) - 1, rtol=1e-6)
-
-
-def test_targets_that_are_not_numbers_count_as_met():
-    targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 0.0]])
-
-    def loss(codes):
-        return losses.smooth_l1_loss(codes, targets, [1.0]).sum()
-
-    value, gradient = jax.value_and_grad(loss)(jnp.asarray([[5.0, 2.0, -5.0, 0.5]]))
-    # 2 - .5 and .5 * .25; slopes 1 and .5.
-    np.testing.assert_allclose(value, 1.625)
-    np.testing.assert_allclose(gradient, [[0, 1, 0, 0.5]])
-
-
-def test_huber_bends_at_delta():
-    # x = .5: .125; x = 2, delta 1: 2 - .5; delta .5: .5 * 2 - .125; slopes x, then delta.
-    np.testing.assert_allclose(losses.huber([0.5, -2.0], delta=1.0), [0.125, 1.5])
-    np.testing.assert_allclose(losses.huber([2.0], delta=0.5), [0.875])
-    slopes = [jax.grad(lambda x: losses.huber(x, delta=1.0))(x) for x in (0.5, 1.0, 3.0, -3.0)]
-    np.testing.assert_allclose(slopes, [0.5, 1, 1, -1])

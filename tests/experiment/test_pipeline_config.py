@@ -340,7 +340,6 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
         ("ssd_random_crop {}", "", "PreprocessingStep chooses nothing", "add random_horizontal"),
         ("iou_threshold: 0.5", "soft_nms_sigma: 0.5", "soft NMS", "default, 0.0"),
         ("localization_weight: 3.0", "random_example_sampler {}", "random_example_sampler", "tak"),
-        ("delta: 0.5", "} weighted_l2 {", "weighted_l2 is not supported", "smooth_l1"),
     ],
 )
 def test_what_there_is_not_is_refused_by_name_and_line(old, new, message, fix):

@@ -25,6 +25,7 @@ from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.augment import OPERATIONS
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.models.coding import build_box_coder
 from stillbox.models.detect import make_detect
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
@@ -56,7 +57,6 @@ ELSEWHERE = {
     "train.early_stopping": "the loop: tests/training/test_periodic.py",
     "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
     "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
-    "model.similarity": "there is one",
     **dict.fromkeys(
         [f"model.{part}.conv.regularize_depthwise" for part in ("backbone", "neck", "head")],
         "for depthwise kernels outside the backbone, which no neck or head has yet",
@@ -98,7 +98,22 @@ VARIANTS = {
         "{height_strides: [2, 4, 8], width_strides: [2, 4, 8], "
         "height_offsets: [1, 2, 4], width_offsets: [1, 2, 4]}"
     ),
+    "model.anchors ": "{kind: multiscale, min_level: 4, max_level: 6}",
+    "model.anchors  ": "{kind: grid}",
+    "model.anchors   ": "{kind: flexible_grid, grids: [{}, {sizes: [64]}, {sizes: [128]}]}",
+    "model.box_coder": "{kind: mean_stddev}",
+    "model.box_coder ": "{kind: square}",
+    "model.matcher": "{kind: bipartite}",
+    "model.similarity": "{kind: thresholded_iou}",
+    "model.similarity ": "{kind: ioa}",
+    "model.similarity  ": "{kind: neg_sq_dist}",
     "model.loss.classification": "{kind: softmax}",
+    "model.loss.classification ": "{kind: softmax_against_logits}",
+    "model.loss.classification  ": "{kind: bootstrapped_sigmoid}",
+    "model.loss.localization": "{kind: l1}",
+    "model.loss.localization ": "{kind: l2}",
+    "model.loss.localization  ": "{kind: iou}",
+    "model.loss.localization   ": "{kind: giou}",
     "model.loss.hard_example_miner": (
         "{num_hard_examples: 9, max_negatives_per_positive: 3, min_negatives_per_image: 2}"
     ),
@@ -113,7 +128,12 @@ VARIANTS = {
         "{kind: ssd_random_crop, operations: [{overlap_thresh: 0.2}, {min_area: 0.3}]}]"
     ),
 }
-
+# What else a variant needs, for the rules to let it be.
+BESIDE = {
+    "model.anchors  ": ("model.neck={taps: [conv_11_pointwise], extra_depths: []}",),
+    "model.similarity  ": ("model.matcher.ignore_thresholds=true",),
+    "model.loss.hard_example_miner": ("model.loss.classification={kind: sigmoid}",),
+}
 
 LABELS = """
 item { id: 1 name: "disc" display_name: "a disc" }
@@ -150,8 +170,9 @@ def base(folder, variant=None):
     experiment = changed(small, BASE, folder)
     if variant is not None:
         experiment = changed(experiment, [f"{variant.strip()}={VARIANTS[variant]}"], folder)
-    if variant == "model.loss.hard_example_miner":  # the rules do not let it meet a focal loss
-        experiment = changed(experiment, ["model.loss.classification={kind: sigmoid}"], folder)
+    experiment = changed(experiment, BESIDE.get(variant, ()), folder)
+    # A base that is refused would make every change of it look as if it showed.
+    check(experiment, {})
     return experiment
 
 
@@ -201,8 +222,9 @@ class Made:
         anchors, batch = self.started.detector.anchors, self.batch
         count, slots = len(batch.records), self.experiment.model.num_classes
         slots += self.experiment.model.background_class
+        code_size = build_box_coder(self.experiment.model.box_coder).code_size
         predictions = Predictions(
-            np.zeros((count, len(anchors), 4), np.float32),
+            np.zeros((count, len(anchors), code_size), np.float32),
             np.zeros((count, len(anchors), slots), np.float32),
         )
         model = self.experiment.model

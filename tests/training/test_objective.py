@@ -229,6 +229,75 @@ def test_focal_and_softmax_losses_take_their_parameters():
     assert classification == pytest.approx(log(1 + exp(-1)) + log(1 + exp(-0.5)), rel=1e-6)
 
 
+def test_every_localisation_loss_compares_what_it_should():
+    def localization(kind, **predictions):
+        return toy_loss(toy_batch([BOX]), with_loss(localization=kind), **predictions)[1]
+
+    # Codes 0, 1, 0, -1.115718 against zeros.
+    assert localization(schema.L1Loss()) == pytest.approx(1 - CODES[3], rel=1e-5)
+    assert localization(schema.L2Loss()) == pytest.approx((1 + CODES[3] ** 2) / 2, rel=1e-5)
+    # Codes of zeros are the anchor itself, of which the box covers .8; their hull is the anchor.
+    assert localization(schema.IouLoss()) == pytest.approx(0.2, rel=1e-5)
+    assert localization(schema.GiouLoss()) == pytest.approx(0.2, rel=1e-5)
+    # The width halved: .1125 to .3625 of 0 to .5 lies inside the box, .25 of its .4.
+    halved = ((0.0, -0.25, 0.0, 5 * log(0.5)), (0.0,) * 4)
+    assert localization(schema.IouLoss(), codes=halved) == pytest.approx(1 - 0.25 / 0.4, rel=1e-5)
+    # To the left of the box: 0 to .05, hull .5, of which .05 is covered by neither.
+    apart = ((0.0, -4.5, 0.0, 5 * log(0.1)), (0.0,) * 4)
+    assert localization(schema.GiouLoss(), codes=apart) == pytest.approx(1 + 0.05 / 0.5, rel=1e-4)
+
+
+def test_a_square_coder_has_three_codes_to_divide_by():
+    model = replace(
+        with_loss(localization=schema.L1Loss(), normalize_localization_by_code_size=True),
+        box_coder=schema.SquareBoxCoder(),
+    )
+    # Sides sqrt(.4) and sqrt(.5): 10 * .05 / .707107 = .707107, 5 * ln(.8) / 2 = -.557859.
+    _, localization, _ = toy_loss(toy_batch([BOX]), model, codes=((0.0,) * 3,) * 2)
+    assert localization == pytest.approx((0.707107 + 0.557859) / 3, rel=1e-5)
+
+
+def test_bootstrapped_and_logit_targets_take_their_parameters():
+    # Hard, trust .8: slot 0 has logit 0 and no target; logit 2: own decision 1, target 1;
+    # logit -1: own decision 0, target 0. Nothing changes, for the model agrees.
+    hard = with_loss(classification=schema.BootstrappedSigmoidLoss(alpha=0.8, hard=True))
+    assert toy_loss(toy_batch([BOX]), hard)[0] == pytest.approx(MATCHED + BACKGROUND)
+    # Soft: softplus(x) - x z with z = .8 t + .2 s(x): .2 * 2 * (1 - .880797) more for logit 2,
+    # .2 * .268941 more for logit -1.
+    soft = with_loss(classification=schema.BootstrappedSigmoidLoss(alpha=0.8))
+    by_hand = MATCHED + BACKGROUND + 0.4 * 0.119203 + 0.2 * 0.268941
+    assert toy_loss(toy_batch([BOX]), soft)[0] == pytest.approx(by_hand, rel=1e-5)
+    # Targets (0, 1) and (1, 0) halved have softmaxes (p, q) and (q, p), q = 1 / (1 + e^-.5);
+    # logits (0, 1) and (0, -.5): -log softmax is x less its slot.
+    logits = with_loss(
+        classification=schema.SoftmaxAgainstLogitsLoss(logit_scale=2.0),
+        encode_background_as_zeros=False,
+    )
+    q = 1 / (1 + exp(-0.5))
+    by_hand = log(1 + exp(1)) - q + log(1 + exp(-0.5)) + 0.5 * (1 - q)
+    assert toy_loss(toy_batch([BOX]), logits)[0] == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_class_weights_multiply_the_slots_of_their_class():
+    # Slot 0 is no class and keeps weight 1: log 2 for each anchor.
+    classification, localization, _ = toy_loss(toy_batch([BOX]), with_loss(class_weights=(3.0,)))
+    by_hand = 2 * log(2) + 3 * (MATCHED + BACKGROUND - 2 * log(2))
+    assert classification == pytest.approx(by_hand, rel=1e-6)
+    assert localization == pytest.approx(HUBER, rel=1e-5)
+    # Without a background there is no slot 0.
+    model = replace(with_loss(class_weights=(3.0,)), background_class=False)
+    classification, _, _ = toy_loss(toy_batch([BOX]), model, logits=((2.0,), (-1.0,)))
+    assert classification == pytest.approx(3 * (MATCHED + BACKGROUND - 2 * log(2)), rel=1e-6)
+
+
+def test_logits_of_zeros_cost_ln_2_a_slot():
+    # 2 images of 2 anchors with 2 slots each, whatever the targets (fact sheet 6.1, row 36).
+    classification, _, _ = toy_loss(
+        toy_batch([BOX], []), with_loss(normalize_by_matches=False), logits=((0.0, 0.0),) * 2
+    )
+    assert classification == pytest.approx(2 * 2 * 2 * log(2), rel=1e-6)
+
+
 def test_huber_s_corner_is_where_delta_says():
     model = with_loss(localization=schema.SmoothL1Loss(delta=0.5))
     _, localization, _ = toy_loss(toy_batch([BOX]), model)

@@ -4,11 +4,19 @@ from typing import Any
 
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
+    BootstrappedSigmoidLoss,
+    ClassificationLoss,
+    GiouLoss,
     HardExampleMiner,
+    IouLoss,
+    L1Loss,
+    L2Loss,
+    LocalizationLoss,
     Loss,
     SigmoidFocalLoss,
     SigmoidLoss,
     SmoothL1Loss,
+    SoftmaxAgainstLogitsLoss,
     SoftmaxLoss,
 )
 
@@ -17,19 +25,23 @@ _LOSS_TYPES: dict[str, Any] = {
     "CLASSIFICATION": "classification",
     "LOCALIZATION": "localization",
 }
+_LOCALIZATION_LOSSES: dict[str, type[LocalizationLoss]] = {
+    "weighted_smooth_l1": SmoothL1Loss,
+    "weighted_l2": L2Loss,
+    "l1_localization_loss": L1Loss,
+    "weighted_iou": IouLoss,
+    "weighted_giou": GiouLoss,
+}
 
 
 def read_loss(ssd: Section, path: str) -> Loss:
     """Reads `ssd.loss` and its neighbours."""
     section = ssd.child("loss")
-    _, smooth = section.child("localization_loss").choose(
-        "localization_loss", ("weighted_smooth_l1",)
-    )
     return Loss(
         classification=_read_classification(
             section.child("classification_loss"), f"{path}.classification"
         ),
-        localization=SmoothL1Loss(**smooth.fill(f"{path}.localization", "delta")),
+        localization=_read_localization(section.child("localization_loss"), f"{path}.localization"),
         hard_example_miner=_read_miner(section, f"{path}.hard_example_miner"),
         **section.fill(path, "classification_weight", "localization_weight"),
         **ssd.fill(
@@ -42,19 +54,35 @@ def read_loss(ssd: Section, path: str) -> Loss:
     )
 
 
-def _read_classification(
-    section: Section, path: str
-) -> SigmoidLoss | SigmoidFocalLoss | SoftmaxLoss:
+def _read_classification(section: Section, path: str) -> ClassificationLoss:
     name, chosen = section.choose(
-        "classification_loss", ("weighted_sigmoid", "weighted_sigmoid_focal", "weighted_softmax")
+        "classification_loss",
+        (
+            "weighted_sigmoid",
+            "weighted_sigmoid_focal",
+            "weighted_softmax",
+            "weighted_logits_softmax",
+            "bootstrapped_sigmoid",
+        ),
     )
     if name == "weighted_sigmoid":
         return SigmoidLoss()
     if name == "weighted_softmax":
         return SoftmaxLoss(**chosen.fill(path, "logit_scale"))
+    if name == "weighted_logits_softmax":
+        return SoftmaxAgainstLogitsLoss(**chosen.fill(path, "logit_scale"))
+    if name == "bootstrapped_sigmoid":
+        return BootstrappedSigmoidLoss(**chosen.fill(path, "alpha", hard="hard_bootstrap"))
     # Presence decides: an unset alpha weighs nothing, and that is not an alpha of zero.
     alpha = chosen.value("alpha", f"{path}.alpha") if chosen.has("alpha") else None
     return SigmoidFocalLoss(alpha=alpha, **chosen.fill(path, "gamma"))
+
+
+def _read_localization(section: Section, path: str) -> LocalizationLoss:
+    name, chosen = section.choose("localization_loss", tuple(_LOCALIZATION_LOSSES))
+    if name == "weighted_smooth_l1":
+        return SmoothL1Loss(**chosen.fill(path, "delta"))
+    return _LOCALIZATION_LOSSES[name]()
 
 
 def _read_miner(section: Section, path: str) -> HardExampleMiner | None:

@@ -17,6 +17,7 @@ _CHANNELS = "images have three channels"
 _ONE_PROCESS = "training evaluates in its own process, every train.evaluate_every steps"
 _IN_PIXELS = "ground truth is normalised, and anchors in pixels would meet none of it"
 _NO_KEYPOINTS = "no keypoints are read"
+_CENTERNET = "it compares heat maps or masks, which only CenterNet predicts"
 _PLACEMENT = "it chooses an implementation, not a result"
 
 NO_EFFECT: dict[str, dict[str, str]] = {
@@ -28,9 +29,12 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "ArgMaxMatcher": {"use_matmul_gather": _PLACEMENT},
     "BipartiteMatcher": {"use_matmul_gather": _PLACEMENT},
     "WeightedSigmoidClassificationLoss": {"anchorwise_output": _SAME_LOSS},
+    "BootstrappedSigmoidClassificationLoss": {"anchorwise_output": _SAME_LOSS},
     "SigmoidFocalClassificationLoss": {"anchorwise_output": _SAME_LOSS},
     "WeightedSoftmaxClassificationLoss": {"anchorwise_output": _SAME_LOSS},
+    "WeightedSoftmaxClassificationAgainstLogitsLoss": {"anchorwise_output": _SAME_LOSS},
     "WeightedSmoothL1LocalizationLoss": {"anchorwise_output": _SAME_LOSS},
+    "WeightedL2LocalizationLoss": {"anchorwise_output": _SAME_LOSS},
     "Loss": {
         "min_num_negative_samples": "it needs expected_loss_weights",
         "desired_negative_sampling_ratio": "it needs expected_loss_weights",
@@ -109,6 +113,12 @@ REFUSED: dict[str, str] = {
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "FlexibleGridAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "BoxCoder.keypoint_box_coder": "keypoints are not supported",
+    "ClassificationLoss.penalty_reduced_logistic_focal_loss": _CENTERNET,
+    "ClassificationLoss.weighted_dice_classification_loss": _CENTERNET,
+    "Loss.random_example_sampler": "training with a random part of the anchors is not supported",
+    "Loss.equalization_loss": "the equalization loss (for long-tailed classes) is not supported",
+    "Loss.expected_loss_weights": "expected-sampling weights of the anchors are not supported",
+    "Ssd.use_confidences_as_targets": "confidences of labels are not read from the records",
     "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported; "
     "without weights all files make one data set",
     "InputReader.load_instance_masks": "masks are not supported",

@@ -79,6 +79,17 @@ def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def every_class_has_a_weight(experiment: Experiment) -> Iterator[Broken]:
+    """Weights are given for all classes or for none."""
+    weights, count = experiment.model.loss.class_weights, experiment.model.num_classes
+    if weights and len(weights) != count:
+        yield Broken(
+            "model.loss.class_weights",
+            f"{len(weights)} class_weights for {count} classes",
+            "give one for each class, in the order of their ids, or none",
+        )
+
+
 def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
     """One-hot on the background needs a slot for it."""
     model = experiment.model
@@ -95,6 +106,7 @@ TARGET_RULES: tuple[Rule, ...] = (
     thresholds_can_be_reached,
     nms_limits_are_ordered,
     focal_loss_has_no_miner,
+    every_class_has_a_weight,
     background_has_a_target,
 )
 """All of them."""

@@ -31,19 +31,73 @@ class SoftmaxLoss:
     """Divides the logits first."""
 
 
-ClassificationLoss = SigmoidLoss | SigmoidFocalLoss | SoftmaxLoss
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxAgainstLogitsLoss:
+    """Cross entropy against the softmax of the targets, which are taken as logits as well."""
+
+    kind: ClassVar[str] = "softmax_against_logits"
+    logit_scale: float = 1.0
+    """Divides logits and targets first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrappedSigmoidLoss:
+    """Binary cross entropy against targets that believe the model a little (arXiv:1412.6596)."""
+
+    kind: ClassVar[str] = "bootstrapped_sigmoid"
+    alpha: float = 0.95
+    """Trust in the label; the rest of the target is the model's own prediction."""
+    hard: bool = False
+    """The model's own prediction is its decision, 0 or 1, instead of its probability."""
+
+
+ClassificationLoss = (
+    SigmoidLoss
+    | SigmoidFocalLoss
+    | SoftmaxLoss
+    | SoftmaxAgainstLogitsLoss
+    | BootstrappedSigmoidLoss
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1Loss:
-    """Huber's loss, summed over the four codes of a box."""
+    """Huber's loss, summed over the codes of a box."""
 
     kind: ClassVar[str] = "smooth_l1"
     delta: float = 1.0
     """Where the parabola goes over into the line."""
 
 
-LocalizationLoss = SmoothL1Loss
+@dataclass(frozen=True, kw_only=True)
+class L1Loss:
+    """Absolute differences, summed over the codes of a box."""
+
+    kind: ClassVar[str] = "l1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Loss:
+    """Half the squared differences, summed over the codes of a box; weights count squared."""
+
+    kind: ClassVar[str] = "l2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IouLoss:
+    """One minus the IoU of the decoded box (arXiv:1608.01471)."""
+
+    kind: ClassVar[str] = "iou"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiouLoss:
+    """One minus the generalised IoU of the decoded box (arXiv:1902.09630)."""
+
+    kind: ClassVar[str] = "giou"
+
+
+LocalizationLoss = SmoothL1Loss | L1Loss | L2Loss | IouLoss | GiouLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +105,7 @@ class HardExampleMiner:
     """Lets only the anchors with the largest losses count, chosen image by image."""
 
     num_hard_examples: int = 64
-    """Most anchors that one image may keep."""
+    """Most anchors that one image may keep; 0 sets no limit."""
     iou_threshold: float = 0.7
     """Boxes that overlap a harder one by more than this are passed over."""
     loss_type: Literal["both", "classification", "localization"] = "both"
@@ -69,7 +123,7 @@ class Loss:
     classification: ClassificationLoss = field(default_factory=SigmoidLoss)
     """Loss of the class logits."""
     localization: LocalizationLoss = field(default_factory=SmoothL1Loss)
-    """Loss of the box encodings of matched anchors."""
+    """Loss of the boxes of matched anchors."""
     classification_weight: float = 1.0
     """Factor on the classification loss."""
     localization_weight: float = 1.0
@@ -82,5 +136,7 @@ class Loss:
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
     negative_class_weight: float = 1.0
     """Weight of background anchors in the classification loss."""
+    class_weights: tuple[float, ...] = ()
+    """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
     hard_example_miner: HardExampleMiner | None = None
     """None: every anchor counts."""
