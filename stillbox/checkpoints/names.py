@@ -3,15 +3,25 @@
 The names are data, in `name_tables`; this file only puts the tables of a model's parts together.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from types import ModuleType
+from typing import Any, Literal, Protocol
 
-from stillbox.checkpoints.name_tables import convolutional_head, mobilenet_v1, ssd_layers
-from stillbox.checkpoints.name_tables.rules import VARIABLES, LayerName
+from stillbox.checkpoints.name_tables import (
+    convolutional_head,
+    fpn,
+    mobilenet_v1,
+    mobilenet_v2,
+    ppn,
+    resnet_v1,
+    ssd_layers,
+    weight_shared_head,
+)
+from stillbox.checkpoints.name_tables.rules import LayerName, Shapes, variable_name
 from stillbox.experiment import schema
 
 Scope = Literal["classification", "detection"]
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class HasShape(Protocol):
@@ -23,11 +33,12 @@ class HasShape(Protocol):
         ...
 
 
-_BACKBONES = {schema.MobileNetV1: (mobilenet_v1.ROOT, mobilenet_v1.LAYERS)}
-_NECKS = {schema.SsdLayers: ssd_layers.LAYERS}
-_HEADS = {
-    schema.ConvolutionalHead: (convolutional_head.LAYERS, convolutional_head.SINGLE_MAP_LAYERS)
+_BACKBONES: dict[type, ModuleType] = {
+    schema.MobileNetV1: mobilenet_v1,
+    schema.MobileNetV2: mobilenet_v2,
+    schema.ResNetV1: resnet_v1,
 }
+_NORM = re.compile(r"norm(_\d+)?")
 _DETECTION_ROOT = "FeatureExtractor/"
 
 
@@ -46,7 +57,7 @@ def reference_names(
         Name by path, for all paths that have one.
     """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
-    fields = {"root": _BACKBONES[type(model.backbone)][0], "tap": _scope_of_last_tap(model)}
+    fields = _fields(model)
     rules = _rules(model, single_map="head.map_1.box.kernel" not in shapes)
     names = {}
     for path in shapes:
@@ -58,31 +69,46 @@ def reference_names(
     return names
 
 
+def _fields(model: schema.Model) -> dict[str, str]:
+    """Returns what the templates may refer to."""
+    tables: Any = _BACKBONES[type(model.backbone)]
+    depth = getattr(model.backbone, "depth", None)
+    last_tap = model.neck.taps_of(model.backbone)[-1]
+    return {"root": tables.ROOT.format(depth=depth), "tap": tables.tap_name(last_tap)}
+
+
 def _rules(model: schema.Model, *, single_map: bool) -> tuple[LayerName, ...]:
-    head = _HEADS[type(model.head)][single_map]
-    return _BACKBONES[type(model.backbone)][1] + _NECKS[type(model.neck)] + head
+    tables: Any = _BACKBONES[type(model.backbone)]
+    necks: dict[type, tuple[LayerName, ...]] = {
+        schema.SsdLayers: ssd_layers.LAYERS,
+        schema.Ppn: ppn.LAYERS,
+        schema.Fpn: fpn.layers(*tables.COARSE),
+    }
+    own = convolutional_head.SINGLE_MAP_LAYERS if single_map else convolutional_head.LAYERS
+    heads: dict[type, tuple[LayerName, ...]] = {
+        schema.ConvolutionalHead: own,
+        schema.WeightSharedHead: weight_shared_head.LAYERS,
+    }
+    backbone: tuple[LayerName, ...] = tables.LAYERS
+    return backbone + necks[type(model.neck)] + heads[type(model.head)]
 
 
 def _name(
     path: str, shapes: Shapes, rules: tuple[LayerName, ...], fields: Mapping[str, object]
 ) -> str | None:
     layer, variable = _split(path)
-    kernel = shapes.get(f"{layer}.kernel", (0,))
     for rule in rules:
-        scope = rule.format_scope(layer, {**fields, "channels": kernel[-1]})
-        if scope and (variable == "kernel" or variable in VARIABLES):
-            return f"{scope}/{rule.kernel if variable == 'kernel' else VARIABLES[variable]}"
+        scope = rule.format_scope(layer, shapes, fields)
+        if scope:
+            separable = f"{layer}.depthwise_kernel" in shapes
+            name = variable_name(rule, variable, separable=separable)
+            return f"{scope}/{name}" if name else None
     return None
 
 
 def _split(path: str) -> tuple[str, str]:
     """Splits `neck.extra_2_1x1.norm.mean` into `neck.extra_2_1x1` and `norm.mean`."""
-    layer, _, variable = path.rpartition(".")
-    if layer.endswith(".norm"):
-        return layer.removesuffix(".norm"), f"norm.{variable}"
-    return layer, variable
-
-
-def _scope_of_last_tap(model: schema.Model) -> str:
-    """`conv_13_pointwise` is called `Conv2d_13_pointwise`."""
-    return model.neck.taps[-1].replace("conv_", "Conv2d_", 1)
+    layer, variable = path.rsplit(".", 1)
+    owner, _, last = layer.rpartition(".")
+    # What a batch norm has belongs to the layer that it finishes.
+    return (owner, f"{last}.{variable}") if _NORM.fullmatch(last) else (layer, variable)

@@ -9,15 +9,32 @@ import numpy as np
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
+from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
+from stillbox.models.backbones.resnet_v1 import ResNetV1
+from stillbox.models.coding import build_box_coder
 from stillbox.models.detector import Detector
 from stillbox.models.heads.convolutional import ConvolutionalHead
+from stillbox.models.heads.weight_shared import WeightSharedHead
+from stillbox.models.necks.fpn import Fpn
+from stillbox.models.necks.ppn import Ppn
 from stillbox.models.necks.ssd_layers import SsdLayers
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, Outputs, Part
 
 # A new part is one file in its folder and one line here.
-BACKBONES: dict[type, Callable[..., Part]] = {schema.MobileNetV1: MobileNetV1}
-NECKS: dict[type, Callable[..., Part]] = {schema.SsdLayers: SsdLayers}
-HEADS: dict[type, Callable[..., Part]] = {schema.ConvolutionalHead: ConvolutionalHead}
+BACKBONES: dict[type, Callable[..., Part]] = {
+    schema.MobileNetV1: MobileNetV1,
+    schema.MobileNetV2: MobileNetV2,
+    schema.ResNetV1: ResNetV1,
+}
+NECKS: dict[type, Callable[..., Part]] = {
+    schema.SsdLayers: SsdLayers,
+    schema.Ppn: Ppn,
+    schema.Fpn: Fpn,
+}
+HEADS: dict[type, Callable[..., Part]] = {
+    schema.ConvolutionalHead: ConvolutionalHead,
+    schema.WeightSharedHead: WeightSharedHead,
+}
 
 
 def build_detector(
@@ -39,9 +56,14 @@ def build_detector(
     """
     rng = np.random.default_rng(seed)
     options = BuildOptions(dtype=dtype, freeze_norm=model.freeze_batch_norm, rng=rng)
-    backbone = BACKBONES[type(model.backbone)](model.backbone, model.neck.taps, options)
+    backbone = BACKBONES[type(model.backbone)](
+        model.backbone, model.neck.taps_of(model.backbone), options
+    )
     neck = NECKS[type(model.neck)](model.neck, backbone.channels, options)
-    slots = model.num_classes + model.background_class
-    per_location = anchors_per_location(model.anchors, len(neck.channels))
-    head = HEADS[type(model.head)](model.head, neck.channels, per_location, slots, options)
+    outputs = Outputs(
+        anchors=anchors_per_location(model.anchors, len(neck.channels)),
+        slots=model.num_classes + model.background_class,
+        codes=build_box_coder(model.box_coder).code_size,
+    )
+    head = HEADS[type(model.head)](model.head, neck.channels, outputs, options)
     return Detector(backbone, neck, head, model, dtype)

@@ -43,8 +43,9 @@ class Detector(nnx.Module):
         self.neck = neck
         self.head = head
         self.pixels = model.pixels
+        self.pad_to_multiple = model.pad_to_multiple
         self.anchor_config = model.anchors
-        self.image_shape = network_input(model.resizer)
+        self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(dtype)
         self.feature_shapes = self._measure_features()
 
@@ -69,7 +70,8 @@ class Detector(nnx.Module):
         mean = np.asarray(self.pixels.mean, np.float32)
         std = np.asarray(self.pixels.std, np.float32)
         normalized = (images.astype(jnp.float32) - mean) / std
-        return self.neck(self.backbone(normalized.astype(self.dtype), train=train), train=train)
+        padded = _pad_to_multiple(normalized.astype(self.dtype), self.pad_to_multiple)
+        return self.neck(self.backbone(padded, train=train), train=train)
 
     @property
     def anchors(self) -> NDArray[np.float32]:
@@ -87,8 +89,7 @@ class Detector(nnx.Module):
         return tuple((array.shape[1], array.shape[2]) for array in maps)
 
 
-def network_input(resizer: schema.Resizer) -> Shape:
-    """Height and width of the network input, padding included, in pixels."""
-    if isinstance(resizer, schema.FixedShapeResizer):
-        return resizer.height, resizer.width
-    return resizer.max_dimension, resizer.max_dimension
+def _pad_to_multiple(images: jax.Array, multiple: int) -> jax.Array:
+    """Pads `[B, H, W, C]` with zeros at the bottom and right."""
+    bottom, right = (-side % multiple for side in images.shape[1:3])
+    return jnp.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))

@@ -8,20 +8,22 @@ import pytest
 from stillbox.models.build import build_detector
 from stillbox.models.postprocess import postprocess
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
-from tests.models import config1
+from tests import reference
+
+CONFIG1 = reference.model(reference.SSD)
 
 
 @pytest.fixture(scope="session")
 def fresh():
     """Config 1 with fresh weights; tests leave it as it is."""
-    return build_detector(config1.CONFIG1)
+    return build_detector(CONFIG1)
 
 
 @pytest.fixture(scope="session")
 def weighted():
     """Config 1 with deterministic weights; tests leave it as it is."""
-    detector = build_detector(config1.CONFIG1)
-    config1.load_deterministic_weights(detector)
+    detector = build_detector(CONFIG1)
+    reference.load_deterministic_weights(detector, CONFIG1)
     return detector
 
 
@@ -35,9 +37,9 @@ def evaluated(weighted):
         maps = detector.features(images, train=False)
         predictions = detector.head(maps, train=False, dropout_key=None)
         sizes = jnp.full((2, 2), 300, jnp.int32)
-        return maps, predictions, postprocess(predictions, weighted.anchors, sizes, config1.CONFIG1)
+        return maps, predictions, postprocess(predictions, weighted.anchors, sizes, CONFIG1)
 
-    return jax.tree.map(np.asarray, jax.jit(run)(params, stats, config1.images()))
+    return jax.tree.map(np.asarray, jax.jit(run)(params, stats, reference.images(300)))
 
 
 @pytest.fixture(scope="session")
@@ -51,4 +53,4 @@ def trained(weighted):
         predictions = detector.head(maps, train=True, dropout_key=None)
         return maps, predictions, read_statistics(detector)
 
-    return jax.tree.map(np.asarray, jax.jit(run)(params, stats, config1.images()))
+    return jax.tree.map(np.asarray, jax.jit(run)(params, stats, reference.images(300)))

@@ -1,58 +1,200 @@
-"""`SsdFeatureExtractor`: backbone and neck in one message."""
+"""`SsdFeatureExtractor`: backbone, neck and pixel normalisation in one message."""
 
 import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.layers import SLIM_MOBILENET_V1, read_hyperparams
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.pipeline_config.layers import SLIM_HYPERPARAMS, read_hyperparams
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
+    Backbone,
+    ConvHyperparams,
+    Fpn,
     MobileNetV1,
+    MobileNetV2,
+    Neck,
+    PixelNormalization,
+    Ppn,
+    ResNetV1,
     SsdLayers,
 )
 
-EXTRACTORS = ("ssd_mobilenet_v1",)
+_RESNETS = tuple(f"ssd_resnet{depth}_v1" for depth in (50, 101, 152))
+EXTRACTORS = (
+    *("ssd_mobilenet_v1", "ssd_mobilenet_v1_fpn", "ssd_mobilenet_v1_ppn"),
+    *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
+    *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
+    *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
+    *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
+    *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
+)
 """Values of `feature_extractor.type` that are understood."""
 
-_TAPS, _EXTRA_DEPTHS = SsdLayers().taps, SsdLayers().extra_depths
+_EXTRA_DEPTHS = SsdLayers().extra_depths
+# What plain SSD and the pooling pyramid read of a backbone.
+_SSD_TAPS: dict[type, tuple[str, str]] = {
+    MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
+    MobileNetV2: ("block_13_expand", "conv_1"),
+}
+_PPN_TAPS = {
+    MobileNetV1: "conv_11_pointwise",
+    MobileNetV2: "block_13_expand",
+    ResNetV1: "block_3",
+}
+_RESNET_PPN_DEPTH = 1024
+_RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 
 
-def read_extractor(section: Section) -> tuple[MobileNetV1, SsdLayers]:
+class Extractor(NamedTuple):
+    """What one `feature_extractor` stands for."""
+
+    backbone: Backbone
+    neck: Neck
+    pixels: PixelNormalization
+    keras: bool
+    """It is one of the original's second generation, which differs in a few numbers."""
+
+
+def read_extractor(section: Section) -> Extractor:
     """Reads `feature_extractor`."""
-    kind = section.value("type", "model.backbone.kind")
+    kind = _read_kind(section)
+    keras, neck = kind.endswith("_keras"), re.search(r"_(fpn|ppn)", kind)
+    hyperparams = read_hyperparams(
+        section.child("conv_hyperparams"), "model.neck.conv", keras=keras
+    )
+    backbone = _read_backbone(section, kind, keras=keras)
+    feature_neck = _NECKS[neck[1] if neck else ""](section, backbone, hyperparams, keras)
+    last = backbone.levels[max(backbone.levels)]
+    if last not in feature_neck.taps_of(backbone):
+        # The original builds the whole network; its checkpoints and its penalty have all of it.
+        backbone = dataclasses.replace(backbone, last_layer=last)
+    return Extractor(
+        backbone=backbone,
+        neck=feature_neck,
+        pixels=_RESNET_PIXELS if isinstance(backbone, ResNetV1) else PixelNormalization(),
+        keras=keras,
+    )
+
+
+def _read_kind(section: Section) -> str:
+    kind: str = section.value("type", "model.backbone.kind")
     if kind not in EXTRACTORS:
+        closest = f"{nearest(kind, EXTRACTORS)}; " if kind else ""
         raise UserError(
             f"the feature extractor {kind!r} is not supported"
             if kind
             else "the feature extractor has no type",
             where=section.position("type"),
-            fix=f"there is: {', '.join(EXTRACTORS)}",
+            fix=f"{closest}there is: {', '.join(EXTRACTORS)}",
         )
-    # One message feeds base network and extra layers, so its fields have two places each.
-    hyperparams = section.child("conv_hyperparams")
-    base = SLIM_MOBILENET_V1
+    return kind
+
+
+def _read_backbone(section: Section, kind: str, *, keras: bool) -> Backbone:
+    path = "model.backbone"
+    if match := re.search(r"resnet(\d+)_v1", kind):
+        return _read_resnet(section, int(match[1]), keras=keras)
+    version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
+    base = SLIM_HYPERPARAMS[version.kind]
     if section.value("override_base_feature_extractor_hyperparams"):
-        # The base's arg scope penalises depthwise kernels whatever the config says.
-        base = dataclasses.replace(
-            read_hyperparams(hyperparams, "model.backbone.conv"), regularize_depthwise=True
-        )
-    backbone = MobileNetV1(
-        conv=base, **section.fill("model.backbone", "depth_multiplier", "min_depth")
+        base = _overridden(section, base, keras=keras)
+        if version is MobileNetV2 and not keras and base.batch_norm:
+            # Its definition says these itself, inside the scope that the config opens.
+            norm = dataclasses.replace(base.batch_norm, center=True, scale=True)
+            base = dataclasses.replace(base, activation="relu6", batch_norm=norm)
+    narrow: dict[str, Any] = {}
+    if section.value("use_depthwise") and "_fpn" in kind:
+        # In front of a depthwise pyramid the last layers are thinner.
+        narrow = {"last_depths": (512, 256)} if version is MobileNetV1 else {"last_depth": 256}
+    return version(
+        conv=base,
+        **narrow,
+        **section.fill(
+            path, "depth_multiplier", "min_depth", explicit_padding="use_explicit_padding"
+        ),
     )
-    return backbone, _read_extra_layers(section, hyperparams)
 
 
-def _read_extra_layers(section: Section, hyperparams: Section) -> SsdLayers:
+def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
+    base = SLIM_HYPERPARAMS[ResNetV1.kind]
+    section.value("min_depth")  # concerns nothing here, and is set in every config
+    for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
+        if section.value(name) != only:
+            raise UserError(
+                f"a ResNet has no {name}",
+                where=section.position(name),
+                fix=f"leave it at {str(only).lower()}",
+            )
+    if section.value("override_base_feature_extractor_hyperparams"):
+        # ResNet hands its batch norm settings to every layer, where they win over the config's.
+        norm = base.batch_norm
+        base = dataclasses.replace(_overridden(section, base, keras=keras), batch_norm=norm)
+    return ResNetV1(depth=depth, conv=base)
+
+
+def _overridden(section: Section, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:
+    """Returns what the config makes of the base network, where it overrides it."""
+    given = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=keras)
+    # Without batch_norm in the config the base keeps its own: its scope is opened first.
+    return dataclasses.replace(given, batch_norm=given.batch_norm or base.batch_norm)
+
+
+def _read_extra_layers(
+    section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool
+) -> SsdLayers:
     # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
+    taps = _SSD_TAPS[type(backbone)]
     layers = section.value("num_layers", "model.neck.extra_depths")
-    if not 1 <= layers <= len(_TAPS) + len(_EXTRA_DEPTHS):
+    if not 1 <= layers <= len(taps) + len(_EXTRA_DEPTHS):
         raise UserError(
             f"SsdFeatureExtractor.num_layers = {layers} is out of range",
             where=section.position("num_layers"),
-            fix=f"this extractor has 1 to {len(_TAPS) + len(_EXTRA_DEPTHS)} feature maps",
+            fix=f"this extractor has 1 to {len(taps) + len(_EXTRA_DEPTHS)} feature maps",
         )
     return SsdLayers(
-        taps=_TAPS[:layers],
-        extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(_TAPS))],
-        conv=read_hyperparams(hyperparams, "model.neck.conv"),
-        **section.fill("model.neck", "depth_multiplier", "min_depth"),
+        taps=taps[:layers],
+        extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(taps))],
+        conv=conv,
+        **section.fill(
+            "model.neck",
+            "depth_multiplier",
+            "min_depth",
+            depthwise="use_depthwise",
+            explicit_padding="use_explicit_padding",
+        ),
     )
+
+
+def _read_ppn(section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool) -> Ppn:
+    if section.value("use_depthwise"):
+        section.log.notes.append(
+            f"{section.position('use_depthwise')}: use_depthwise has no effect on a pooling "
+            "pyramid, which has no convolution"
+        )
+    depth = _RESNET_PPN_DEPTH if isinstance(backbone, ResNetV1) else 0
+    return Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
+
+
+def _read_fpn(section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool) -> Fpn:
+    path = "model.neck"
+    scaled: dict[str, Any] = {}
+    if not isinstance(backbone, ResNetV1):
+        scaled = section.fill(
+            path, "depth_multiplier", "min_depth", explicit_padding="use_explicit_padding"
+        )
+    return Fpn(
+        conv=conv,
+        top_down="smoothed" if keras else "sum",
+        **scaled,
+        **section.fill(path, depthwise="use_depthwise"),
+        **section.child("fpn").fill(path, "min_level", "max_level", depth="additional_layer_depth"),
+    )
+
+
+_NECKS: dict[str, Callable[[Section, Backbone, ConvHyperparams, bool], Neck]] = {
+    "": _read_extra_layers,
+    "ppn": _read_ppn,
+    "fpn": _read_fpn,
+}

@@ -1,5 +1,6 @@
 """`Hyperparams`: how convolutions are regularised, initialised, normalised, activated."""
 
+import dataclasses
 from typing import Any
 
 from stillbox.experiment.pipeline_config.section import Section
@@ -22,30 +23,53 @@ _ACTIVATIONS: dict[str, Any] = {
 }
 _MODES: dict[str, Any] = {"FAN_IN": "fan_in", "FAN_OUT": "fan_out", "FAN_AVG": "fan_avg"}
 
-SLIM_MOBILENET_V1 = ConvHyperparams(
+_SLIM_MOBILENET = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
     initializer=TruncatedNormal(stddev=0.09),
     batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
     regularize_depthwise=True,
 )
-"""What MobileNet v1 has of its own, where the config does not override it (fact sheet 1.3)."""
+SLIM_HYPERPARAMS: dict[str, ConvHyperparams] = {
+    "mobilenet_v1": _SLIM_MOBILENET,
+    "mobilenet_v2": dataclasses.replace(_SLIM_MOBILENET, regularize_depthwise=False),
+    "resnet_v1": ConvHyperparams(
+        activation="relu",
+        regularizer=L2(weight=1e-4),
+        initializer=VarianceScaling(factor=2.0, mode="fan_in"),
+        batch_norm=BatchNorm(decay=0.997, epsilon=1e-5, center=True, scale=True),
+    ),
+}
+"""What a base network has of its own, where the config does not override it (fact sheet 1.3)."""
 
 
-def read_hyperparams(section: Section, path: str) -> ConvHyperparams:
-    """Reads a `Hyperparams` message into the place `path` of the experiment."""
-    has_norm = section.has("batch_norm")
-    norm = section.child("batch_norm")
-    norm_path = f"{path}.batch_norm"
+def read_hyperparams(section: Section, path: str, *, keras: bool) -> ConvHyperparams:
+    """Reads a `Hyperparams` message.
+
+    Args:
+        section: the message.
+        path: its place in the experiment.
+        keras: whether it belongs to a model of the original's second generation, which leaves
+            depthwise kernels without penalty where the config does not say; the first does not.
+    """
+    depthwise = section.value("regularize_depthwise", f"{path}.regularize_depthwise")
     return ConvHyperparams(
         activation=_ACTIVATIONS[section.value("activation", f"{path}.activation")],
         regularizer=_read_regularizer(section.child("regularizer"), f"{path}.regularizer"),
         initializer=_read_initializer(section.child("initializer"), f"{path}.initializer"),
-        batch_norm=BatchNorm(**norm.fill(norm_path, "decay", "epsilon", "center", "scale", "train"))
-        if has_norm
-        else None,
-        regularize_depthwise=section.value("regularize_depthwise", f"{path}.regularize_depthwise"),
+        batch_norm=_read_batch_norm(section, f"{path}.batch_norm"),
+        regularize_depthwise=depthwise or not (keras or section.has("regularize_depthwise")),
+        **section.fill(path, force_bias="force_use_bias"),
     )
+
+
+def _read_batch_norm(section: Section, path: str) -> BatchNorm | None:
+    # One program over all devices sees the whole batch, so both spellings are synchronised.
+    for name in ("batch_norm", "sync_batch_norm"):
+        if section.has(name):
+            names = ("decay", "epsilon", "center", "scale", "train")
+            return BatchNorm(**section.child(name).fill(path, *names))
+    return None
 
 
 def _read_regularizer(section: Section, path: str) -> L1 | L2 | None:

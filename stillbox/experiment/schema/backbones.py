@@ -1,9 +1,14 @@
-"""From the network input to taps of falling resolution (fact sheet 3.2)."""
+"""From the network input to taps of falling resolution (fact sheet 3.2).
 
+Beside its fields, a backbone says what it offers: the names of its layers, which of them is the
+last one of each stride, and how small an image may be.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stillbox.experiment.schema.layers import ConvHyperparams
+from stillbox.experiment.schema.layers import Activation, ConvHyperparams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,12 +16,84 @@ class MobileNetV1:
     """MobileNet v1 up to its last pointwise convolution (arXiv:1704.04861; fact sheet 3.2)."""
 
     kind: ClassVar[str] = "mobilenet_v1"
+    layers: ClassVar[tuple[str, ...]] = (
+        "conv_0",
+        *(f"conv_{pair}_{part}" for pair in range(1, 14) for part in ("depthwise", "pointwise")),
+    )
+    levels: ClassVar[Mapping[int, str]] = {
+        2: "conv_3_pointwise",
+        3: "conv_5_pointwise",
+        4: "conv_11_pointwise",
+        5: "conv_13_pointwise",
+    }
+    min_side: ClassVar[int] = 33
+
     depth_multiplier: float = 1.0
     """Factor on every channel count."""
     min_depth: int = 16
     """No layer has fewer channels than this."""
+    last_depths: tuple[int, ...] = (1024, 1024)
+    """Channels of the last two pairs before the multiplier; depthwise pyramids have 512, 256."""
+    last_layer: str = ""
+    """Layers up to this one exist, are penalised and saved, even where nothing reads them, as in
+    the original's checkpoints; empty: up to the last tap."""
+    explicit_padding: bool = False
+    """Pad strided convolutions alike on all sides instead of as little as possible."""
     conv: ConvHyperparams = field(default_factory=ConvHyperparams)
     """Hyperparameters of the base network."""
 
 
-Backbone = MobileNetV1
+def _blocks() -> tuple[str, ...]:
+    """`block_k` is the sum that block k hands on, the others are the layers inside it."""
+    inside = ("_expand", "_depthwise", "_project", "")
+    every = (f"block_{block}{part}" for block in range(17) for part in inside)
+    return tuple(name for name in every if name != "block_0_expand")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV2:
+    """MobileNet v2: inverted residuals with linear bottlenecks (arXiv:1801.04381)."""
+
+    kind: ClassVar[str] = "mobilenet_v2"
+    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(), "conv_1")
+    levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_12", 5: "conv_1"}
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: float = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    min_depth: int = 16
+    """No bottleneck has fewer channels than this."""
+    last_depth: int = 1280
+    """Channels of the last convolution before the multiplier; depthwise pyramids have 256."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    explicit_padding: bool = False
+    """Pad strided convolutions alike on all sides instead of as little as possible."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters of the base network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetV1:
+    """ResNet v1 with bottleneck units (arXiv:1512.03385), each block tapped before it is strided.
+
+    The last unit of a block is computed at full resolution and subsampled afterwards, which gives
+    the same numbers as a stride inside it, and the strides 4, 8, 16 and 32 for the four blocks.
+    """
+
+    kind: ClassVar[str] = "resnet_v1"
+    layers: ClassVar[tuple[str, ...]] = ("root", "block_1", "block_2", "block_3", "block_4")
+    levels: ClassVar[Mapping[int, str]] = {2: "block_1", 3: "block_2", 4: "block_3", 5: "block_4"}
+    min_side: ClassVar[int] = 129
+
+    depth: int = 50
+    """Layers by the usual count: 50, 101 or 152."""
+    last_layer: str = ""
+    """Blocks up to this one exist even where nothing reads them; empty: up to the last tap."""
+    unit_activation: Activation = "relu"
+    """Applied to the sum at the end of a unit; `conv.activation` is for the layers inside."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters of the base network."""
+
+
+Backbone = MobileNetV1 | MobileNetV2 | ResNetV1

@@ -23,10 +23,41 @@ class ConvolutionalHead:
     """Share of the activations that dropout keeps."""
     kernel_size: int = 1
     """Side of the two head kernels."""
+    depthwise: bool = False
+    """A depthwise convolution with normalisation, then a 1x1, instead of a full one (SSDLite)."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
     conv: ConvHyperparams = field(default_factory=ConvHyperparams)
     """Hyperparameters; normalisation and activation concern the layers before the heads only."""
 
 
-Head = ConvolutionalHead
+@dataclass(frozen=True, kw_only=True)
+class WeightSharedHead:
+    """Towers and heads whose kernels all feature maps share (arXiv:1708.02002; fact sheet 3.3).
+
+    Batch norm is not shared: each layer has one for every feature map. Maps with other channels
+    than most are projected to that number first.
+    """
+
+    kind: ClassVar[str] = "weight_shared"
+    depth: int = 256
+    """Channels of the towers."""
+    layers_before: int = 4
+    """Convolutions of a tower."""
+    kernel_size: int = 3
+    """Side of all kernels."""
+    share_tower: bool = False
+    """One tower for boxes and classes instead of one for each."""
+    depthwise: bool = False
+    """Separable convolutions instead of full ones."""
+    dropout: bool = False
+    """Dropout before the class convolution in training."""
+    dropout_keep_probability: float = 0.8
+    """Share of the activations that dropout keeps."""
+    class_bias_init: float = 0.0
+    """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
+
+
+Head = ConvolutionalHead | WeightSharedHead

@@ -97,5 +97,7 @@ class ConvHyperparams:
     """Distribution of fresh kernels."""
     batch_norm: BatchNorm | None = None
     """None: no normalisation, and the convolution has a bias."""
-    regularize_depthwise: bool = False
-    """Penalise depthwise kernels outside the backbone too."""
+    force_bias: bool = False
+    """Add a bias in front of the normalisation too."""
+    regularize_depthwise: bool = True
+    """Penalise depthwise kernels like all others."""

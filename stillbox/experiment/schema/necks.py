@@ -1,8 +1,9 @@
 """From taps to the feature maps that carry anchors (fact sheet 3.2)."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.backbones import Backbone
 from stillbox.experiment.schema.layers import ConvHyperparams
 
 
@@ -19,8 +20,85 @@ class SsdLayers:
     """Factor on the extra channel counts."""
     min_depth: int = 16
     """No extra layer has fewer channels than this."""
+    depthwise: bool = False
+    """Halve with a depthwise and a 1x1 convolution instead of a full one (SSDLite)."""
+    explicit_padding: bool = False
+    """Pad strided convolutions alike on all sides instead of as little as possible."""
     conv: ConvHyperparams = field(default_factory=ConvHyperparams)
     """Hyperparameters of the extra layers."""
 
+    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
+        """Returns the backbone's layers that this neck reads, from fine to coarse."""
+        return self.taps
 
-Neck = SsdLayers
+    def count_maps(self, backbone: Backbone) -> int:
+        """Returns how many feature maps it makes."""
+        return len(self.taps) + len(self.extra_depths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ppn:
+    """Pooling pyramid network: one map, and its max-pooled halves (arXiv:1807.03284)."""
+
+    kind: ClassVar[str] = "ppn"
+    tap: str = "conv_11_pointwise"
+    """Backbone layer that is pooled."""
+    num_maps: int = 6
+    """Feature maps, the tap's own included."""
+    depth: int = 0
+    """Channels of a 1x1 convolution before the pooling; 0: there is none."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters of that convolution."""
+
+    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
+        """Returns the backbone's layers that this neck reads, from fine to coarse."""
+        return (self.tap,)
+
+    def count_maps(self, backbone: Backbone) -> int:
+        """Returns how many feature maps it makes."""
+        return self.num_maps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fpn:
+    """Feature pyramid network (arXiv:1612.03144; fact sheet 3.2).
+
+    Levels up to the backbone's last one come down the pyramid, and the top of them is the raw
+    projection; coarser levels are made from that one by strided convolutions.
+    """
+
+    kind: ClassVar[str] = "fpn"
+    min_level: int = 3
+    """Finest level; the map of level l has a stride of 2^l pixels."""
+    max_level: int = 7
+    """Coarsest level."""
+    depth: int = 256
+    """Channels of every feature map, before the depth multiplier."""
+    depth_multiplier: float = 1.0
+    """Factor on the channels."""
+    min_depth: int = 16
+    """No layer has fewer channels than this."""
+    depthwise: bool = False
+    """Separable 3x3 convolutions instead of full ones (FPNLite)."""
+    top_down: Literal["sum", "smoothed"] = "sum"
+    """What a level hands down: the plain sum, or the sum after its 3x3 convolution, which is what
+    the `_keras` extractors do."""
+    explicit_padding: bool = False
+    """Pad strided convolutions alike on all sides; maps of odd sides are then cut to fit."""
+    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    """Hyperparameters of the 3x3 convolutions; projections have a bias and nothing else."""
+
+    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
+        """Returns the backbone's layers that this neck reads, from fine to coarse."""
+        return tuple(
+            layer
+            for level, layer in backbone.levels.items()
+            if self.min_level <= level <= self.max_level
+        )
+
+    def count_maps(self, backbone: Backbone) -> int:
+        """Returns how many feature maps it makes."""
+        return self.max_level - self.min_level + 1
+
+
+Neck = SsdLayers | Ppn | Fpn

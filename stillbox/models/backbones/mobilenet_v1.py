@@ -2,21 +2,21 @@
 
 import jax
 
-from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _ROOT_CHANNELS = 32
-# Stride and channels of each depthwise/pointwise pair before the depth multiplier.
+# Stride and channels of each depthwise/pointwise pair before the depth multiplier; the channels
+# of the last two are the description's.
 _PAIRS = (
     (1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512), (1, 512),
-    (1, 512), (1, 512), (1, 512), (1, 512), (2, 1024), (1, 1024),
+    (1, 512), (1, 512), (1, 512), (1, 512), (2, None), (1, None),
 )  # fmt: skip
 
 
 class MobileNetV1(Part):
-    """The network up to the last layer that anything reads.
+    """The network up to the last layer that anything reads or that the description asks for.
 
     Layers are attributes called like their taps: `conv_0`, `conv_1_depthwise`,
     `conv_1_pointwise`, ... `conv_13_pointwise`.
@@ -33,15 +33,9 @@ class MobileNetV1(Part):
     def __init__(
         self, config: schema.MobileNetV1, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        names = _layer_names()
-        for tap in taps:
-            if tap not in names:
-                fix = nearest(tap, names)
-                raise UserError(f"MobileNet v1 has no layer {tap!r}", where="model.neck", fix=fix)
+        built, self.names = layers_in_use(config, taps)
         self.taps = taps
-        # Layers behind the last tap would be trained by nothing but their penalty.
-        self.names = names[: max(names.index(tap) for tap in taps) + 1]
-        self.widths = _add_layers(self, config, self.names, options)
+        self.widths = _add_layers(self, config, built, options)
 
     def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
@@ -58,12 +52,6 @@ class MobileNetV1(Part):
         return tuple(self.widths[self.names.index(tap)] for tap in self.taps)
 
 
-def _layer_names() -> tuple[str, ...]:
-    pairs = range(1, len(_PAIRS) + 1)
-    kinds = ("depthwise", "pointwise")
-    return ("conv_0", *(f"conv_{index}_{kind}" for index in pairs for kind in kinds))
-
-
 def _add_layers(
     part: Part, config: schema.MobileNetV1, names: tuple[str, ...], options: BuildOptions
 ) -> tuple[int, ...]:
@@ -72,17 +60,19 @@ def _add_layers(
     def width(depth: int) -> int:
         return max(int(depth * config.depth_multiplier), config.min_depth)
 
-    layers = options.layer_arguments()
+    layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
     channels = width(_ROOT_CHANNELS)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
     widths = [channels]
     for name in names[1:]:
-        stride, depth = _PAIRS[int(name.split("_")[1]) - 1]
+        pair = int(name.split("_")[1]) - 1
+        stride, depth = _PAIRS[pair]
         if name.endswith("depthwise"):
             layer = DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
         else:
-            layer = Conv2d(channels, width(depth), 1, 1, config.conv, **layers)
-            channels = width(depth)
+            wide = width(depth or config.last_depths[pair - len(_PAIRS)])
+            layer = Conv2d(channels, wide, 1, 1, config.conv, **layers)
+            channels = wide
         setattr(part, name, layer)
         widths.append(channels)
     return tuple(widths)

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
-from stillbox.models.layers import Conv2d
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.heads.dropout import dropout
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
-
-_CODE_SIZE = 4
 
 
 class ConvolutionalHead(Part):
@@ -19,8 +18,7 @@ class ConvolutionalHead(Part):
     Args:
         config: layers before the heads, dropout, kernels.
         inputs: channels of each feature map.
-        anchors_per_location: anchors of each feature map.
-        slots: class logits of one anchor, the background's included.
+        outputs: anchors, slots and codes.
         options: what all layers of the detector share.
     """
 
@@ -28,12 +26,11 @@ class ConvolutionalHead(Part):
         self,
         config: schema.ConvolutionalHead,
         inputs: tuple[int, ...],
-        anchors_per_location: tuple[int, ...],
-        slots: int,
+        outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        for index, (channels, anchors) in enumerate(zip(inputs, anchors_per_location, strict=True)):
-            setattr(self, f"map_{index}", MapHead(config, channels, anchors, slots, options))
+        for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
+            setattr(self, f"map_{index}", MapHead(config, channels, anchors, outputs, options))
 
     def __call__(
         self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
@@ -54,11 +51,14 @@ class ConvolutionalHead(Part):
 class MapHead(Part):
     """The heads of one feature map: `before_{n}`, then `box` and `class_`.
 
+    Depthwise heads have `box_depthwise` and `class_depthwise`, normalised and activated, in front
+    of 1x1 convolutions.
+
     Args:
         config: layers before the heads, dropout, kernels.
         inputs: channels of the feature map.
         anchors: at each of its locations.
-        slots: class logits of one anchor, the background's included.
+        outputs: slots and codes of one anchor.
         options: what all layers of the detector share.
     """
 
@@ -67,7 +67,7 @@ class MapHead(Part):
         config: schema.ConvolutionalHead,
         inputs: int,
         anchors: int,
-        slots: int,
+        outputs: Outputs,
         options: BuildOptions,
     ) -> None:
         layers = options.layer_arguments()
@@ -80,37 +80,34 @@ class MapHead(Part):
             inputs = depth
         plain = replace(config.conv, batch_norm=None, activation="none")
         size = config.kernel_size
-        self.box = Conv2d(inputs, anchors * _CODE_SIZE, size, 1, plain, **layers)
-        self.class_ = Conv2d(inputs, anchors * slots, size, 1, plain, **layers)
-        self.class_.bias[...] = jnp.full(anchors * slots, config.class_bias_init, jnp.float32)
-        self.dropout = config.dropout
-        self.keep = config.dropout_keep_probability
-        self.slots = slots
+        self.depthwise = config.depthwise
+        if config.depthwise:
+            self.box_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
+            self.class_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
+            size = 1
+        self.box = Conv2d(inputs, anchors * outputs.codes, size, 1, plain, **layers)
+        self.class_ = Conv2d(inputs, anchors * outputs.slots, size, 1, plain, **layers)
+        self.class_.bias[...] = jnp.full(anchors * outputs.slots, config.class_bias_init)
+        self.keep = config.dropout_keep_probability if config.dropout else None
+        self.slots, self.codes = outputs.slots, outputs.codes
 
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` to `[B, HWA, 4]` and `[B, HWA, slots]`, both float32."""
+        """Maps `[B, H, W, C]` to `[B, HWA, codes]` and `[B, HWA, slots]`, both float32."""
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
         # Dropout is in front of the class convolution alone: boxes are regressed from all of x.
-        class_input = _dropout(x, self.keep, dropout_key) if train and self.dropout else x
-        boxes = self.box(x, train=train)
+        box_input = class_input = x
+        if train and self.keep is not None:
+            class_input = dropout(x, self.keep, dropout_key)
+        if self.depthwise:
+            box_input = self.box_depthwise(box_input, train=train)
+            class_input = self.class_depthwise(class_input, train=train)
+        boxes = self.box(box_input, train=train)
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
         return (
-            boxes.reshape(batch, -1, _CODE_SIZE),
+            boxes.reshape(batch, -1, self.codes),
             logits.reshape(batch, -1, self.slots),
         )
-
-
-def _dropout(x: jax.Array, keep: float, key: jax.Array | None) -> jax.Array:
-    """Sets a share of `1 - keep` to zero and scales the rest up.
-
-    Raises:
-        ValueError: there is no key to draw from.
-    """
-    if key is None:
-        raise ValueError("a head with dropout needs a dropout_key in training")
-    kept = jax.random.bernoulli(key, keep, x.shape)
-    return jnp.where(kept, x / keep, jnp.zeros((), x.dtype)).astype(x.dtype)

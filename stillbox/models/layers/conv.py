@@ -14,6 +14,8 @@ from stillbox.models.layers.initializers import draw_kernel
 from stillbox.models.layers.lowering import conv2d, depthwise_conv2d
 from stillbox.models.layers.norm import BatchNorm
 
+Shape = tuple[int, int, int, int]
+
 
 class ConvLayer(nnx.Module):
     """What every convolution here has: a float32 kernel, and what follows the product.
@@ -26,11 +28,13 @@ class ConvLayer(nnx.Module):
         freeze_norm: normalise with the moving statistics in training too.
         dtype: of the product; parameters, normalisation and what has a bias are float32.
         rng: draws the kernel.
+        explicit_padding: pad alike on all sides, whatever the stride leaves over.
+        bias: false leaves the bias out where nothing normalises either.
     """
 
     def __init__(
         self,
-        kernel_shape: tuple[int, int, int, int],
+        kernel_shape: Shape,
         channels: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
@@ -38,29 +42,43 @@ class ConvLayer(nnx.Module):
         freeze_norm: bool,
         dtype: Any,  # noqa: ANN401
         rng: np.random.Generator,
+        explicit_padding: bool = False,
+        bias: bool = True,
     ) -> None:
-        kernel = draw_kernel(hyperparams.initializer, kernel_shape, rng)
-        self.kernel = nnx.Param(jnp.asarray(kernel))
-        if hyperparams.batch_norm is None:
+        self.kernel = _parameter(hyperparams, kernel_shape, rng)
+        normalized = hyperparams.batch_norm is not None
+        if hyperparams.force_bias if normalized else bias:
             self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
-        else:
+        if hyperparams.batch_norm is not None:
             self.norm = BatchNorm(channels, hyperparams.batch_norm, frozen=freeze_norm)
         self.stride = stride
+        self.explicit_padding = explicit_padding
         self.activation = hyperparams.activation
         self.regularizer = hyperparams.regularizer
         self.dtype = jnp.dtype(dtype)
 
+    def penalized(self) -> tuple[jax.Array, ...]:
+        """Returns the kernels that the regularisation loss counts."""
+        return (self.kernel[...],)
+
     def penalty(self) -> jax.Array:
-        """The kernel's share of the regularisation loss, a float32 scalar (fact sheet 3.6)."""
+        """The layer's share of the regularisation loss, a float32 scalar (fact sheet 3.6)."""
+        total = jnp.zeros((), jnp.float32)
         if self.regularizer is None:
-            return jnp.zeros((), jnp.float32)
-        return _PENALTIES[type(self.regularizer)](self.kernel[...]) * self.regularizer.weight
+            return total
+        penalize = _PENALTIES[type(self.regularizer)]
+        for kernel in self.penalized():
+            total = total + penalize(kernel) * self.regularizer.weight
+        return total
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
+        # What has a bias stays float32: these are predictions, and a logit of -4.6 would lose all
+        # that it learnt.
+        if hasattr(self, "bias"):
+            product = product.astype(jnp.float32) + self.bias[...]
         if hasattr(self, "norm"):
-            return self.norm(product, self.activation, train=train)
-        # Stays float32: these are predictions, and a logit of -4.6 would lose all that it learnt.
-        return ACTIVATIONS[self.activation](product.astype(jnp.float32) + self.bias[...])
+            return self.norm(product.astype(self.dtype), self.activation, train=train)
+        return ACTIVATIONS[self.activation](product)
 
 
 class Conv2d(ConvLayer):
@@ -88,7 +106,12 @@ class Conv2d(ConvLayer):
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
-        product = conv2d(x.astype(self.dtype), self.kernel[...].astype(self.dtype), self.stride)
+        product = conv2d(
+            x.astype(self.dtype),
+            self.kernel[...].astype(self.dtype),
+            self.stride,
+            explicit_padding=self.explicit_padding,
+        )
         return self._finish(product, train=train)
 
 
@@ -112,12 +135,66 @@ class DepthwiseConv2d(ConvLayer):
         **options: Any,  # noqa: ANN401
     ) -> None:
         super().__init__((size, size, channels, 1), channels, stride, hyperparams, **options)
+        if not hyperparams.regularize_depthwise:
+            self.regularizer = None
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), C]`."""
-        kernel = self.kernel[...].astype(self.dtype)
-        product = depthwise_conv2d(x.astype(self.dtype), kernel, self.stride)
+        product = depthwise_conv2d(
+            x.astype(self.dtype),
+            self.kernel[...].astype(self.dtype),
+            self.stride,
+            explicit_padding=self.explicit_padding,
+        )
         return self._finish(product, train=train)
+
+
+class SeparableConv2d(ConvLayer):
+    """A depthwise and a 1x1 convolution with nothing in between, then as for `Conv2d`.
+
+    Args:
+        inputs: channels of the input.
+        channels: channels of the output.
+        size: side of the depthwise kernel.
+        stride: of the depthwise convolution.
+        hyperparams: initialiser, penalty, normalisation, activation.
+        options: as for `ConvLayer`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: int,
+        size: int,
+        stride: int,
+        hyperparams: schema.ConvHyperparams,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__((1, 1, inputs, channels), channels, stride, hyperparams, **options)
+        self.depthwise_kernel = _parameter(hyperparams, (size, size, inputs, 1), options["rng"])
+        self.regularize_depthwise = hyperparams.regularize_depthwise
+
+    def penalized(self) -> tuple[jax.Array, ...]:
+        """Returns the kernels that the regularisation loss counts."""
+        if not self.regularize_depthwise:
+            return (self.kernel[...],)
+        return self.depthwise_kernel[...], self.kernel[...]
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
+        filtered = depthwise_conv2d(
+            x.astype(self.dtype),
+            self.depthwise_kernel[...].astype(self.dtype),
+            self.stride,
+            explicit_padding=self.explicit_padding,
+        )
+        return self._finish(conv2d(filtered, self.kernel[...].astype(self.dtype), 1), train=train)
+
+
+def _parameter(
+    hyperparams: schema.ConvHyperparams, shape: Shape, rng: np.random.Generator
+) -> nnx.Param:
+    return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng)))
 
 
 def _half_sum_of_squares(kernel: jax.Array) -> jax.Array:

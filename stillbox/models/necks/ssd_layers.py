@@ -3,7 +3,7 @@
 import jax
 
 from stillbox.experiment import schema
-from stillbox.models.layers import Conv2d
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.parts import BuildOptions, Part
 
 
@@ -11,7 +11,8 @@ class SsdLayers(Part):
     """The taps as they are, then maps that each halve the one before.
 
     Map k is made by `extra_{k}_1x1` and the strided `extra_{k}_3x3`; k counts the taps too, as
-    TF1's variable names do.
+    TF1's variable names do. With depthwise convolutions `extra_{k}_depthwise` halves and
+    `extra_{k}_3x3`, which keeps its name, is a 1x1.
 
     Args:
         config: widths and hyperparameters.
@@ -27,13 +28,20 @@ class SsdLayers(Part):
 
         channels = list(inputs)
         layers = options.layer_arguments()
+        strided = layers | {"explicit_padding": config.explicit_padding}
         for index, depth in enumerate(config.extra_depths, start=len(inputs)):
-            squeezed = width(depth / 2)
+            squeezed, name = width(depth / 2), f"extra_{index}"
             squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
-            setattr(self, f"extra_{index}_1x1", squeeze)
-            shrink = Conv2d(squeezed, width(depth), 3, 2, config.conv, **layers)
-            setattr(self, f"extra_{index}_3x3", shrink)
+            setattr(self, f"{name}_1x1", squeeze)
+            if config.depthwise:
+                halve = DepthwiseConv2d(squeezed, 3, 2, config.conv, **strided)
+                setattr(self, f"{name}_depthwise", halve)
+                widen = Conv2d(squeezed, width(depth), 1, 1, config.conv, **layers)
+            else:
+                widen = Conv2d(squeezed, width(depth), 3, 2, config.conv, **strided)
+            setattr(self, f"{name}_3x3", widen)
             channels.append(width(depth))
+        self.steps = ("1x1", "depthwise", "3x3") if config.depthwise else ("1x1", "3x3")
         self.extra = tuple(range(len(inputs), len(channels)))
         self.channels = tuple(channels)
 
@@ -41,6 +49,8 @@ class SsdLayers(Part):
         """Maps the taps to all feature maps, from fine to coarse."""
         maps = list(taps)
         for index in self.extra:
-            squeezed = getattr(self, f"extra_{index}_1x1")(maps[-1], train=train)
-            maps.append(getattr(self, f"extra_{index}_3x3")(squeezed, train=train))
+            x = maps[-1]
+            for step in self.steps:
+                x = getattr(self, f"extra_{index}_{step}")(x, train=train)
+            maps.append(x)
         return tuple(maps)

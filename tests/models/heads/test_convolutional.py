@@ -9,17 +9,17 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.heads.convolutional import ConvolutionalHead
-from stillbox.models.parts import BuildOptions
+from stillbox.models.parts import BuildOptions, Outputs
 
 _CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
 _MAPS = (jnp.ones((2, 2, 3, 6)), jnp.ones((2, 1, 1, 4)))
-_ANCHORS, _SLOTS = (3, 2), 5
+_OUTPUTS = Outputs(anchors=(3, 2), slots=5, codes=4)
 
 
 def _build(**fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.ConvolutionalHead(conv=_CONV, **fields)
-    return ConvolutionalHead(config, (6, 4), _ANCHORS, _SLOTS, options)
+    return ConvolutionalHead(config, (6, 4), _OUTPUTS, options)
 
 
 @pytest.mark.parametrize(

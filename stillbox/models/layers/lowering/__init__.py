@@ -9,5 +9,6 @@ autodiff to look through it, the residuals of both forms would be kept.
 
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.normalization import batch_statistics, normalize_batch
+from stillbox.models.layers.lowering.pooling import max_pool
 
-__all__ = ["batch_statistics", "conv2d", "depthwise_conv2d", "normalize_batch"]
+__all__ = ["batch_statistics", "conv2d", "depthwise_conv2d", "max_pool", "normalize_batch"]

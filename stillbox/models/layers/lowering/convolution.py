@@ -1,4 +1,4 @@
-"""Convolutions with TF's SAME padding: `[B, H, W, C]` by `[kh, kw, C, D]` or `[k, k, C, 1]`.
+"""Convolutions with TF's paddings: `[B, H, W, C]` by `[kh, kw, C, D]` or `[k, k, C, 1]`.
 
 Measured on two cores: XLA's CPU convolution is good at large kernels without
 stride. A 1x1 is faster as a matrix product, a depthwise one as shifted multiply-adds, a strided one
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.lowering.calls import standalone
+from stillbox.models.layers.lowering.padding import even_padding, same_padding
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -24,13 +25,16 @@ Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Gradients = tuple[jax.Array, jax.Array]
 
 
-def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def conv2d(
+    x: jax.Array, kernel: jax.Array, stride: int, *, explicit_padding: bool = False
+) -> jax.Array:
     """Convolves all channels.
 
     Args:
         x: `[B, H, W, C]`.
         kernel: `[kh, kw, C, D]` of the same type.
         stride: of rows and columns alike.
+        explicit_padding: pad alike on all sides, whatever the stride leaves over.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type.
@@ -43,7 +47,8 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
             x, kernel, (1, 1), "SAME", dimension_numbers=_DIMENSIONS
         )
     # Padding outside the call lets the CPU write it together with whatever makes x.
-    return _conv_unpadded(_pad(x, kernel.shape, stride), kernel, stride)
+    padded = _pad(x, kernel.shape, stride, explicit_padding)
+    return _conv_unpadded(padded, kernel, stride)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -76,18 +81,22 @@ def _conv_backward(
 _conv_unpadded.defvjp(_conv_forward, _conv_backward)
 
 
-def depthwise_conv2d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def depthwise_conv2d(
+    x: jax.Array, kernel: jax.Array, stride: int, *, explicit_padding: bool = False
+) -> jax.Array:
     """Convolves every channel with its own kernel.
 
     Args:
         x: `[B, H, W, C]`.
         kernel: `[k, k, C, 1]` of the same type.
         stride: of rows and columns alike.
+        explicit_padding: pad alike on all sides, whatever the stride leaves over.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type.
     """
-    return _depthwise_unpadded(_pad(x, kernel.shape, stride), kernel, stride)
+    padded = _pad(x, kernel.shape, stride, explicit_padding)
+    return _depthwise_unpadded(padded, kernel, stride)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -220,12 +229,11 @@ def _windows(padded: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> l
     return [padded[:, rows, columns] for rows in spans[0] for columns in spans[1]]
 
 
-def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> jax.Array:
-    pads = [_same_padding(x.shape[axis + 1], kernel_shape[axis], stride) for axis in (0, 1)]
+def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int, explicit: bool) -> jax.Array:
+    pads = [
+        even_padding(kernel_shape[axis])
+        if explicit
+        else same_padding(x.shape[axis + 1], kernel_shape[axis], stride)
+        for axis in (0, 1)
+    ]
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))
-
-
-def _same_padding(side: int, taps: int, stride: int) -> tuple[int, int]:
-    """TF's SAME: as little as possible, the odd pixel at the end."""
-    total = max((-(-side // stride) - 1) * stride + taps - side, 0)
-    return total // 2, total - total // 2

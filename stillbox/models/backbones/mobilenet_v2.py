@@ -1,0 +1,107 @@
+"""MobileNet v2 (arXiv:1801.04381)."""
+
+from dataclasses import replace
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.parts import BuildOptions, Part, layers_in_use
+
+_ROOT_CHANNELS = 32
+# Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
+_BLOCKS = (
+    (1, 1, 16), (6, 2, 24), (6, 1, 24), (6, 2, 32), (6, 1, 32), (6, 1, 32), (6, 2, 64), (6, 1, 64),
+    (6, 1, 64), (6, 1, 64), (6, 1, 96), (6, 1, 96), (6, 1, 96), (6, 2, 160), (6, 1, 160),
+    (6, 1, 160), (6, 1, 320),
+)  # fmt: skip
+_DIVISOR = 8
+
+
+class MobileNetV2(Part):
+    """The network up to the last layer that anything reads or that the description asks for.
+
+    Layers are attributes: `conv_0`, `block_{k}_expand`, `block_{k}_depthwise`,
+    `block_{k}_project` for k from 0 to 16 (block 0 expands nothing), `conv_1`. A tap `block_{k}`
+    is the sum at the end of block k.
+
+    Args:
+        config: widths and hyperparameters.
+        taps: names of the layers whose outputs are wanted.
+        options: what all layers of the detector share.
+
+    Raises:
+        UserError: a tap is no layer of this network.
+    """
+
+    def __init__(
+        self, config: schema.MobileNetV2, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        self.taps = taps
+        self.widths = _add_layers(self, config, built, options)
+        self.residual = tuple(map(self._adds_its_input, range(len(_BLOCKS))))
+
+    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs = {}
+        block_input = x
+        for name in self.names:
+            if hasattr(self, name):
+                x = getattr(self, name)(x, train=train)
+            elif self.residual[int(name.removeprefix("block_"))]:
+                x = x + block_input
+            if name == "conv_0" or not hasattr(self, name):
+                block_input = x
+            outputs[name] = x
+        return tuple(outputs[tap] for tap in self.taps)
+
+    def _adds_its_input(self, block: int) -> bool:
+        """Says whether a block keeps the shape of its input."""
+        name, before = f"block_{block}", f"block_{block - 1}" if block else "conv_0"
+        if name not in self.names or _BLOCKS[block][1] > 1:
+            return False
+        return self.widths[self.names.index(name)] == self.widths[self.names.index(before)]
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each tap."""
+        return tuple(self.widths[self.names.index(tap)] for tap in self.taps)
+
+
+def _add_layers(
+    part: Part, config: schema.MobileNetV2, names: tuple[str, ...], options: BuildOptions
+) -> tuple[int, ...]:
+    """Gives `part` its layers; returns the channels behind each name."""
+
+    def width(depth: int) -> int:
+        return _divisible(depth * config.depth_multiplier, config.min_depth)
+
+    layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
+    linear = replace(config.conv, activation="none")
+    channels = width(_ROOT_CHANNELS)
+    part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
+    widths = [channels]
+    for name in names[1:]:
+        index, _, layer = name.removeprefix("block_").partition("_")
+        expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
+        before = channels
+        if name == "conv_1":
+            channels = width(config.last_depth)
+            part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
+        elif layer == "expand":
+            channels = _divisible(before * expansion, _DIVISOR)
+            setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
+        elif layer == "depthwise":
+            setattr(part, name, DepthwiseConv2d(channels, 3, stride, config.conv, **layers))
+        elif layer == "project":
+            channels = width(depth)
+            setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))
+        widths.append(channels)
+    return tuple(widths)
+
+
+def _divisible(depth: float, least: int) -> int:
+    """Rounds to the nearest multiple of 8, but never down by more than a tenth."""
+    rounded = max(least, int(depth + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
+    return rounded + _DIVISOR if rounded < 0.9 * depth else rounded

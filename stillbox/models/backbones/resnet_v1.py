@@ -1,0 +1,113 @@
+"""ResNet v1 with bottleneck units (arXiv:1512.03385; fact sheet 3.2)."""
+
+from dataclasses import replace
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.lowering import max_pool
+from stillbox.models.parts import BuildOptions, Part, layers_in_use
+
+_ROOT_CHANNELS = 64
+_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_EXPANSION = 4
+
+
+class ResNetV1(Part):
+    """The network up to the last block that anything reads or that the description asks for.
+
+    `root` is the 7x7 convolution, `block_{b}` the blocks 1 to 4 of units `unit_{u}`. Blocks 1 to 3
+    hand on every other row and column of their output; a tap is what they are taken from.
+
+    Args:
+        config: depth and hyperparameters.
+        taps: names of the layers whose outputs are wanted.
+        options: what all layers of the detector share.
+
+    Raises:
+        UserError: a tap is no layer of this network.
+    """
+
+    def __init__(
+        self, config: schema.ResNetV1, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        self.taps = taps
+        layers = options.layer_arguments()
+        # Its padding is even at all ends, while the units' convolutions, without stride, cannot
+        # tell the difference.
+        self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, explicit_padding=True, **layers)
+        channels = _ROOT_CHANNELS
+        widths = {"root": channels}
+        for index, name in enumerate(built[1:]):
+            width = _ROOT_CHANNELS * 2**index
+            units = _UNITS[config.depth][index]
+            setattr(self, name, ResNetBlock(config, channels, width, units, options))
+            channels = widths[name] = width * _EXPANSION
+        self.channels = tuple(widths[tap] for tap in taps)
+
+    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs = {}
+        for name in self.names:
+            x = outputs[name] = getattr(self, name)(x, train=train)
+            x = max_pool(x, 3, 2) if name == "root" else max_pool(x, 1, 2)
+        return tuple(outputs[tap] for tap in self.taps)
+
+
+class ResNetBlock(Part):
+    """Units `unit_1`, `unit_2`, ... of one width.
+
+    Args:
+        config: hyperparameters.
+        inputs: channels of the input.
+        width: channels inside a unit; four times as many come out.
+        units: how many.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.ResNetV1, inputs: int, width: int, units: int, options: BuildOptions
+    ) -> None:
+        self.units = tuple(f"unit_{number}" for number in range(1, units + 1))
+        for name in self.units:
+            setattr(self, name, BottleneckUnit(config, inputs, width, options))
+            inputs = width * _EXPANSION
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, H, W, 4 * width]`."""
+        for name in self.units:
+            x = getattr(self, name)(x, train=train)
+        return x
+
+
+class BottleneckUnit(Part):
+    """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` where the width changes.
+
+    Args:
+        config: hyperparameters.
+        inputs: channels of the input.
+        width: channels inside; four times as many come out.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.ResNetV1, inputs: int, width: int, options: BuildOptions
+    ) -> None:
+        layers = options.layer_arguments()
+        outputs = width * _EXPANSION
+        linear = replace(config.conv, activation="none")
+        if inputs != outputs:
+            self.shortcut = Conv2d(inputs, outputs, 1, 1, linear, **layers)
+        self.conv_1 = Conv2d(inputs, width, 1, 1, config.conv, **layers)
+        self.conv_2 = Conv2d(width, width, 3, 1, config.conv, **layers)
+        self.conv_3 = Conv2d(width, outputs, 1, 1, linear, **layers)
+        self.activation = config.unit_activation
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, H, W, 4 * width]`."""
+        shortcut = self.shortcut(x, train=train) if hasattr(self, "shortcut") else x
+        residual = self.conv_2(self.conv_1(x, train=train), train=train)
+        return ACTIVATIONS[self.activation](shortcut + self.conv_3(residual, train=train))

@@ -1,0 +1,76 @@
+"""The feature pyramid network (arXiv:1612.03144; fact sheet 3.2)."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.parts import BuildOptions, Part
+
+
+class Fpn(Part):
+    """From the coarsest tap down to the finest, and on from there to coarser maps.
+
+    `projection_{n}` brings tap n (from 1, fine to coarse) to the common depth, `smoothing_{n}` is
+    the 3x3 convolution behind the sum of all taps but the coarsest, whose projection is a feature
+    map as it is, and `coarse_{n}` (from 1) halves the map before it.
+
+    Args:
+        config: levels, depth and hyperparameters.
+        inputs: channels of each tap.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(self, config: schema.Fpn, inputs: tuple[int, ...], options: BuildOptions) -> None:
+        depth = max(int(config.depth * config.depth_multiplier), config.min_depth)
+        layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
+        plain = replace(config.conv, batch_norm=None, activation="none")
+        convolution = SeparableConv2d if config.depthwise else Conv2d
+        maps = config.max_level - config.min_level + 1
+        for tap, channels in enumerate(inputs, start=1):
+            setattr(self, f"projection_{tap}", Conv2d(channels, depth, 1, 1, plain, **layers))
+        for tap in range(1, len(inputs)):
+            setattr(
+                self, f"smoothing_{tap}", convolution(depth, depth, 3, 1, config.conv, **layers)
+            )
+        for step in range(1, maps - len(inputs) + 1):
+            setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
+        self.coarse = tuple(range(1, maps - len(inputs) + 1))
+        self.hand_down_smoothed = config.top_down == "smoothed"
+        self.channels = (depth,) * maps
+        self.dtype = jnp.dtype(options.dtype)
+
+    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        running = self._project(len(taps), taps[-1], train=train)
+        maps = [running]
+        for number in range(len(taps) - 1, 0, -1):
+            lateral = self._project(number, taps[number - 1], train=train)
+            running = upsample_to(running, lateral) + lateral
+            smoothed = getattr(self, f"smoothing_{number}")(running, train=train)
+            maps.insert(0, smoothed)
+            running = smoothed if self.hand_down_smoothed else running
+        for step in self.coarse:
+            maps.append(getattr(self, f"coarse_{step}")(maps[-1], train=train))
+        return tuple(maps)
+
+    def _project(self, number: int, tap: jax.Array, *, train: bool) -> jax.Array:
+        # A projection has a bias and comes in float32, but it is no prediction.
+        return getattr(self, f"projection_{number}")(tap, train=train).astype(self.dtype)
+
+
+def upsample_to(x: jax.Array, fine: jax.Array) -> jax.Array:
+    """Doubles rows and columns by repetition and cuts what is more than `fine` has.
+
+    Args:
+        x: `[B, h, w, C]`.
+        fine: `[B, H, W, C]`, H at most 2 h and W at most 2 w.
+    """
+    batch, height, width, channels = x.shape
+    shape = (batch, height, 2, width, 2, channels)
+    doubled = jnp.broadcast_to(x[:, :, None, :, None], shape)
+    return doubled.reshape(batch, 2 * height, 2 * width, channels)[
+        :, : fine.shape[1], : fine.shape[2]
+    ]

@@ -1,0 +1,33 @@
+"""The pooling pyramid network (arXiv:1807.03284; fact sheet 3.2)."""
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.lowering import max_pool
+from stillbox.models.parts import BuildOptions, Part
+
+
+class Ppn(Part):
+    """One map, projected by `base` where a depth is given, and its max-pooled halves.
+
+    Args:
+        config: maps and depth.
+        inputs: channels of the one tap.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(self, config: schema.Ppn, inputs: tuple[int, ...], options: BuildOptions) -> None:
+        (channels,) = inputs
+        if config.depth:
+            layers = options.layer_arguments()
+            self.base = Conv2d(channels, config.depth, 1, 1, config.conv, **layers)
+        self.channels = (config.depth or channels,) * config.num_maps
+
+    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+        """Maps the tap to all feature maps, from fine to coarse."""
+        (x,) = taps
+        maps = [self.base(x, train=train) if hasattr(self, "base") else x]
+        while len(maps) < len(self.channels):
+            maps.append(max_pool(maps[-1], 2, 2))
+        return tuple(maps)

@@ -1,0 +1,106 @@
+"""The original's four models with deterministic weights and a test batch (fact sheet 2, 6.2)."""
+
+import json
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.inputs.batch import Batch
+from stillbox.models.detector import Detector
+
+SSD, PPN = "ssd_mobilenet_v1_300x300", "ssd_mobilenet_v1_ppn_300x300"
+FPN, RESNET = "ssd_mobilenet_v1_fpn_640x640", "ssd_resnet50_v1_fpn_640x640"
+
+
+@cache
+def model(recipe: str) -> schema.Model:
+    """The recipe's own model: what it says is under test too."""
+    return resolve(recipe).experiment.model
+
+
+@cache
+def golden(recipe: str) -> Any:
+    file = Path(__file__).parent / "goldens" / f"models_{recipe}.json"
+    return json.loads(file.read_text())
+
+
+def variables(detector: Detector) -> dict[str, nnx.Variable]:
+    """All parameters and moving statistics by dotted path."""
+    state = nnx.to_flat_state(nnx.state(detector))
+    return {".".join(str(key) for key in path): variable for path, variable in state}
+
+
+def names(detector: Detector, described: schema.Model) -> dict[str, str]:
+    """TF1 name of every variable by our path."""
+    return reference_names(described, variables(detector))
+
+
+def load_deterministic_weights(detector: Detector, described: schema.Model) -> None:
+    """Gives every variable the value that the goldens derive from its TF1 name."""
+    tf1 = names(detector, described)
+    for path, variable in variables(detector).items():
+        variable[...] = deterministic_weight(tf1[path], variable.shape)
+
+
+def deterministic_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    layer, kind = name.split("/")[-2:]
+    normal = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    if kind.endswith("weights"):
+        gain = 0.25 if layer.endswith("Predictor") else 2.0
+        fan_in = np.prod(shape[:2]) * (1 if "depthwise" in kind else shape[2])
+        normal *= np.sqrt(gain / fan_in)
+    elif kind == "gamma":
+        normal = 1 + 0.1 * normal
+    elif kind == "moving_variance":
+        normal = 1 + 0.5 * np.abs(normal)
+    else:
+        normal *= 0.1
+        if layer == "ClassPredictor":
+            normal -= 4.6
+    return normal.astype(np.float32)
+
+
+@cache
+def images(side: int) -> np.ndarray:
+    """`[2, side, side, 3]`: the 480x640 wave pattern and its half turn, legacy bilinear resize."""
+    y, x, c = np.meshgrid(np.arange(480), np.arange(640), np.arange(3), indexing="ij")
+    waves = (127.5 + 127.5 * np.sin(0.05 * y + 0.03 * x * (c + 1) + c)).astype(np.float32)
+    return np.stack([_legacy_bilinear(image, side) for image in (waves, waves[::-1, ::-1])])
+
+
+def batch(side: int) -> Batch:
+    """The images with their ground truth."""
+    boxes, classes = np.zeros((2, 8, 4), np.float32), np.zeros((2, 8), np.int32)
+    weights = np.zeros((2, 8), np.float32)
+    boxes[0, :3] = [[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95], [0.05, 0.6, 0.2, 0.7]]
+    classes[0, :3], weights[0, :3] = (0, 17, 89), 1
+    boxes[1, 0], classes[1, 0], weights[1, 0] = [0.2, 0.3, 0.8, 0.7], 2, 1
+    return Batch(
+        images=images(side),
+        boxes=boxes,
+        classes=classes,
+        weights=weights,
+        true_sizes=np.full((2, 2), side, np.int32),
+        records=np.arange(2, dtype=np.int32),
+        image_weights=np.ones(2, np.float32),
+    )
+
+
+def _legacy_bilinear(image: np.ndarray, side: int) -> np.ndarray:
+    """TF1's resize without half-pixel centres (fact sheet 3.1)."""
+    for axis in (0, 1):
+        length = image.shape[axis]
+        source = np.arange(side, dtype=np.float32) * np.float32(length / side)
+        low = np.floor(source).astype(int)
+        share = (source - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+        upper = np.take(image, np.minimum(low + 1, length - 1), axis)
+        lower = np.take(image, low, axis)
+        image = (lower + (upper - lower) * share).astype(np.float32)
+    return image

@@ -1,0 +1,123 @@
+"""The published models run forward: maps, logits, losses, targets, detections (fact sheet 6.2)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.models.build import build_detector
+from stillbox.models.postprocess import postprocess
+from stillbox.models.variables import bind_detector, split_detector
+from stillbox.training.objective import batch_targets, detection_loss
+from tests import reference
+from tests.reference import FPN, PPN, RESNET
+
+# The forward golden of the pooling pyramid is not given; these are the fact sheet's figures.
+PPN_LOSSES = {"eval": (0.887544, 3.332873), "train": (0.953201, 3.246708)}
+
+
+@pytest.fixture(scope="module", params=[PPN, FPN, RESNET])
+def run(request):
+    """A recipe's name and a function from a mode to maps, predictions, losses, detections."""
+    name, model = request.param, reference.model(request.param)
+    detector = build_detector(model)
+    reference.load_deterministic_weights(detector, model)
+    graph, params, stats = split_detector(detector)
+    side = model.resizer.input_size[0]
+    results = {}
+
+    def forward(params, stats, batch, *, train):
+        bound = bind_detector(graph, params, stats)
+        maps = bound.features(batch.images, train=train)
+        predictions = bound.head(maps, train=train, dropout_key=None)
+        losses = detection_loss(predictions, batch, detector.anchors, model)
+        sizes = jnp.full((2, 2), side, jnp.int32)
+        found = None if train else postprocess(predictions, detector.anchors, sizes, model)
+        return maps, predictions, losses, bound.regularization(), found
+
+    def result(mode):
+        if mode not in results:
+            compiled = jax.jit(forward, static_argnames="train")
+            outputs = compiled(params, stats, reference.batch(side), train=mode == "train")
+            results[mode] = jax.tree.map(np.asarray, outputs)
+        return results[mode]
+
+    return name, detector, result
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_losses_equal_the_executed_original(run, mode):
+    name, _, result = run
+    _, _, losses, penalty, _ = result(mode)
+    if name == PPN:
+        localization, classification = PPN_LOSSES[mode]
+        expected_penalty = 0.461134
+    else:
+        golden = reference.golden(name)[mode]
+        localization = golden["loss"]["Loss/localization_loss"]
+        classification = golden["loss"]["Loss/classification_loss"]
+        expected_penalty = golden["regularization_loss"]
+    np.testing.assert_allclose(losses.localization, localization, rtol=1e-3)
+    np.testing.assert_allclose(losses.classification, classification, rtol=1e-3)
+    np.testing.assert_allclose(penalty, expected_penalty, rtol=2e-6)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_maps_and_predictions_have_the_moments_of_the_original(run, mode):
+    name, _, result = run
+    if name == PPN:
+        pytest.skip("there is no forward golden of the pooling pyramid")
+    maps, (boxes, logits), *_ = result(mode)
+    # NumPy sums pairwise; a plain float32 sum over three million values would be off by more.
+    moments = [(m.mean(), m.std()) for m in maps]
+    golden = reference.golden(name)[mode]
+    np.testing.assert_allclose(moments, golden["fm_stats"], atol=1e-5 if mode == "eval" else 2e-4)
+    ours = [boxes.mean(), boxes.std(), logits.mean(), logits.std()]
+    theirs = [golden[key] for key in ("box_mean", "box_std", "cls_mean", "cls_std")]
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_evaluation_predictions_equal_the_executed_original(run):
+    name, _, result = run
+    if name == PPN:
+        pytest.skip("there is no forward golden of the pooling pyramid")
+    _, (boxes, logits), *_ = result("eval")
+    golden = reference.golden(name)["eval"]
+    np.testing.assert_allclose(boxes[0, :3], golden["box_img0_anchor0_3"], atol=5e-4)
+    np.testing.assert_allclose(boxes[1, -2:], golden["box_img1_last2"], atol=5e-4)
+    np.testing.assert_allclose(logits[0, 0, :6], golden["cls_img0_anchor0_first6"], atol=5e-4)
+    np.testing.assert_allclose(logits[1, -1, :6], golden["cls_img1_last_first6"], atol=5e-4)
+
+
+def test_detections_equal_the_executed_original(run):
+    name, _, result = run
+    if name == PPN:
+        pytest.skip("there is no forward golden of the pooling pyramid")
+    found, golden = result("eval")[-1], reference.golden(name)["eval"]["det"]
+    assert found.count.tolist() == golden["num"]
+    assert found.classes[0, :5].tolist() == golden["classes5"]
+    np.testing.assert_allclose(found.scores[0, :5], golden["scores5"], rtol=1e-4)
+    np.testing.assert_allclose(found.boxes[0, :3], golden["boxes3"], atol=1e-5)
+    np.testing.assert_allclose(found.scores.sum(), golden["score_sum"], rtol=1e-5)
+    np.testing.assert_allclose(found.boxes.sum(), golden["box_sum"], rtol=1e-5)
+
+
+def test_targets_equal_the_executed_original(run):
+    name, detector, _ = run
+    model = reference.model(name)
+    targets = batch_targets(reference.batch(model.resizer.input_size[0]), detector.anchors, model)
+    matches = np.asarray(targets.matches)
+    first = np.flatnonzero(matches[0] >= 0)
+    per_box = [(matches[0] == row).sum() for row in range(3)]
+    if name == PPN:
+        assert (matches >= 0).sum(axis=1).tolist() == [23, 11]
+        assert per_box == [7, 11, 5]
+        assert first[:6].tolist() == [188, 190, 300, 302, 304, 2298]
+        return
+    golden = reference.golden(name)["eval"]
+    assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"] == [50, 20]
+    assert (matches == -1).sum(axis=1).tolist() == golden["num_neg"]
+    assert per_box == golden["pos_per_gt_img0"][:3] == [18, 12, 20]
+    assert first[:10].tolist() == golden["first_pos_idx_img0"][:10]
+    codes = np.asarray(targets.box_targets)[0, first[:3]]
+    np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)
