@@ -4,9 +4,9 @@ The commands of a page run in order, in a folder of its own that holds what the 
 granted (`documented_folder.py`). They run through the entry point of the command line in this
 process, so that compiled programs are shared. Two things are changed, and nothing else:
 
-- `stillbox train`, and `stillbox evaluate` with `--weights`, get `--set` overrides behind those of
-  the page, which make the model small and the run some steps long (`TINY`). Training the same model
-  directory again goes on for two more steps.
+- `stillbox train` and `model_main`, and `stillbox evaluate` with `--weights`, get `--set` overrides
+  behind those of the page, which make the model small and the run some steps long (`TINY`). Training
+  the same model directory again goes on for two more steps.
 - What is in `NOT_RUN` is not run but checked in another way.
 
 Blocks of YAML and Python are executed too; text and JSON show output.
@@ -109,6 +109,11 @@ def shell(monkeypatch, capsys):
             directory = words[words.index("--model-dir") + 1]
             trained[directory] += 1
             overrides = [*TINY, f"train.steps={2 * trained[directory]}"]
+        elif words[0].startswith("model_main"):
+            (directory,) = (w.partition("=")[2] for w in words if w.startswith("--model_dir="))
+            trains = not any(word.startswith("--checkpoint_dir") for word in words)
+            trained[directory] += trains
+            overrides = [*TINY, f"train.steps={2 * max(trained[directory], 1)}"]
         elif "--weights" in words:
             overrides = TINY
         return [*words, *(word for override in overrides for word in ("--set", override))]
@@ -233,7 +238,7 @@ def test_commands_inside_sentences_exist(page):
     for text in inline_code(page):
         if target := re.fullmatch(r"make (\w+)", text):
             assert target[1] in make_targets(), text
-        if verb := re.match(r"stillbox ((?:data )?[a-z]+)", text):
+        if verb := re.match(r"stillbox ((?:data )?[a-z_]+)", text):
             with pytest.raises(SystemExit) as caught:
                 main([*verb[1].split(), "--help"])
             assert caught.value.code == 0, text
