@@ -66,9 +66,32 @@ def test_only_the_first_images_are_scored_where_that_is_asked_for(stillbox, trai
     assert metrics(tmp_path / "out")["images"] == 5
 
 
+def test_other_metrics_can_be_asked_for(stillbox, trained, tmp_path):
+    words = ["--set", "evaluation.metrics=[coco, pascal_voc]", "--output", tmp_path / "out"]
+    lines = stillbox("evaluate", trained, *words).out.splitlines()
+    assert [line.split()[0] for line in lines[:13]] == [*SUMMARY_MEANINGS, "VOC_mAP"]
+    assert lines[14].split() == ["class", "AP", "AP50", "VOC_AP", "boxes"]
+    assert "VOC_mAP" in metrics(tmp_path / "out")["summary"]
+
+
+def test_images_that_are_left_out_are_warned_about(stillbox, trained, tmp_path):
+    words = ["--set", "evaluation.max_examples=5", "--output", tmp_path / "out"]
+    err = stillbox("evaluate", trained, *words).err
+    assert "warning: only the first 5 of 6 images are scored (evaluation.max_examples)" in err
+
+
+def test_all_numbers_of_every_class_can_be_asked_for(stillbox, trained, tmp_path):
+    words = ["--set", "evaluation.all_metrics_per_category=true", "--output", tmp_path / "out"]
+    lines = stillbox("evaluate", trained, *words).out.splitlines()
+    assert lines[13].split() == ["class", *SUMMARY_MEANINGS, "boxes"]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["--set", "evaluation.metrics=[pascal_voc]"], "best_metric AP50 belongs to coco"),
+        (["--set", "evaluation.metrics=[voc]"], "one of coco, pascal_voc, weighted_pascal_voc, not"),
+        (["--set", "evaluation.truth_color=blak"], "did you mean 'black'"),
         (["--step", "99"], "there is no checkpoint 99\n  fix: finished checkpoints: 1, 2"),
         (["--step", "newest"], "--step: 'newest' names no checkpoint"),
         (["--set", "model.num_classes=7"], "the weights do not fit the model"),

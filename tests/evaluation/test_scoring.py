@@ -59,6 +59,88 @@ def test_as_many_images_are_scored_as_are_asked_for(opened, workers):
     assert len(score_dataset(perfect(dataset), settings, dataset).truths) == 5
 
 
+def test_images_that_are_left_out_are_counted_aloud(opened, tmp_path):
+    settings, dataset = opened("evaluation.max_examples=5")
+    result = score_dataset(perfect(dataset), settings, dataset)
+    sentence = (
+        "only the first 5 of 6 images are scored (evaluation.max_examples); "
+        "--set evaluation.max_examples=0 scores all"
+    )
+    assert sentence in result.warnings
+    page = write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
+    assert sentence in page.read_text()
+
+
+@pytest.mark.parametrize("most", [0, 6, 7])
+def test_a_limit_that_leaves_nothing_out_is_no_matter(opened, most):
+    settings, dataset = opened(f"evaluation.max_examples={most}")
+    warnings = score_dataset(perfect(dataset), settings, dataset).warnings
+    assert not any("max_examples" in warning for warning in warnings)
+
+
+def test_the_metrics_of_the_experiment_are_computed_and_written_down(opened, tmp_path):
+    settings, dataset = opened(
+        "evaluation.metrics=[pascal_voc, weighted_pascal_voc]",
+        "evaluation.best_metric=VOC_mAP",
+        "evaluation.voc_interpolation=eleven_points",
+    )
+    result = score_dataset(perfect(dataset), settings, dataset)
+    assert result.scores.summary == {"VOC_mAP": 1.0, "VOC_weighted_mAP": 1.0}
+    write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["summary"] == result.scores.summary
+    assert metrics["object_detection_api"]["PascalBoxes_Precision/mAP@0.5IOU"] == 1.0
+    assert set(metrics["per_class"]["disc"]) == {"VOC_AP"}
+
+
+def test_how_a_curve_becomes_a_number_is_the_experiment_s(opened):
+    def half(dataset):
+        """Finds every second box of each image, so that curves end before recall 1."""
+        found = perfect(dataset)
+
+        def detect(images, true_sizes):
+            boxes, scores, classes, count = found(images, true_sizes)
+            return Detections(boxes, scores, classes, (count + 1) // 2)
+
+        return detect
+
+    numbers = []
+    for interpolation in ("all_points", "eleven_points"):
+        settings, dataset = opened(
+            "evaluation.metrics=[weighted_pascal_voc]",
+            "evaluation.best_metric=VOC_weighted_mAP",
+            f"evaluation.voc_interpolation={interpolation}",
+        )
+        scores = score_dataset(half(dataset), settings, dataset).scores
+        numbers.append(scores.summary["VOC_weighted_mAP"])
+        recall = scores.voc.detections / scores.voc.truths
+    # Precision 1 as far as the recall goes.
+    assert numbers == pytest.approx([recall, (int(10 * recall) + 1) / 11])
+    assert 0.5 < recall < 0.9
+
+
+@pytest.mark.parametrize(("more", "keys"), [("false", 4), ("true", 12)])
+def test_a_class_has_all_twelve_numbers_where_they_are_asked_for(opened, tmp_path, more, keys):
+    settings, dataset = opened(f"evaluation.all_metrics_per_category={more}")
+    result = score_dataset(perfect(dataset), settings, dataset)
+    page = write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert len(metrics["per_class"]["disc"]) == keys
+    assert ('<th scope="col" class="number">ARs</th>' in page.read_text()) == (keys == 12)
+
+
+def test_pictures_go_into_the_folder_that_is_asked_for(opened, tmp_path):
+    settings, dataset = opened(
+        "evaluation.num_visualizations=2", f"evaluation.pictures_directory={tmp_path}/shown"
+    )
+    result = score_dataset(perfect(dataset), settings, dataset)
+    write_evaluation(result, settings, dataset, tmp_path / "out", source="w", history=History())
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == [
+        "export-image-0.png",
+        "export-image-1.png",
+    ]
+
+
 def test_classes_of_other_names_than_trained_are_refused(opened):
     settings, dataset = opened()
 

@@ -9,10 +9,12 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
+from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training import periodic
+from stillbox.training.loop import train
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.state import create_state
 
@@ -259,3 +261,40 @@ def test_inputs_are_drawn_with_their_boxes():
     assert sheet.any()
     without = draw_inputs(batch._replace(weights=weights * 0), NAMES)
     assert (sheet != without).any()
+
+
+def test_a_run_follows_what_evaluation_says(experiment, tmp_path):
+    folder = tmp_path / "shown"
+    settings = experiment(
+        *("train.steps=4", "train.evaluate_every=1", "train.checkpoint_every=4"),
+        *("evaluation.metrics=[pascal_voc]", "evaluation.best_metric=VOC_mAP"),
+        *("evaluation.max_evaluations=2", "evaluation.max_examples=5"),
+        *("evaluation.num_visualizations=5", f"evaluation.pictures_directory={folder}"),
+    )
+    outcome = train(settings, tmp_path / "model")
+    assert set(outcome.scores) == {"VOC_mAP"}
+    assert ModelDirectory.open(tmp_path / "model").best().metric == "VOC_mAP"
+    evaluations = read_history(tmp_path / "model" / HISTORY).evaluations
+    assert [step for step, _ in evaluations] == [1, 4]
+    assert len(list(folder.iterdir())) == 5
+    (events,) = (tmp_path / "model/tensorboard").iterdir()
+    content = events.read_bytes()
+    assert b"PascalBoxes_Precision/mAP@0.5IOU" in content
+    assert b"PascalBoxes_PerformanceByCategory/AP@0.5IOU/disc" in content
+    assert b"DetectionBoxes" not in content
+    assert b"eval_side_by_side_2" in content  # three at most, whatever the folder has
+    assert b"eval_side_by_side_3" not in content
+
+
+def test_classes_and_pictures_can_be_left_out_of_tensorboard(experiment, tmp_path, capsys):
+    settings = experiment(
+        *("train.steps=1", "evaluation.per_category=false", "evaluation.num_visualizations=0"),
+        "evaluation.max_examples=5",
+    )
+    train(settings, tmp_path / "model")
+    (events,) = (tmp_path / "model/tensorboard").iterdir()
+    content = events.read_bytes()
+    assert b"DetectionBoxes_Precision/mAP" in content
+    assert b"ByCategory" not in content
+    assert b"eval_side_by_side" not in content
+    assert "warning: only the first 5 of 6 images are scored" in capsys.readouterr().err
