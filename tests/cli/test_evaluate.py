@@ -90,7 +90,7 @@ def test_all_numbers_of_every_class_can_be_asked_for(stillbox, trained, tmp_path
     ("words", "expected"),
     [
         (["--set", "evaluation.metrics=[pascal_voc]"], "best_metric AP50 belongs to coco"),
-        (["--set", "evaluation.metrics=[voc]"], "one of coco, pascal_voc, weighted_pascal_voc, not"),
+        (["--set", "evaluation.metrics=[voc]"], "one of coco, pascal_voc, weighted_"),
         (["--set", "evaluation.truth_color=blak"], "did you mean 'black'"),
         (["--step", "99"], "there is no checkpoint 99\n  fix: finished checkpoints: 1, 2"),
         (["--step", "newest"], "--step: 'newest' names no checkpoint"),
