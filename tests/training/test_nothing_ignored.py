@@ -57,10 +57,6 @@ ELSEWHERE = {
     "train.early_stopping": "the loop: tests/training/test_periodic.py",
     "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
     "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
-    **dict.fromkeys(
-        [f"model.{part}.conv.regularize_depthwise" for part in ("backbone", "neck", "head")],
-        "for depthwise kernels outside the backbone, which no neck or head has yet",
-    ),
 }
 # Fields whose next value cannot be made up from the one that they have.
 OTHERS = {
@@ -69,6 +65,9 @@ OTHERS = {
     "data.train.label_map": "{folder}/swapped.pbtxt",
     "data.evaluation.label_map": "{folder}/swapped.pbtxt",
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
+    "model.neck.tap": "conv_5_pointwise",
+    "model.backbone.last_depths": "[64, 32]",
+    "model.backbone.last_layer": "conv_12_pointwise",
     "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
     "train.freeze": "[^backbone]",
     "train.trainable": "[^head]",
@@ -79,20 +78,32 @@ BASE = (
     "data.evaluation={paths: [{folder}/data.record], label_map: {folder}/labels.pbtxt}",
     "model.num_classes=4",
     "model.resizer={height: 40, width: 48}",
-    "model.neck.extra_depths=[64]",
+    "model.backbone.last_layer=conv_13_pointwise",
+    "model.neck={extra_depths: [64], depthwise: true}",
     "model.anchors={num_layers: 3, scales: []}",
     "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
+    "model.head={kernel_size: 3, depthwise: true}",
     "model.head.conv.batch_norm={scale: true}",
     "train.augmentations=[{kind: random_horizontal_flip}]",
     "train.optimizer.schedule={kind: cosine, total_steps: 600, warmup_steps: 50, hold_steps: 9}",
 )
+# Fields that all parts of a kind share, though one of them has no use for it.
+UNUSED = {
+    ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
+    ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
+}
 # A base for each further member of a choice, and the section that holds it.
 VARIANTS = {
     "model.resizer": "{kind: keep_aspect_ratio, min_dimension: 40, max_dimension: 48}",
     "model.resizer ": "{kind: identity, canvas: [48, 64]}",
     "model.resizer  ": "{kind: conditional_shape, threshold: 50, canvas: [48, 64]}",
     "model.resizer   ": "{kind: pad_to_multiple, multiple: 16, canvas: [48, 64]}",
+    "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
+    "model.backbone ": "{kind: resnet_v1}",
     "model.backbone.conv": "{regularizer: {kind: l1}, initializer: {kind: random_normal}}",
+    "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
+    "model.neck ": "{kind: ppn, tap: conv_3_pointwise, num_maps: 3, depth: 24}",
+    "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true}",
     "model.neck.conv": "{initializer: {kind: variance_scaling}}",
     "model.anchors": (
         "{height_strides: [2, 4, 8], width_strides: [2, 4, 8], "
@@ -130,6 +141,25 @@ VARIANTS = {
 }
 # What else a variant needs, for the rules to let it be.
 BESIDE = {
+    "model.backbone": (
+        "model.neck.taps=[block_1, block_2]",
+        "model.backbone={last_layer: conv_1, conv: {regularizer: {kind: l2}, batch_norm: {}}}",
+    ),
+    "model.backbone ": (
+        "model.neck.taps=[root, block_1]",
+        "model.backbone.conv={regularizer: {kind: l2}, batch_norm: {}}",
+        "model.resizer={height: 136, width: 144}",
+    ),
+    "model.neck": (
+        "model.resizer={height: 64, width: 96}",
+        "model.anchors.num_layers=5",
+        "model.neck.conv={regularizer: {kind: l2}, batch_norm: {}}",
+    ),
+    "model.neck ": ("model.neck.conv={regularizer: {kind: l2}, batch_norm: {}}",),
+    "model.head": (
+        "model.anchors.reduce_boxes_in_lowest_layer=false",
+        "model.head={dropout: true, conv: {regularizer: {kind: l2}, batch_norm: {}}}",
+    ),
     "model.anchors  ": ("model.neck={taps: [conv_11_pointwise], extra_depths: []}",),
     "model.similarity  ": ("model.matcher.ignore_thresholds=true",),
     "model.loss.hard_example_miner": ("model.loss.classification={kind: sigmoid}",),
@@ -349,6 +379,7 @@ def silent(folder, variant, prefix=""):
         for path, hint, value in leaves(base(folder, variant))
         if path.startswith(prefix)
         and not is_elsewhere(path)
+        and (variant, path) not in UNUSED
         and not (value is None and path in VARIANTS)
         and not any(shows(folder, variant, path, text) for text in other_values(path, hint, value))
     ]
