@@ -9,7 +9,8 @@ class Detections(NamedTuple):
     """At most K boxes for each of B images, best first, zeros behind them."""
 
     boxes: Array
-    """`[B, K, 4]` float32, `[ymin, xmin, ymax, xmax]`, normalised to the true image."""
+    """`[B, K, 4]` float32, `[ymin, xmin, ymax, xmax]`, normalised to the true image unless the
+    experiment keeps the frame of the padded network input."""
     scores: Array
     """`[B, K]` float32."""
     classes: Array

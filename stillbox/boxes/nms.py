@@ -1,5 +1,6 @@
-"""Non-maximum suppression, class by class, in arrays of fixed size."""
+"""Non-maximum suppression in arrays of fixed size: which boxes are detections."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ from jax.typing import ArrayLike
 
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
+
+Suppress = Callable[[Array, Array], Array]
 
 
 class _Search(NamedTuple):
@@ -37,6 +40,10 @@ def batched_nms(
     max_total: int,
     clip_window: ArrayLike | None = None,
     change_coordinate_frame: bool = False,
+    keep_outside: bool = False,
+    class_agnostic: bool = False,
+    drop_at_threshold: bool = False,
+    soft_sigma: float = 0.0,
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
@@ -54,22 +61,33 @@ def batched_nms(
         max_total: most boxes of an image, the K of the result.
         clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
         change_coordinate_frame: re-express the boxes so that the window becomes `[0, 0, 1, 1]`.
+        keep_outside: keep what clipping leaves without area.
+        class_agnostic: a box stands for its best class alone (the lowest among equals), and is
+            dropped for a better box of any class. `max_per_class` does not count; at most
+            `max_total` boxes are picked, before clipping drops any.
+        drop_at_threshold: drop a box when it overlaps a better one by exactly the threshold too.
+        soft_sigma: above 0 nothing is dropped, and neither threshold of overlaps counts. Each pick
+            multiplies the scores of its class by `exp(-iou^2 / (2 soft_sigma))` instead, and those
+            that fall to `score_threshold` are out (arXiv:1704.04503). Scores must not be negative.
 
     Raises:
         ValueError: a change of frame is asked for, but there is no window.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
+    shown, visible = _shown_boxes(boxes, clip_window, change_coordinate_frame, keep_outside)
+    best_classes = None
+    if class_agnostic:
+        best_classes = jnp.argmax(scores, axis=-1)
+        scores, max_per_class = scores.max(axis=-1, keepdims=True), max_total
     batch, anchors, classes = scores.shape
-    shown = boxes
-    visible = jnp.ones((batch, anchors), bool)
-    if clip_window is not None:
-        window = jnp.asarray(clip_window, jnp.float32)[:, None]
-        shown = clip_to_window(boxes, window)
-        visible = area(shown) > 0.0
-        if change_coordinate_frame:
-            shown = change_frame(shown, window)
-    elif change_coordinate_frame:
-        raise ValueError("change_coordinate_frame needs a clip_window to change to")
+
+    def suppress(row: Array, overlaps: Array) -> Array:
+        if soft_sigma > 0.0:
+            faded = row * jnp.exp(overlaps * overlaps * (-0.5 / soft_sigma))
+            # What is out already is minus infinity; times 0 it is not a number, and out again.
+            return jnp.where(faded > score_threshold, faded, -jnp.inf)
+        gone = overlaps >= iou_threshold if drop_at_threshold else overlaps > iou_threshold
+        return jnp.where(gone, -jnp.inf, row)
 
     # Classes before anchors: a pick then reads and writes one contiguous row an image.
     candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
@@ -85,17 +103,39 @@ def batched_nms(
         lambda search: jnp.any(
             (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
         ),
-        lambda search: _pick(search, boxes, visible, iou_threshold, max_per_class),
+        lambda search: _pick(search, boxes, visible, suppress, max_per_class),
         start,
     )
     real = jnp.arange(max_total) < end.found_count[:, None]
-    found_boxes = jnp.take_along_axis(shown, (end.found % anchors)[..., None], axis=1)
+    found_classes, found_anchors = jnp.divmod(end.found, anchors)
+    if best_classes is not None:
+        named = jnp.take_along_axis(best_classes, found_anchors, axis=1)
+        found_classes = jnp.where(real, named, 0)
+    found_boxes = jnp.take_along_axis(shown, found_anchors[..., None], axis=1)
     return Detections(
         boxes=jnp.where(real[..., None], found_boxes, 0.0),
         scores=end.found_scores,
-        classes=end.found // anchors,
+        classes=found_classes,
         count=end.found_count,
     )
+
+
+def _shown_boxes(
+    boxes: Array,
+    clip_window: ArrayLike | None,
+    change_coordinate_frame: bool,
+    keep_outside: bool,
+) -> tuple[Array, Array]:
+    """Returns the boxes `[B, A, 4]` as detections show them, and which can be one, `[B, A]`."""
+    everything = jnp.ones(boxes.shape[:2], bool)
+    if clip_window is None:
+        if change_coordinate_frame:
+            raise ValueError("change_coordinate_frame needs a clip_window to change to")
+        return boxes, everything
+    window = jnp.asarray(clip_window, jnp.float32)[:, None]
+    shown = clip_to_window(boxes, window)
+    visible = everything if keep_outside else area(shown) > 0.0
+    return change_frame(shown, window) if change_coordinate_frame else shown, visible
 
 
 def _best_left(scores: Array, visible: Array) -> Array:
@@ -109,7 +149,7 @@ def _best_left(scores: Array, visible: Array) -> Array:
 
 
 def _pick(
-    search: _Search, boxes: Array, visible: Array, iou_threshold: float, max_per_class: int
+    search: _Search, boxes: Array, visible: Array, suppress: Suppress, max_per_class: int
 ) -> _Search:
     """Takes the best box of every image, and what it suppresses out of its class.
 
@@ -121,7 +161,8 @@ def _pick(
         boxes: `[B, A, 4]`.
         visible: `[B, A]` bool, false for boxes that clipping leaves no area; they suppress like
             any other and are counted in their class, but are no detections.
-        iou_threshold: as for `batched_nms`.
+        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to what is
+            left of them.
         max_per_class: as for `batched_nms`.
     """
     batch, anchors = visible.shape
@@ -133,8 +174,8 @@ def _pick(
 
     overlaps = iou(boxes[images, anchor][:, None], boxes)
     # The pick itself is named: a box without area overlaps nothing, not even itself.
-    gone = (overlaps > iou_threshold) | (jnp.arange(anchors) == anchor[:, None])
-    row = jnp.where(gone, -jnp.inf, row)
+    picked = jnp.arange(anchors) == anchor[:, None]
+    row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
     picks = search.picks.at[images, class_].add(1)
     full = picks[images, class_] >= max_per_class
 

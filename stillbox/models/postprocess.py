@@ -7,6 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.boxes.calibration import (
+    class_curve_scores,
+    class_platt_scores,
+    curve_scores,
+    platt_scores,
+)
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.nms import batched_nms
 from stillbox.experiment import schema
@@ -29,12 +35,19 @@ def postprocess(
         model: the detector's description.
 
     Returns:
-        Boxes normalised to the true images, clipped to them.
+        Boxes normalised to the true images and clipped to them, unless the description says
+        otherwise.
     """
-    height, width = model.resizer.input_size
-    nms = model.postprocessing.nms
-    boxes = build_box_coder(model.box_coder).decode(predictions.box_encodings, jnp.asarray(anchors))
-    ends = true_sizes.astype(jnp.float32) / jnp.asarray((height, width), jnp.float32)
+    settings, nms = model.postprocessing, model.postprocessing.nms
+    encodings = predictions.box_encodings
+    if settings.box_encodings_clip is not None:
+        encodings = jnp.clip(
+            encodings, settings.box_encodings_clip.min, settings.box_encodings_clip.max
+        )
+    boxes = build_box_coder(model.box_coder).decode(encodings, jnp.asarray(anchors))
+    ends = true_sizes.astype(jnp.float32) / jnp.asarray(model.resizer.input_size, jnp.float32)
+    if nms.combined:
+        ends = jnp.ones_like(ends)
     return batched_nms(
         boxes,
         class_scores(predictions.class_logits, model),
@@ -43,7 +56,11 @@ def postprocess(
         max_per_class=nms.max_per_class,
         max_total=nms.max_total,
         clip_window=jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1),
-        change_coordinate_frame=True,
+        change_coordinate_frame=nms.change_coordinate_frame,
+        keep_outside=nms.combined,
+        class_agnostic=nms.class_agnostic,
+        drop_at_threshold=nms.drop_at_threshold,
+        soft_sigma=nms.soft_sigma,
     )
 
 
@@ -51,7 +68,40 @@ def class_scores(logits: jax.Array, model: schema.Model) -> jax.Array:
     """Maps `[B, A, slots]` logits to `[B, A, num_classes]` scores, without the background's."""
     convert = _CONVERTERS[model.postprocessing.score_converter]
     scores = convert(logits / model.postprocessing.logit_scale)
+    # Before the background goes: class slots are counted with it.
+    scores = _calibrate(scores, model.postprocessing.calibration)
     return scores[..., 1:] if model.background_class else scores
+
+
+def _calibrate(scores: jax.Array, calibration: schema.Calibration | None) -> jax.Array:
+    """Maps scores `[B, A, slots]` to probabilities."""
+    match calibration:
+        case schema.CurveCalibration(scores=inputs, calibrated=outputs):
+            return curve_scores(scores, inputs=np.array(inputs), outputs=np.array(outputs))
+        case schema.ClassCurveCalibration(curves=curves):
+            longest = max(len(curve.scores) for curve in curves)
+            return class_curve_scores(
+                scores,
+                slots=np.array([curve.slot for curve in curves]),
+                inputs=np.stack([_repeat_last(curve.scores, longest) for curve in curves]),
+                outputs=np.stack([_repeat_last(curve.calibrated, longest) for curve in curves]),
+            )
+        case schema.SigmoidCalibration(a=a, b=b):
+            return platt_scores(scores, a=a, b=b)
+        case schema.ClassSigmoidCalibration(sigmoids=sigmoids):
+            return class_platt_scores(
+                scores,
+                slots=np.array([sigmoid.slot for sigmoid in sigmoids]),
+                a=np.array([sigmoid.a for sigmoid in sigmoids]),
+                b=np.array([sigmoid.b for sigmoid in sigmoids]),
+            )
+        case schema.TemperatureCalibration(scaler=scaler):
+            return scores / scaler
+    return scores
+
+
+def _repeat_last(values: tuple[float, ...], length: int) -> NDArray[np.float32]:
+    return np.pad(np.asarray(values, np.float32), (0, length - len(values)), mode="edge")
 
 
 def _identity(logits: jax.Array) -> jax.Array:

@@ -36,7 +36,14 @@ UNIT = np.float32([[0, 0, 1, 1]])
 # One program for each shape and set of options: tests that share them compile together.
 jitted_nms = jax.jit(
     batched_nms,
-    static_argnames=(*OPTIONS, "change_coordinate_frame"),
+    static_argnames=(
+        *OPTIONS,
+        "change_coordinate_frame",
+        "keep_outside",
+        "class_agnostic",
+        "drop_at_threshold",
+        "soft_sigma",
+    ),
 )
 
 
@@ -97,9 +104,18 @@ def golden_inputs():
 
 
 @pytest.mark.parametrize(
-    "name, window", [("plain", {}), ("clip", {"clip_window": [[0, 0, 0.75, 1]]})]
+    "name, options",
+    [
+        ("plain", {}),
+        # The original's variant for static shapes, which all of ours are.
+        ("static", {}),
+        ("partitioned", {"drop_at_threshold": True}),
+        ("soft.5", {"soft_sigma": 0.5}),
+        ("agnostic", {"class_agnostic": True}),
+        ("clip", {"clip_window": [[0, 0, 0.75, 1]], "change_coordinate_frame": True}),
+    ],
 )
-def test_200_boxes_of_5_classes_equal_the_executed_reference(name, window):
+def test_200_boxes_of_5_classes_equal_the_executed_reference(name, options):
     expected = golden.load("boxes_nms.json")[name]
     detections = nms_of_one(
         *golden_inputs(),
@@ -107,8 +123,7 @@ def test_200_boxes_of_5_classes_equal_the_executed_reference(name, window):
         iou_threshold=0.5,
         max_per_class=20,
         max_total=50,
-        change_coordinate_frame=bool(window),
-        **window,
+        **options,
     )
     boxes, scores, classes = found(detections)
     assert len(boxes) == expected["num"]
@@ -120,20 +135,34 @@ def test_200_boxes_of_5_classes_equal_the_executed_reference(name, window):
     np.testing.assert_array_equal(np.bincount(classes), expected["class_hist"])
 
 
-def slow_nms(
-    boxes, scores, window, *, score_threshold, iou_threshold, max_per_class, max_total, reframe
-):
+def slow_picks(boxes, scores, *, score_threshold, iou_threshold, most, sigma, at_threshold):
+    """Picks of one class, one box at a time: anchor and score."""
+    left, picks = np.where(scores > score_threshold, scores, -np.inf), []
+    while len(picks) < most and left.max() > -np.inf:
+        anchor = np.argmax(left)
+        picks.append((anchor, left[anchor]))
+        overlaps = golden.plain_iou(boxes[anchor], boxes)
+        if sigma:
+            left = left * np.exp(-(overlaps**2) / (2 * sigma)).astype(np.float32)
+            left[left <= score_threshold] = -np.inf
+        else:
+            gone = overlaps >= iou_threshold if at_threshold else overlaps > iou_threshold
+            left[gone] = -np.inf
+        left[anchor] = -np.inf
+    return picks
+
+
+def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outside, **options):
     """The order of work that fact sheet 3.7 describes, one image, one class, one box at a time."""
-    rows = []
-    for class_ in range(scores.shape[1]):
-        suppressed = scores[:, class_] <= score_threshold
-        picked = 0
-        for anchor in np.argsort(-scores[:, class_], kind="stable"):
-            if suppressed[anchor] or picked == max_per_class:
-                continue
-            picked += 1
-            suppressed |= golden.plain_iou(boxes[anchor], boxes) > iou_threshold
-            rows.append((scores[anchor, class_], class_, anchor))
+    labels = np.tile(np.arange(scores.shape[1]), (len(boxes), 1))
+    if agnostic:
+        labels = scores.argmax(axis=1)[:, None]
+        scores, max_per_class = scores.max(axis=1, keepdims=True), max_total
+    rows = [
+        (score, labels[anchor, column], anchor)
+        for column in range(scores.shape[1])
+        for anchor, score in slow_picks(boxes, scores[:, column], most=max_per_class, **options)
+    ]
     rows.sort(key=lambda row: -row[0])  # stable: the lower class stays in front
     kept = []
     for score, class_, anchor in rows:
@@ -141,17 +170,30 @@ def slow_nms(
         if window is not None:
             low, high = window[[0, 1, 0, 1]], window[[2, 3, 2, 3]]
             box = np.clip(box, low, high)
-            if np.prod(box[2:] - box[:2]) <= 0:
+            if np.prod(box[2:] - box[:2]) <= 0 and not outside:
                 continue
-            if reframe:
-                box = (box - low) / (high - low)
+            box = (box - low) / (high - low)
         kept.append((box, score, class_))
     return kept[:max_total]
 
 
-@pytest.mark.parametrize("with_window", [False, True])
-@pytest.mark.parametrize("max_per_class, max_total", [(3, 40), (40, 15), (1, 100), (100, 100)])
-def test_random_images_equal_the_slow_way(with_window, max_per_class, max_total):
+@pytest.mark.parametrize(
+    "max_per_class, max_total, with_window, variant",
+    [
+        (3, 40, True, {}),
+        (40, 15, True, {}),
+        (40, 15, False, {}),
+        (1, 100, True, {}),
+        (100, 100, False, {}),
+        (40, 30, True, {"soft_sigma": 0.3}),
+        (5, 15, False, {"soft_sigma": 0.01}),
+        (1, 15, True, {"class_agnostic": True}),
+        (1, 30, False, {"class_agnostic": True, "soft_sigma": 0.5}),
+        (40, 40, True, {"drop_at_threshold": True}),
+        (9, 30, True, {"keep_outside": True}),
+    ],
+)
+def test_random_images_equal_the_slow_way(max_per_class, max_total, with_window, variant):
     rng = np.random.default_rng(max_per_class)
     batch, anchors, classes = 40, 60, 4
     boxes = golden.random_boxes(rng, batch, anchors)
@@ -166,7 +208,12 @@ def test_random_images_equal_the_slow_way(with_window, max_per_class, max_total)
         "max_total": max_total,
     }
     detections = jitted_nms(
-        boxes, scores, **options, clip_window=windows, change_coordinate_frame=with_window
+        boxes,
+        scores,
+        **options,
+        **variant,
+        clip_window=windows,
+        change_coordinate_frame=with_window,
     )
     for image in range(batch):
         expected = slow_nms(
@@ -174,13 +221,17 @@ def test_random_images_equal_the_slow_way(with_window, max_per_class, max_total)
             scores[image],
             windows[image] if with_window else None,
             **options,
-            reframe=with_window,
+            sigma=variant.get("soft_sigma", 0.0),
+            agnostic=variant.get("class_agnostic", False),
+            at_threshold=variant.get("drop_at_threshold", False),
+            outside=variant.get("keep_outside", False),
         )
         result = found(detections, image)
         assert len(result[0]) == len(expected)
         for (box, score, class_), *ours in zip(expected, *result, strict=True):
             np.testing.assert_allclose(ours[0], box, atol=1e-6)
-            assert (ours[1], ours[2]) == (score, class_)
+            np.testing.assert_allclose(ours[1], score, rtol=2e-6 if "soft_sigma" in variant else 0)
+            assert ours[2] == class_
 
 
 def test_scores_at_the_threshold_are_not_detections():
@@ -192,6 +243,62 @@ def test_overlaps_at_the_threshold_stay():
     # [0,0,1,1] and [0,0,1,2] overlap by exactly 1/2.
     detections = nms_of_one([[0, 0, 1, 1], [0, 0, 1, 2]], [[0.9], [0.8]], **OPTIONS)
     assert detections.count[0] == 2
+    # Unless the original's partitioned variant is asked for.
+    options = {**OPTIONS, "drop_at_threshold": True}
+    assert nms_of_one([[0, 0, 1, 1], [0, 0, 1, 2]], [[0.9], [0.8]], **options).count[0] == 1
+
+
+def test_soft_suppression_equals_the_published_test():
+    # Fact sheet 6.1, row 34: [0, .1, 1, 1.1] overlaps [0, 0, 1, 1] by .9 / 1.1 = .8182, and .75
+    # fades to .75 * exp(-.8182^2) = .384; the third, at .6, falls to .307 and then further.
+    options = {**OPTIONS, "iou_threshold": 1.0, "max_total": 4, "soft_sigma": 0.5}
+    boxes, scores, classes = found(nms_of_one(BOXES, SCORES, **options))
+    np.testing.assert_array_equal(boxes, BOXES[[3, 0, 6, 1]])
+    np.testing.assert_allclose(scores, [0.95, 0.9, 0.85, 0.384], atol=5e-4)
+    np.testing.assert_array_equal(classes, [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("iou_threshold", [0.5, 0.9, 1.0])
+def test_the_threshold_of_overlaps_has_no_effect_on_soft_suppression(iou_threshold):
+    # The executed probe of fact sheet 3.7: box 2 overtakes box 1.
+    boxes = [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 0.6, 1, 1.6]]
+    options = {**OPTIONS, "score_threshold": 0.0, "iou_threshold": iou_threshold}
+    shown, scores, _ = found(nms_of_one(boxes, [[0.9], [0.75], [0.7]], **options, soft_sigma=0.5))
+    np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 2, 1]])
+    np.testing.assert_allclose(scores, [0.9, 0.657589, 0.343621], rtol=1e-5)
+
+
+def test_scores_that_fade_to_the_threshold_are_out():
+    # Equal boxes: .8 * exp(-1 / (2 * .01)) is next to nothing; far smaller sigmas give 0.
+    for sigma in (0.01, 1e-30):
+        detections = nms_of_one(
+            np.tile(UNIT, (3, 1)), [[0.9], [0.8], [0.7]], **OPTIONS, soft_sigma=sigma
+        )
+        assert detections.count[0] == 1
+
+
+def test_a_box_stands_for_its_best_class_against_all_others():
+    # The second overlaps the first by 2/3 and goes, though it is of another class.
+    boxes = [[0, 0, 1, 1], [0, 0.2, 1, 1.2], [0, 5, 1, 6]]
+    scores = [[0.5, 0.9], [0.8, 0.7], [0.6, 0.6]]
+    options = {**OPTIONS, "max_per_class": 1}
+    detections = nms_of_one(boxes, scores, **options, class_agnostic=True)
+    shown, scores, _ = found(detections)
+    np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 2]])
+    np.testing.assert_array_equal(scores, np.float32([0.9, 0.6]))
+    # Of equal classes the lowest; zeros follow.
+    np.testing.assert_array_equal(detections.classes[0], [1, 0, 0, 0, 0])
+
+
+def test_what_lies_outside_the_window_can_be_kept():
+    detections = nms_of_one(
+        [[0, 2, 1, 3], [0, 0, 1, 0.5]],
+        [[0.9], [0.8]],
+        **OPTIONS,
+        clip_window=UNIT,
+        keep_outside=True,
+    )
+    np.testing.assert_array_equal(found(detections)[0], [[0, 1, 1, 1], [0, 0, 1, 0.5]])
 
 
 def test_nothing_above_the_threshold_is_an_empty_image():

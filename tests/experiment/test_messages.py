@@ -190,9 +190,10 @@ def test_every_type_in_the_tables_exists_and_every_default_is_of_its_type():
 
 
 def test_the_tables_hold_the_whole_language():
-    # Counted in fact sheet 1.2: 150 messages, less the three of the label map.
+    # Counted in fact sheet 1.2: 150 messages, less the three of the label map; the entries of a
+    # map are messages that the format has and nobody wrote down.
     messages = load_schema().messages
-    assert len(messages) == 150 - 3
+    assert sum(not name.endswith("MapEntry") for name in messages) == 150 - 3
     assert len(messages["TrainConfig"].fields) == 29
     assert len(messages["InputReader"].fields) == 37
     assert len(messages["PreprocessingStep"].fields) == 39

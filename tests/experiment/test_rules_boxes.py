@@ -5,9 +5,11 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.rules import check
+from stillbox.experiment.rules import check, warnings_about
 
 MULTISCALE = "model.anchors={kind: multiscale, max_level: 8}"
+COMBINED = "model.postprocessing.nms={combined: true, change_coordinate_frame: false, %s}"
+CALIBRATION = "model.postprocessing.calibration={kind: %s}"
 FLEXIBLE = "model.anchors={kind: flexible_grid, grids: [{%s}]}"
 
 
@@ -40,6 +42,37 @@ def test_six_levels_suit_the_six_maps_of_the_default():
         (["model.num_classes=2", "model.loss.class_weights=[1, -2]"], "class_weights is -2"),
         (["model.loss.classification={kind: bootstrapped_sigmoid, alpha: 2}"], "alpha is 2"),
         (["model.loss.hard_example_miner={num_hard_examples: -1}"], "num_hard_examples is -1"),
+        (["model.postprocessing.nms.soft_sigma=-1"], "soft_sigma is -1"),
+        (
+            ["model.postprocessing.nms={soft_sigma: 0.5, drop_at_threshold: true}"],
+            "soft NMS drops no box for its overlap",
+        ),
+        (["model.postprocessing.nms.combined=true"], "change_coordinate_frame together with comb"),
+        (
+            [COMBINED % "soft_sigma: 0.5"],
+            "soft_sigma together with combined",
+        ),
+        (
+            [COMBINED % "class_agnostic: true"],
+            "class_agnostic together with combined",
+        ),
+        (
+            ["model.postprocessing.box_encodings_clip={min: 1, max: 1}"],
+            "box_encodings_clip from 1.0 to 1.0 leaves one value",
+        ),
+        ([CALIBRATION % "curve, scores: [0, 0.5, 1]"], "3 scores and 2 calibrated ones"),
+        ([CALIBRATION % "curve, scores: [], calibrated: []"], "a curve without points"),
+        ([CALIBRATION % "curve, scores: [0.5, 0.5]"], "the scores of a curve do not rise"),
+        (
+            [CALIBRATION % "class_curves, curves: [{slot: 2}, {scores: [1, 0]}]"],
+            "calibration.curves.1.scores: the scores of a curve do not rise",
+        ),
+        ([CALIBRATION % "class_curves, curves: []"], "no curves"),
+        ([CALIBRATION % "class_sigmoids, sigmoids: []"], "no sigmoids"),
+        ([CALIBRATION % "class_sigmoids, sigmoids: [{slot: 91}]"], "there is no class slot 91"),
+        ([CALIBRATION % "class_curves, curves: [{slot: -1}]"], "there is no class slot -1"),
+        ([CALIBRATION % "class_sigmoids, sigmoids: [{}, {}]"], "class slot 1 is calibrated twice"),
+        ([CALIBRATION % "temperature, scaler: 0"], "scaler is 0"),
         (["model.box_coder={kind: mean_stddev, stddev: 0}"], "model.box_coder.stddev is 0"),
         (["model.similarity={kind: thresholded_iou, iou_threshold: 2}"], "iou_threshold is 2"),
         (["model.similarity=neg_sq_dist"], "with matched_threshold 0.5 no anchor would be matched"),
@@ -72,3 +105,16 @@ def test_contradictions_are_refused_with_a_fix(overrides, message):
 )
 def test_distances_have_thresholds_of_their_own(overrides):
     check(overridden(*overrides), {})
+
+
+def test_combined_nms_needs_a_frame_that_stays():
+    check(overridden(COMBINED % "max_total: 200"), {})
+
+
+def test_a_frame_that_stays_is_worth_a_warning_where_images_are_padded():
+    stays = "model.postprocessing.nms.change_coordinate_frame=false"
+    assert warnings_about(overridden(stays), {}) == ()
+    padded = "model.resizer={kind: keep_aspect_ratio, min_dimension: 300, max_dimension: 300}"
+    (warning,) = warnings_about(overridden(stays, padded), {})
+    assert "detections stay relative to the padded network input" in warning
+    assert warnings_about(overridden(padded), {}) == ()

@@ -11,14 +11,18 @@ from stillbox.models.predictions import Predictions
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
 
 
-def _model(converter="sigmoid", background=True, scale=1.0, **fields):
+def _model(
+    converter="sigmoid", background=True, scale=1.0, nms=None, clip=None, calibration=None, **fields
+):
     return schema.Model(
         num_classes=2 if background else 3,
         background_class=background,
         postprocessing=schema.Postprocessing(
             score_converter=converter,
             logit_scale=scale,
-            nms=schema.Nms(score_threshold=0.5, max_total=3),
+            box_encodings_clip=clip,
+            calibration=calibration,
+            nms=schema.Nms(score_threshold=0.5, max_total=3, **(nms or {})),
         ),
         **fields,
     )
@@ -38,6 +42,34 @@ def _model(converter="sigmoid", background=True, scale=1.0, **fields):
 def test_scores_from_logits(converter, background, scale, expected):
     scores = class_scores(jnp.asarray(_LOGITS), _model(converter, background, scale))
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "expected"),
+    [
+        # Slots 0, 1, 2 of sigmoid scores 1/2, 2/3, 5/6; slot 0 goes afterwards.
+        (schema.CurveCalibration(scores=(0.5, 1.0), calibrated=(0.0, 0.5)), [1 / 6, 1 / 3]),
+        (
+            schema.ClassCurveCalibration(
+                curves=(
+                    schema.ClassCurve(slot=2, scores=(0.0, 1.0), calibrated=(0.0, 0.5)),
+                    schema.ClassCurve(slot=0, scores=(0.5,), calibrated=(1.0,)),
+                )
+            ),
+            [2 / 3, 5 / 12],
+        ),
+        # 1 / (1 + e^(-3 s + 2)): e^0 and e^-.5.
+        (schema.SigmoidCalibration(a=-3.0, b=2.0), [1 / 2, 0.622459]),
+        (
+            schema.ClassSigmoidCalibration(sigmoids=(schema.ClassSigmoid(slot=1, a=-3.0, b=2.0),)),
+            [1 / 2, 5 / 6],
+        ),
+        (schema.TemperatureCalibration(scaler=2.0), [1 / 3, 5 / 12]),
+    ],
+)
+def test_scores_are_calibrated_by_class_slot(calibration, expected):
+    scores = class_scores(jnp.asarray(_LOGITS), _model(calibration=calibration))
+    np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-5)
 
 
 def test_boxes_are_decoded_clipped_to_the_true_image_and_relative_to_it():
@@ -70,3 +102,66 @@ def test_the_coders_scales_divide_the_encodings():
         model,
     )
     np.testing.assert_allclose(detections.boxes[0, 0], [0.4, 0.35, 0.8, 0.55], atol=1e-6)
+
+
+def test_encodings_are_clipped_before_they_are_decoded():
+    model = _model(clip=schema.BoxEncodingsClip(min=-1.0, max=0.5))
+    # Of shifts 5 and -5 over 10 remain .05 and -.1 of the side .2.
+    encodings = jnp.array([[[5.0, -5.0, 0.0, 0.0]]])
+    detections = postprocess(
+        Predictions(encodings, jnp.array([[[0.0, 3.0, -9.0]]])),
+        np.array([[0.4, 0.4, 0.6, 0.6]], np.float32),
+        jnp.array([[300, 300]]),
+        model,
+    )
+    np.testing.assert_allclose(detections.boxes[0, 0], [0.41, 0.38, 0.61, 0.58], atol=1e-6)
+
+
+# On a canvas of 200 whose first 100 rows are the image: a box that lies half in the padding, one
+# that overlaps it by .375 / .5 = .75, and one in the padding alone.
+_CANVAS = schema.KeepAspectRatioResizer(min_dimension=100, max_dimension=200)
+_ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("nms", "boxes", "classes"),
+    [
+        ({}, [[0.5, 0, 1, 1]], [0]),
+        ({"change_coordinate_frame": False}, [[0.25, 0, 0.5, 1]], [0]),
+        # In the padded frame nothing is cut off, and nothing is dropped.
+        (
+            {"change_coordinate_frame": False, "combined": True},
+            [[0.25, 0, 0.75, 1], [0.625, 0, 1, 1]],
+            [0, 1],
+        ),
+        ({"iou_threshold": 0.75}, [[0.5, 0, 1, 1], [0.75, 0, 1, 1]], [0, 0]),
+        ({"iou_threshold": 0.75, "drop_at_threshold": True}, [[0.5, 0, 1, 1]], [0]),
+        # It fades to .9526 * exp(-.5625 / .8) = .472 and to .9526 * exp(-.5625) = .543.
+        ({"soft_sigma": 0.4}, [[0.5, 0, 1, 1]], [0]),
+        ({"soft_sigma": 0.5}, [[0.5, 0, 1, 1], [0.75, 0, 1, 1]], [0, 0]),
+        ({"class_agnostic": True}, [[0.5, 0, 1, 1]], [0]),
+    ],
+)
+def test_every_variant_keeps_to_the_true_image(nms, boxes, classes):
+    logits = jnp.array([[[0.0, 4.0, -9.0], [0.0, 3.0, -9.0], [0.0, -9.0, 2.0]]])
+    detections = postprocess(
+        Predictions(jnp.zeros((1, 3, 4)), logits),
+        _ANCHORS,
+        jnp.array([[100, 200]]),
+        _model(resizer=_CANVAS, nms=nms),
+    )
+    assert detections.count.tolist() == [len(boxes)]
+    np.testing.assert_allclose(detections.boxes[0, : len(boxes)], boxes, atol=1e-6)
+    assert detections.classes[0, : len(boxes)].tolist() == classes
+
+
+def test_a_box_of_two_classes_stands_for_one_of_them_where_classes_do_not_count():
+    logits = jnp.array([[[0.0, 2.0, 3.0]]])
+    for agnostic, classes in ((False, [1, 0]), (True, [1])):
+        detections = postprocess(
+            Predictions(jnp.zeros((1, 1, 4)), logits),
+            _ANCHORS[:1],
+            jnp.array([[300, 300]]),
+            _model(nms={"class_agnostic": agnostic}),
+        )
+        assert detections.classes[0, : int(detections.count[0])].tolist() == classes

@@ -128,6 +128,12 @@ VARIANTS = {
     "model.loss.hard_example_miner": (
         "{num_hard_examples: 9, max_negatives_per_positive: 3, min_negatives_per_image: 2}"
     ),
+    "model.postprocessing.box_encodings_clip": "{min: -3, max: 3}",
+    "model.postprocessing.calibration": "{kind: curve}",
+    "model.postprocessing.calibration ": "{kind: class_curves}",
+    "model.postprocessing.calibration  ": "{kind: sigmoid}",
+    "model.postprocessing.calibration   ": "{kind: class_sigmoids}",
+    "model.postprocessing.calibration    ": "{kind: temperature, scaler: 2}",
     "train.optimizer": "{kind: rms_prop, schedule: {kind: exponential, min_learning_rate: 1.0e-9}}",
     "train.optimizer ": (
         "{kind: adam, schedule: {kind: manual_step, warmup: true, schedule: [{step: 9}, "

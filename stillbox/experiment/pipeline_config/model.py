@@ -30,7 +30,7 @@ def read_model(section: Section) -> Model:
         matcher=read_matcher(ssd.child("matcher"), "model.matcher"),
         similarity=read_similarity(ssd.child("similarity_calculator"), "model.similarity"),
         loss=read_loss(ssd, "model.loss"),
-        postprocessing=read_postprocessing(ssd.child("post_processing"), "model.postprocessing"),
+        postprocessing=read_postprocessing(ssd, "model.postprocessing"),
         **ssd.child("feature_extractor").fill("model", "pad_to_multiple"),
         **ssd.fill(
             "model",

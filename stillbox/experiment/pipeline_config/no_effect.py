@@ -41,10 +41,10 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     },
     "BatchNonMaxSuppression": {
         "use_static_shapes": _STATIC,
-        "use_partitioned_nms": "it differs only where an overlap equals the threshold",
         "use_hard_nms": _PLACEMENT,
         "use_cpu_nms": _PLACEMENT,
     },
+    "XYPairs": {"training_data_type": "it says what the points were made from"},
     "TrainConfig": {
         "sync_replicas": _ONE_PROGRAM,
         "replicas_to_aggregate": _ONE_PROGRAM,
@@ -109,7 +109,8 @@ REFUSED: dict[str, str] = {
     "have the towers' regulariser and initialiser",
     "Hyperparams.op": "fully connected layers are not supported",
     "Hyperparams.group_norm": "group normalisation is not supported",
-    "BatchNonMaxSuppression.soft_nms_sigma": "soft NMS is not supported",
+    "BatchNonMaxSuppression.max_classes_per_detection": "a box stands for one class, as it always "
+    "does in the original, which stops at more",
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "FlexibleGridAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "BoxCoder.keypoint_box_coder": "keypoints are not supported",

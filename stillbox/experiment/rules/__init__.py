@@ -13,11 +13,12 @@ from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.rules.evaluation import EVALUATION_RULES
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.model import MODEL_RULES
+from stillbox.experiment.rules.postprocessing import POSTPROCESSING_RULES
 from stillbox.experiment.rules.resizers import RESIZER_RULES
 from stillbox.experiment.rules.targets import TARGET_RULES
 from stillbox.experiment.rules.trainable import TRAINABLE_RULES
 from stillbox.experiment.rules.training import TRAINING_RULES
-from stillbox.experiment.rules.warnings import warnings_about
+from stillbox.experiment.rules.warnings import seldom_meant, warnings_about
 from stillbox.experiment.schema import Experiment
 
 _ALWAYS: tuple[Rule, ...] = (
@@ -26,10 +27,14 @@ _ALWAYS: tuple[Rule, ...] = (
     *MODEL_RULES,
     *ANCHOR_RULES,
     *TARGET_RULES,
+    *POSTPROCESSING_RULES,
     *TRAINING_RULES,
     *EVALUATION_RULES,
     *AUGMENTATION_RULES,
 )
+
+# As many as fit on a screen.
+_OTHERS_SHOWN = 4
 
 
 def check(experiment: Experiment, origins: Mapping[str, str]) -> None:
@@ -38,7 +43,7 @@ def check(experiment: Experiment, origins: Mapping[str, str]) -> None:
     Raises:
         UserError: names every broken rule with the place of the value and the remedy.
     """
-    _raise_all(experiment, origins, _ALWAYS)
+    _raise_all(find_broken(experiment), origins)
 
 
 def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
@@ -47,16 +52,27 @@ def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
     Raises:
         UserError: names everything that is missing with the `--set` that gives it.
     """
-    _raise_all(experiment, origins, TRAINABLE_RULES)
+    _raise_all(find_missing(experiment), origins)
 
 
-def _raise_all(experiment: Experiment, origins: Mapping[str, str], rules: tuple[Rule, ...]) -> None:
-    found = [broken for rule in rules for broken in rule(experiment)]
+def find_broken(experiment: Experiment) -> list[Broken]:
+    """Returns every contradiction in an experiment, for which `check` refuses it."""
+    return [broken for rule in _ALWAYS for broken in rule(experiment)]
+
+
+def find_missing(experiment: Experiment) -> list[Broken]:
+    """Returns everything that keeps an experiment from being trained (`check_trainable`)."""
+    return [broken for rule in TRAINABLE_RULES for broken in rule(experiment)]
+
+
+def _raise_all(found: list[Broken], origins: Mapping[str, str]) -> None:
     if not found:
         return
-    first = found[0]
-    others = "".join(_also(broken, origins) for broken in found[1:])
+    first, *rest = found
     # The first is the message; the others spare a person one run for each of them.
+    others = "".join(_also(broken, origins) for broken in rest[:_OTHERS_SHOWN])
+    if len(rest) > _OTHERS_SHOWN:
+        others += f"\nand {len(rest) - _OTHERS_SHOWN} more: `stillbox check` lists them all"
     raise UserError(
         first.what, where=origins.get(first.path, first.path), fix=f"{first.fix}{others}"
     )
@@ -67,4 +83,13 @@ def _also(broken: Broken, origins: Mapping[str, str]) -> str:
     return f"\nand {where}: {broken.what}\n  fix: {broken.fix}"
 
 
-__all__ = ["Broken", "Rule", "check", "check_trainable", "warnings_about"]
+__all__ = [
+    "Broken",
+    "Rule",
+    "check",
+    "check_trainable",
+    "find_broken",
+    "find_missing",
+    "seldom_meant",
+    "warnings_about",
+]

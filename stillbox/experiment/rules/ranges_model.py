@@ -68,7 +68,9 @@ MODEL_RANGES: dict[str, Range] = {
     "model.loss.hard_example_miner.max_negatives_per_positive": (0, ANY),
     "model.loss.hard_example_miner.min_negatives_per_image": (0, ANY),
     "model.postprocessing.logit_scale": (ABOVE_ZERO, ANY),
+    "model.postprocessing.calibration.scaler": (ABOVE_ZERO, ANY),
     "model.postprocessing.nms.iou_threshold": (0, 1),
+    "model.postprocessing.nms.soft_sigma": (0, ANY),
     "model.postprocessing.nms.max_per_class": (1, ANY),
     "model.postprocessing.nms.max_total": (1, ANY),
 }

@@ -1,4 +1,4 @@
-"""Rules about targets, losses and NMS."""
+"""Rules about targets and losses."""
 
 from collections.abc import Iterator
 
@@ -57,17 +57,6 @@ def thresholds_can_be_reached(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
-    """No class may ask for more boxes than the image has (fact sheet 1.3)."""
-    nms = experiment.model.postprocessing.nms
-    if nms.max_per_class > nms.max_total:
-        yield Broken(
-            "model.postprocessing.nms.max_per_class",
-            f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}",
-            "lower it, or raise max_total",
-        )
-
-
 def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
     """Both answer the same question in contradictory ways (fact sheet 1.3)."""
     loss = experiment.model.loss
@@ -104,7 +93,6 @@ def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
 TARGET_RULES: tuple[Rule, ...] = (
     thresholds_are_ordered,
     thresholds_can_be_reached,
-    nms_limits_are_ordered,
     focal_loss_has_no_miner,
     every_class_has_a_weight,
     background_has_a_target,

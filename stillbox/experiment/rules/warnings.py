@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from stillbox.experiment.rules.augmentations import values_that_only_training_sees
+from stillbox.experiment.rules.postprocessing import frames_that_differ
 from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment
 
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
@@ -12,14 +13,21 @@ _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suff
 
 def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[str, ...]:
     """Returns a sentence, with its place, for everything that a person should look at."""
-    found = [
+    return tuple(
+        f"{origins.get(path, path)}: {sentence}" for path, sentence in seldom_meant(experiment)
+    )
+
+
+def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
+    """Returns the path and a sentence for everything that a person should look at."""
+    return [
         *_single_shards(experiment),
         *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
         *values_that_only_training_sees(experiment),
+        *frames_that_differ(experiment),
     ]
-    return tuple(f"{origins.get(path, path)}: {sentence}" for path, sentence in found)
 
 
 def _single_shards(experiment: Experiment) -> Iterator[tuple[str, str]]:

@@ -55,6 +55,16 @@ from stillbox.experiment.schema.augmentations import (
     SubtractChannelMean,
 )
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1, MobileNetV2, ResNetV1
+from stillbox.experiment.schema.calibration import (
+    Calibration,
+    ClassCurve,
+    ClassCurveCalibration,
+    ClassSigmoid,
+    ClassSigmoidCalibration,
+    CurveCalibration,
+    SigmoidCalibration,
+    TemperatureCalibration,
+)
 from stillbox.experiment.schema.data import Data, Records
 from stillbox.experiment.schema.evaluation import Evaluation
 from stillbox.experiment.schema.heads import ConvolutionalHead, Head, WeightSharedHead
@@ -101,7 +111,11 @@ from stillbox.experiment.schema.matching import (
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
 from stillbox.experiment.schema.necks import Fpn, Neck, Ppn, SsdLayers
-from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.postprocessing import (
+    BoxEncodingsClip,
+    Nms,
+    Postprocessing,
+)
 from stillbox.experiment.schema.resizers import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -158,12 +172,19 @@ __all__ = [
     "BipartiteMatcher",
     "BootstrappedSigmoidLoss",
     "BoxCoder",
+    "BoxEncodingsClip",
+    "Calibration",
+    "ClassCurve",
+    "ClassCurveCalibration",
+    "ClassSigmoid",
+    "ClassSigmoidCalibration",
     "ClassificationLoss",
     "ConditionalShapeResizer",
     "ConstantSchedule",
     "ConvHyperparams",
     "ConvolutionalHead",
     "CosineSchedule",
+    "CurveCalibration",
     "Data",
     "DropLabelProbabilistically",
     "EarlyStopping",
@@ -242,6 +263,7 @@ __all__ = [
     "RmsProp",
     "Schedule",
     "ScheduleStep",
+    "SigmoidCalibration",
     "SigmoidFocalLoss",
     "SigmoidLoss",
     "Similarity",
@@ -256,6 +278,7 @@ __all__ = [
     "SsdRandomCropPad",
     "SsdRandomCropPadFixedAspectRatio",
     "SubtractChannelMean",
+    "TemperatureCalibration",
     "ThresholdedIouSimilarity",
     "Training",
     "TruncatedNormal",

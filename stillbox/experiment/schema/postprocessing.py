@@ -3,28 +3,57 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stillbox.experiment.schema.calibration import Calibration
+
 
 @dataclass(frozen=True, kw_only=True)
 class Nms:
-    """Greedy non-maximum suppression, class by class."""
+    """Greedy non-maximum suppression, class by class unless it says otherwise."""
 
     score_threshold: float = 0.0
     """Only scores strictly above this take part."""
     iou_threshold: float = 0.6
     """A box that overlaps a better one of its class by more than this is dropped."""
+    drop_at_threshold: bool = False
+    """Drop a box that overlaps by exactly the threshold too, as the original's partitioned NMS."""
+    soft_sigma: float = 0.0
+    """Above 0 no box is dropped for its overlap: its score fades by `exp(-iou^2 / (2 soft_sigma))`
+    instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
     max_per_class: int = 100
     """Most boxes of one class in one image."""
     max_total: int = 100
     """Most boxes in one image: the K of `Detections`."""
+    class_agnostic: bool = False
+    """A box stands for its best class alone and is dropped for a better box of any class;
+    `max_per_class` has no effect."""
+    change_coordinate_frame: bool = True
+    """Boxes are relative to the true image; false: to the network input, padding included."""
+    combined: bool = False
+    """As the original's combined operation: boxes are clipped to the whole network input instead
+    of the true image, and those outside are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxEncodingsClip:
+    """The range that box encodings are clipped to before they are decoded."""
+
+    min: float = -10.0
+    """Least value of a code."""
+    max: float = 10.0
+    """Greatest value of a code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Postprocessing:
-    """Scores from logits, then NMS."""
+    """Scores from logits and boxes from encodings, then NMS."""
 
+    box_encodings_clip: BoxEncodingsClip | None = None
+    """None: encodings are taken as they are. Training never clips them."""
     score_converter: Literal["identity", "sigmoid", "softmax"] = "identity"
     """From logits to scores."""
     logit_scale: float = 1.0
     """Divides the logits first."""
+    calibration: Calibration | None = None
+    """From scores to probabilities; None: scores stay."""
     nms: Nms = field(default_factory=Nms)
     """Which boxes survive."""

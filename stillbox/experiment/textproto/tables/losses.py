@@ -123,13 +123,21 @@ message FunctionApproximation
   x_y_pairs: XYPairs
 
 message ClassIdFunctionApproximations
-  class_id_xy_pairs_map: opaque
+  class_id_xy_pairs_map: ClassIdFunctionApproximations.ClassIdXyPairsMapEntry*
+
+message ClassIdFunctionApproximations.ClassIdXyPairsMapEntry
+  key: int32
+  value: XYPairs
 
 message SigmoidCalibration
   sigmoid_parameters: SigmoidParameters
 
 message ClassIdSigmoidCalibrations
-  class_id_sigmoid_parameters_map: opaque
+  class_id_sigmoid_parameters_map: ClassIdSigmoidCalibrations.ClassIdSigmoidParametersMapEntry*
+
+message ClassIdSigmoidCalibrations.ClassIdSigmoidParametersMapEntry
+  key: int32
+  value: SigmoidParameters
 
 message TemperatureScalingCalibration
   scaler: float

@@ -1,0 +1,89 @@
+"""From scores to probabilities, after the score converter (fact sheet 1.2, `calibration.proto`).
+
+Class slots are counted as the head has them: slot 0 is the background where there is one.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveCalibration:
+    """One curve for the scores of all classes: straight lines between points."""
+
+    kind: ClassVar[str] = "curve"
+    scores: tuple[float, ...] = (0.0, 1.0)
+    """Scores of the points, rising."""
+    calibrated: tuple[float, ...] = (0.0, 1.0)
+    """What they become; scores beyond the points become what the outer ones do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCurve:
+    """The curve of one class."""
+
+    slot: int = 1
+    """Class slot."""
+    scores: tuple[float, ...] = (0.0, 1.0)
+    """Scores of the points, rising."""
+    calibrated: tuple[float, ...] = (0.0, 1.0)
+    """What they become; scores beyond the points become what the outer ones do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCurveCalibration:
+    """A curve for each of some classes; the scores of the others stay."""
+
+    kind: ClassVar[str] = "class_curves"
+    curves: tuple[ClassCurve, ...] = (ClassCurve(),)
+    """One for each class that has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidCalibration:
+    """Platt's scaling, `1 / (1 + exp(a score + b))`, of all classes alike."""
+
+    kind: ClassVar[str] = "sigmoid"
+    a: float = -1.0
+    """Slope; below 0 the order of the scores stays."""
+    b: float = 0.0
+    """Offset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSigmoid:
+    """Platt's numbers of one class."""
+
+    slot: int = 1
+    """Class slot."""
+    a: float = -1.0
+    """Slope; below 0 the order of the scores stays."""
+    b: float = 0.0
+    """Offset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSigmoidCalibration:
+    """Platt's scaling of some classes; the scores of the others stay."""
+
+    kind: ClassVar[str] = "class_sigmoids"
+    sigmoids: tuple[ClassSigmoid, ...] = (ClassSigmoid(),)
+    """One for each class that has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureCalibration:
+    """Divides the scores, as the original does: after the score converter, not before it."""
+
+    kind: ClassVar[str] = "temperature"
+    scaler: float = 1.0
+    """The divisor."""
+
+
+Calibration = (
+    CurveCalibration
+    | ClassCurveCalibration
+    | SigmoidCalibration
+    | ClassSigmoidCalibration
+    | TemperatureCalibration
+)
