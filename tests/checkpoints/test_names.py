@@ -3,9 +3,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
+from stillbox.models.build import build_detector
 from tests.checkpoints.detectors import ssd_mobilenet_shapes
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
@@ -70,3 +72,59 @@ def test_a_single_feature_map_has_no_scope_of_its_own():
 
 def test_what_the_original_does_not_have_gets_no_name():
     assert _names({"head.map_0.mask.kernel": (1, 1, 4, 4), "backbone.conv_0.gain": (3,)}) == {}
+
+
+def _detector_names(model):
+    detector = nnx.eval_shape(lambda: build_detector(model))
+    state = nnx.to_flat_state(nnx.state(detector))
+    return reference_names(model, {".".join(map(str, p)): v for p, v in state})
+
+
+def test_mobilenet_v2_is_named_as_slim_names_it():
+    conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(scale=True))
+    model = schema.Model(
+        backbone=schema.MobileNetV2(conv=conv),
+        neck=schema.SsdLayers(taps=("block_13_expand", "conv_1"), depthwise=True, conv=conv),
+        head=schema.ConvolutionalHead(depthwise=True, kernel_size=3, conv=conv),
+    )
+    names = _detector_names(model)
+    root = "FeatureExtractor/MobilenetV2"
+    assert names["backbone.conv_0.kernel"] == f"{root}/Conv/weights"
+    assert names["backbone.conv_1.norm.mean"] == f"{root}/Conv_1/BatchNorm/moving_mean"
+    depthwise = f"{root}/expanded_conv/depthwise/depthwise_weights"
+    assert names["backbone.block_0_depthwise.kernel"] == depthwise
+    assert names["backbone.block_16_project.norm.scale"] == (
+        f"{root}/expanded_conv_16/project/BatchNorm/gamma"
+    )
+    # A depthwise layer is called after the channels of the 1x1 behind it, not its own 256.
+    assert names["neck.extra_2_1x1.kernel"] == f"{root}/layer_19_1_Conv2d_2_1x1_256/weights"
+    halved = f"{root}/layer_19_2_Conv2d_2_3x3_s2_512"
+    assert names["neck.extra_2_depthwise.kernel"] == f"{halved}_depthwise/depthwise_weights"
+    assert names["neck.extra_2_3x3.kernel"] == f"{halved}/weights"
+    assert names["head.map_3.class_depthwise.norm.bias"] == (
+        "BoxPredictor_3/ClassPredictor_depthwise/BatchNorm/beta"
+    )
+    assert names["head.map_3.class_.bias"] == "BoxPredictor_3/ClassPredictor/biases"
+
+
+def test_a_separable_pyramid_and_head_are_named_as_slim_names_them():
+    conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
+    model = schema.Model(
+        resizer=schema.FixedShapeResizer(height=64, width=64),
+        backbone=schema.MobileNetV2(conv=conv, last_depth=256),
+        neck=schema.Fpn(depthwise=True, conv=conv),
+        head=schema.WeightSharedHead(depthwise=True, share_tower=True, conv=conv),
+        anchors=schema.MultiscaleAnchors(),
+    )
+    names = _detector_names(model)
+    fpn = "FeatureExtractor/MobilenetV2/fpn"
+    assert names["neck.smoothing_1.depthwise_kernel"] == f"{fpn}/smoothing_1/depthwise_weights"
+    assert names["neck.smoothing_1.kernel"] == f"{fpn}/smoothing_1/pointwise_weights"
+    assert names["neck.coarse_2.norm.bias"] == f"{fpn}/bottom_up_Conv2d_21/BatchNorm/beta"
+    head = "WeightSharedConvolutionalBoxPredictor"
+    tower = f"{head}/PredictionTower/conv2d_3"
+    assert names["head.tower.layer_3.conv.kernel"] == f"{tower}/pointwise_weights"
+    assert names["head.tower.layer_3.norm_4.var"] == (
+        f"{tower}/BatchNorm/feature_4/moving_variance"
+    )
+    assert names["head.class_.depthwise_kernel"] == f"{head}/ClassPredictor/depthwise_weights"

@@ -158,6 +158,16 @@ def test_map_sides_are_those_of_the_reference(side, sides):
     assert build_detector(model).feature_shapes == tuple((s, s) for s in sides)
 
 
+def test_the_input_is_padded_to_a_multiple_and_the_anchors_are_not():
+    model = _small(resizer=schema.FixedShapeResizer(height=65, width=96), pad_to_multiple=32)
+    detector = build_detector(model)
+    # 65 rows become 96, which is six of stride 16.
+    assert detector.feature_shapes[0] == (6, 6)
+    # Centres still lie at equal distances over the input proper: half a sixth.
+    centre = detector.anchors[0, [0, 2]].mean()
+    np.testing.assert_allclose(centre, 1 / 12, rtol=1e-6)
+
+
 def test_the_same_seed_gives_the_same_weights():
     first, again, other = (reference.variables(build_detector(_small(), seed=s)) for s in (1, 1, 2))
     path = "neck.extra_3_1x1.kernel"

@@ -97,3 +97,11 @@ def test_dropout_keeps_the_expectation():
 def test_dropout_without_a_key_is_an_error():
     with pytest.raises(ValueError, match="dropout_key"):
         _build(dropout=True)(_MAPS, train=True, dropout_key=None)
+
+
+def test_depthwise_heads_filter_before_they_predict():
+    head = _build(depthwise=True, kernel_size=3).map_0
+    assert head.box_depthwise.kernel.shape == head.class_depthwise.kernel.shape == (3, 3, 6, 1)
+    assert hasattr(head.box_depthwise, "norm")
+    assert head.box.kernel.shape == (1, 1, 6, 12)
+    assert hasattr(head.class_, "bias")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers import Conv2d, DepthwiseConv2d, SeparableConv2d
 
 
 def _options(dtype=jnp.float32):
@@ -48,3 +48,38 @@ def test_penalty_of_a_kernel(regularizer, expected):
     layer.kernel[...] = jnp.array([1.0, -2.0]).reshape(1, 1, 2, 1)
     layer.bias[...] = jnp.array([100.0])
     np.testing.assert_allclose(layer.penalty(), expected, rtol=1e-6)
+
+
+def test_depthwise_kernels_are_penalized_on_demand():
+    for wanted in (True, False):
+        hyperparams = schema.ConvHyperparams(
+            regularizer=schema.L2(weight=2.0), regularize_depthwise=wanted
+        )
+        layer = DepthwiseConv2d(2, 3, 1, hyperparams, **_options())
+        layer.kernel[...] = jnp.ones((3, 3, 2, 1))
+        # Half of eighteen ones, times 2.
+        assert float(layer.penalty()) == (18.0 if wanted else 0.0)
+
+
+def test_a_bias_beside_the_norm_only_on_demand():
+    norm = schema.BatchNorm()
+    forced = schema.ConvHyperparams(batch_norm=norm, force_bias=True, activation="none")
+    layer = Conv2d(1, 1, 1, 1, forced, **_options())
+    layer.bias[...] = jnp.array([3.0])
+    # The moving mean is 0 and the variance 1: what comes in and the bias come out, less epsilon.
+    y = layer(jnp.full((1, 1, 1, 1), 2.0) / layer.kernel[...], train=False)
+    np.testing.assert_allclose(y.ravel(), 5 / np.sqrt(1.001), rtol=1e-6)
+
+
+def test_a_separable_convolution_is_a_depthwise_and_a_pointwise_one():
+    plain = schema.ConvHyperparams(activation="relu", regularizer=schema.L2(weight=1.0))
+    layer = SeparableConv2d(2, 3, 3, 2, plain, **_options())
+    depthwise = DepthwiseConv2d(2, 3, 2, schema.ConvHyperparams(activation="none"), **_options())
+    pointwise = Conv2d(2, 3, 1, 1, plain, **_options())
+    depthwise.kernel[...] = layer.depthwise_kernel[...]
+    pointwise.kernel[...] = layer.kernel[...]
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 4, 2)), jnp.float32)
+    expected = pointwise(depthwise(x, train=False), train=False)
+    np.testing.assert_allclose(layer(x, train=False), expected, rtol=1e-6, atol=1e-6)
+    squares = np.square(layer.kernel[...]).sum() + np.square(layer.depthwise_kernel[...]).sum()
+    np.testing.assert_allclose(layer.penalty(), squares / 2, rtol=1e-6)

@@ -94,3 +94,21 @@ def test_a_program_holds_the_form_of_its_platform_alone(platform, calls):
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert ("inlineable" in text) == calls
     assert ("stablehlo.convolution" in text) != calls
+
+
+@pytest.mark.parametrize(("convolve", "depth"), [(conv2d, 4), (depthwise_conv2d, 1)])
+@pytest.mark.parametrize(("height", "width"), [(8, 7), (5, 6)])
+def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, width):
+    x, kernel = _random(2, height, width, 3), _random(3, 3, 3, depth, seed=1)
+    padded = convolve(x, kernel, 2, explicit_padding=True)
+    around = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    groups = 1 if depth > 1 else 3
+    expected = jax.lax.conv_general_dilated(
+        around,
+        kernel if depth > 1 else kernel.swapaxes(2, 3),
+        (2, 2),
+        "VALID",
+        dimension_numbers=_DIMENSIONS,
+        feature_group_count=groups,
+    )
+    np.testing.assert_allclose(padded, expected, atol=1e-5)

@@ -46,3 +46,13 @@ def test_without_extra_depths_the_taps_are_the_maps():
     taps = (jnp.zeros((1, 2, 2, 4)), jnp.zeros((1, 1, 1, 8)))
     assert neck(taps, train=True) == taps
     assert neck.channels == (4, 8)
+
+
+def test_depthwise_layers_halve_before_they_widen():
+    neck = _build((4, 8), extra_depths=(16,), depthwise=True)
+    assert neck.extra_2_depthwise.kernel.shape == (3, 3, 16, 1)
+    assert neck.extra_2_3x3.kernel.shape == (1, 1, 16, 16)
+    assert (neck.extra_2_depthwise.stride, neck.extra_2_3x3.stride) == (2, 1)
+    taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((19, 10, 4), (10, 5, 8)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
+    assert maps[-1].shape == (2, 5, 3, 16)

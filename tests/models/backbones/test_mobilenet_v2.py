@@ -1,0 +1,101 @@
+"""MobileNet v2: widths, taps, residuals, padding."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
+from stillbox.models.parts import BuildOptions
+
+_NORM = schema.BatchNorm(scale=True)
+_CONFIG = schema.MobileNetV2(conv=schema.ConvHyperparams(activation="relu6", batch_norm=_NORM))
+
+
+def _build(taps, **fields):
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    return MobileNetV2(replace(_CONFIG, **fields), taps, options)
+
+
+def test_the_whole_network_has_the_published_number_of_parameters():
+    # The paper's 3.4 million less a classifier of 1280 * 1000 + 1000 weights.
+    backbone = _build(("conv_1",))
+    sizes = [p.size for p in jax.tree.leaves(nnx.state(backbone, nnx.Param))]
+    assert sum(sizes) == 2_223_872
+    statistics = [p.size for p in jax.tree.leaves(nnx.state(backbone, nnx.BatchStat))]
+    assert sum(statistics) == 34_112
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "min_depth", "channels"),
+    [
+        (1.0, 16, (32, 24, 576, 1280)),
+        # 24 and 18 round to 16 and 24: 16 would be less than nine tenths of 18. Six times 96 * .75.
+        (0.75, 16, (24, 24, 432, 960)),
+        # 11.2 -> 8, floor 16; 8.4 -> 8, floor 16; 96 * .35 = 33.6 -> 32, six times; 448.
+        (0.35, 16, (16, 16, 192, 448)),
+        (0.35, 8, (16, 8, 192, 448)),
+    ],
+)
+def test_widths_are_rounded_to_multiples_of_eight(multiplier, min_depth, channels):
+    taps = ("conv_0", "block_2", "block_13_expand", "conv_1")
+    backbone = _build(taps, depth_multiplier=multiplier, min_depth=min_depth)
+    assert backbone.channels == channels
+
+
+def test_the_last_convolution_may_be_thinner():
+    assert _build(("conv_1",), last_depth=256).channels == (256,)
+
+
+def test_taps_have_their_strides():
+    names = ("block_2", "block_5", "block_12", "block_13_expand", "conv_1")
+    backbone = _build(names)
+    images = jax.ShapeDtypeStruct((2, 64, 96, 3), jnp.float32)
+    taps = jax.eval_shape(lambda x: backbone(x, train=False), images)
+    sides = [(16, 24), (8, 12), (4, 6), (4, 6), (2, 3)]
+    assert [t.shape[1:3] for t in taps] == sides
+    assert tuple(t.shape[3] for t in taps) == backbone.channels
+
+
+def test_a_block_adds_its_input_only_where_it_keeps_the_shape():
+    backbone = _build(("block_1", "block_2", "block_3"), depth_multiplier=0.35)
+    for block in (2, 3):
+        layer = getattr(backbone, f"block_{block}_project")
+        layer.kernel[...] = jnp.zeros_like(layer.kernel[...])
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 64, 3)), jnp.float32)
+    before, same, strided = backbone(images, train=False)
+    # Nothing comes through a kernel of zeros, so what comes out is what was added.
+    np.testing.assert_array_equal(same, before)
+    np.testing.assert_array_equal(strided, np.zeros_like(strided))
+
+
+def test_projections_are_linear():
+    backbone = _build(("block_0",))
+    assert backbone.block_0_project.activation == "none"
+    assert backbone.block_0_depthwise.activation == "relu6"
+    assert not hasattr(backbone, "block_0_expand")
+
+
+def test_explicit_padding_keeps_the_sizes_and_moves_the_samples():
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 64, 3)), jnp.float32)
+    even = _build(("block_1",))(images, train=False)[0]
+    explicit = _build(("block_1",), explicit_padding=True)(images, train=False)[0]
+    assert explicit.shape == even.shape
+    assert not np.allclose(explicit, even)
+
+
+def test_layers_behind_the_last_tap_exist_on_demand():
+    assert not hasattr(_build(("block_2",)), "block_3_expand")
+    backbone = _build(("block_2",), last_layer="conv_1")
+    assert hasattr(backbone, "conv_1")
+    assert backbone.channels == (24,)
+
+
+def test_an_unknown_tap_is_refused_with_the_nearest_name():
+    with pytest.raises(UserError, match="block_13_expand"):
+        _build(("block_13_expnd",))

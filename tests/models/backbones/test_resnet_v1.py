@@ -1,0 +1,59 @@
+"""ResNet v1: depths, taps before the stride, activations."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.experiment import schema
+from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetV1
+from stillbox.models.parts import BuildOptions
+
+_NORM = schema.BatchNorm(scale=True)
+_CONFIG = schema.ResNetV1(conv=schema.ConvHyperparams(activation="relu6", batch_norm=_NORM))
+_OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+
+
+def _build(taps, **fields):
+    return ResNetV1(replace(_CONFIG, **fields), taps, _OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("depth", "parameters"),
+    # The well-known 25,557,032, 44,549,160 and 60,192,808 less a classifier of 2048 * 1000 + 1000.
+    [(50, 23_508_032), (101, 42_500_160), (152, 58_143_808)],
+)
+def test_the_whole_network_has_the_published_number_of_parameters(depth, parameters):
+    state = nnx.eval_shape(lambda: nnx.state(_build(("block_4",), depth=depth), nnx.Param))
+    assert sum(p.size for p in jax.tree.leaves(state)) == parameters
+
+
+def test_taps_are_taken_before_their_block_is_strided():
+    backbone = _build(("root", "block_1", "block_2", "block_3"))
+    images = jax.ShapeDtypeStruct((2, 64, 96, 3), jnp.float32)
+    taps = jax.eval_shape(lambda x: backbone(x, train=False), images)
+    assert [t.shape[1:3] for t in taps] == [(32, 48), (16, 24), (8, 12), (4, 6)]
+    assert tuple(t.shape[3] for t in taps) == backbone.channels == (64, 256, 512, 1024)
+
+
+def test_layers_are_clipped_at_six_but_the_sum_of_a_unit_is_not():
+    unit = BottleneckUnit(_CONFIG, 8, 2, _OPTIONS)
+    assert not hasattr(unit, "shortcut")
+    unit.conv_3.kernel[...] = jnp.zeros_like(unit.conv_3.kernel[...])
+    x = jnp.array([-1.0, 7.0] * 4).reshape(1, 1, 1, 8)
+    np.testing.assert_array_equal(unit(x, train=False).ravel(), [0, 7] * 4)
+    assert unit.conv_2.activation == "relu6"
+
+
+def test_a_unit_that_changes_the_width_has_a_shortcut_of_its_own():
+    unit = BottleneckUnit(_CONFIG, 4, 2, _OPTIONS)
+    assert unit.shortcut.kernel.shape == (1, 1, 4, 8)
+    assert unit.shortcut.activation == "none"
+
+
+def test_unread_blocks_exist_on_demand():
+    assert not hasattr(_build(("block_1",)), "block_2")
+    assert hasattr(_build(("block_1",), last_layer="block_2"), "block_2")

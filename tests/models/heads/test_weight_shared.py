@@ -1,0 +1,112 @@
+"""The weight-shared head: kernels for all maps, a batch norm for each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.models.heads.weight_shared import WeightSharedHead
+from stillbox.models.layers import SeparableConv2d
+from stillbox.models.parts import BuildOptions, Outputs
+
+_CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm(scale=True))
+_OUTPUTS = Outputs(anchors=(2, 2), slots=5, codes=4)
+
+
+def _build(inputs=(6, 6), outputs=_OUTPUTS, conv=_CONV, dtype=jnp.float32, **fields):
+    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
+    config = schema.WeightSharedHead(conv=conv, **{"depth": 8, "layers_before": 2} | fields)
+    return WeightSharedHead(config, inputs, outputs, options)
+
+
+def _maps(*channels):
+    rng = np.random.default_rng(1)
+    sides = ((2, 3), (1, 1))
+    return tuple(
+        jnp.asarray(rng.normal(size=(2, *side, c)), jnp.float32)
+        for side, c in zip(sides, channels, strict=True)
+    )
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize("share_tower", [False, True])
+@pytest.mark.parametrize("layers_before", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_every_combination_predicts_for_all_anchors(depthwise, share_tower, layers_before, dtype):
+    head = _build(
+        layers_before=layers_before, share_tower=share_tower, depthwise=depthwise, dtype=dtype
+    )
+    boxes, logits = jax.eval_shape(
+        lambda maps: head(maps, train=False, dropout_key=None), _maps(6, 6)
+    )
+    # Six locations and one, each with two anchors.
+    assert boxes.shape == (2, 14, 4)
+    assert logits.shape == (2, 14, 5)
+    assert {boxes.dtype, logits.dtype} == {jnp.dtype("float32")}
+    assert hasattr(head, "tower") == share_tower
+    assert isinstance(head.box, SeparableConv2d) == depthwise
+
+
+def test_one_kernel_and_its_gradient_serve_all_maps():
+    head = _build(layers_before=1)
+    kernels = [path for path, _ in nnx.to_flat_state(nnx.state(head, nnx.Param))]
+    assert sum("box_tower" in path and "kernel" in path for path in kernels) == 1
+
+
+def test_each_map_has_statistics_of_its_own():
+    head = _build(layers_before=1)
+    head(_maps(6, 6), train=True, dropout_key=None)
+    layer = head.box_tower.layer_0
+    assert not np.allclose(layer.norm_0.mean[...], layer.norm_1.mean[...])
+    assert not hasattr(layer, "norm_2")
+    assert not hasattr(layer.conv, "bias")
+
+
+def test_without_batch_norm_the_towers_have_biases():
+    layer = _build(conv=schema.ConvHyperparams(activation="relu6")).box_tower.layer_0
+    assert hasattr(layer.conv, "bias")
+    assert not hasattr(layer, "norm_0")
+    assert layer.conv.activation == "relu6"
+
+
+def test_a_map_of_other_channels_is_projected_to_those_of_most():
+    outputs = Outputs(anchors=(2, 2, 2), slots=5, codes=4)
+    head = _build((6, 4, 6), outputs)
+    assert head.projection_1.conv.kernel.shape == (1, 1, 4, 6)
+    assert not hasattr(_build(), "projection_0")
+    maps = (*_maps(6, 4), jnp.ones((2, 1, 1, 6)))
+    boxes, _ = head(maps, train=False, dropout_key=None)
+    # (6 + 1 + 1) locations of two anchors.
+    assert boxes.shape == (2, 16, 4)
+
+
+def test_outputs_run_over_maps_rows_columns_anchors_codes():
+    head = _build(layers_before=0)
+    for layer in (head.box, head.class_):
+        layer.kernel[...] = jnp.zeros_like(layer.kernel[...])
+    head.box.bias[...] = jnp.arange(8.0)
+    boxes, _ = head(_maps(6, 6), train=False, dropout_key=None)
+    np.testing.assert_array_equal(boxes[0], np.tile(np.arange(8.0).reshape(2, 4), (7, 1)))
+
+
+def test_dropout_touches_the_class_head_in_training_alone():
+    head, maps = _build(dropout=True, layers_before=0), _maps(6, 6)
+    plain = head(maps, train=False, dropout_key=None)
+    dropped = head(maps, train=True, dropout_key=jax.random.key(0))
+    np.testing.assert_array_equal(dropped.box_encodings, plain.box_encodings)
+    assert not np.allclose(dropped.class_logits, plain.class_logits)
+
+
+def test_class_biases_start_where_they_are_told():
+    head = _build(class_bias_init=-4.6)
+    np.testing.assert_allclose(head.class_.bias[...], np.full(10, -4.6), rtol=1e-6)
+    np.testing.assert_array_equal(head.box.bias[...], np.zeros(8))
+
+
+def test_maps_of_different_anchors_are_refused():
+    with pytest.raises(UserError, match="3, 6 anchors at a location") as caught:
+        _build(outputs=Outputs(anchors=(3, 6), slots=5, codes=4))
+    assert "reduce_boxes_in_lowest_layer" in caught.value.fix
