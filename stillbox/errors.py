@@ -1,13 +1,19 @@
 """The one exception that a person is meant to read: what is wrong, where, and how to mend it."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# What is wrong and how to mend it take so many rows each: together they fit on one screen.
+_COLUMNS, _ROWS = 100, 11
+_LONG_WORD = re.compile(r"(\S{100})\S{60,}(\S{20})")
 
 
 class UserError(ValueError):
     """Something that the user gave us cannot be used.
 
-    The command line prints it without a traceback and leaves with exit code 2.
+    The command line prints it without a traceback and leaves with exit code 2. As text it fits on
+    one screen, whatever is quoted in it; the attributes hold all of it.
 
     Args:
         what: what is wrong, one sentence.
@@ -17,9 +23,29 @@ class UserError(ValueError):
 
     def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
         self.what, self.where, self.fix = what, where, fix
-        super().__init__(
-            "".join([f"{where}: " if where else "", what, f"\n  fix: {fix}" if fix else ""])
-        )
+        place = f"{where}: " if where else ""
+        remedy = f"\n  fix: {_fit(fix)}" if fix else ""
+        super().__init__(f"{place}{_fit(what)}{remedy}")
+
+
+def _fit(text: str) -> str:
+    """Returns the text in at most `_ROWS` rows of a screen.
+
+    A file can hold a value of a million characters or of none that can be printed, and messages
+    quote what they mean.
+    """
+    # What cannot be printed is spelt out: a terminal would act on it.
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    left, lines = _ROWS, _LONG_WORD.sub(r"\1...\2", text).split("\n")
+    for number, line in enumerate(lines):
+        left -= 1 + len(line) // _COLUMNS
+        if left < 0:
+            room = (left + 1 + len(line) // _COLUMNS) * _COLUMNS
+            start = (
+                [line[: room - 30] + " ..."] if room else [f"... and {len(lines) - number} more"]
+            )
+            return "\n".join([*lines[:number], *start])
+    return "\n".join(lines)
 
 
 def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:

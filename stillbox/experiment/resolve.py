@@ -1,8 +1,9 @@
 """From a CONFIG, as the command line knows it, to an experiment."""
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
@@ -47,16 +48,30 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
+    read = read_config(config, overrides)
+    rules.check(read.experiment, read.origins)
+    return replace(
+        read, warnings=(*read.warnings, *rules.warnings_about(read.experiment, read.origins))
+    )
+
+
+def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
+    """Reads an experiment that no rule has seen yet: it may contradict itself.
+
+    The warnings are those of the reader alone. Everything else is as with `resolve`.
+
+    Raises:
+        UserError: there is no such file or recipe, or it cannot be read.
+    """
     path = _find(config)
     reading = _read(path)
     # Overrides come before the rules, so that they can mend what a file gets wrong.
     origins = dict(reading.origins)
     experiment = apply_overrides(reading.experiment, overrides, origins)
-    rules.check(experiment, origins)
     return Resolved(
         experiment=experiment,
         origins=origins,
-        warnings=(*reading.warnings, *rules.warnings_about(experiment, origins)),
+        warnings=reading.warnings,
         notes=reading.notes,
         source=str(path),
     )
@@ -96,8 +111,10 @@ def _read(path: Path) -> PipelineReading:
     try:
         # utf-8-sig: editors on Windows put a byte order mark in front.
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"cannot read {path}: {error}", fix="give a text file") from error
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
     # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
         path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
@@ -107,4 +124,19 @@ def _read(path: Path) -> PipelineReading:
     reading = read_yaml(text, str(path), name=path.stem)
     return PipelineReading(
         experiment=reading.experiment, origins=reading.origins, warnings=(), notes=()
+    )
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
+    # The decoder has the file without its byte order mark.
+    before = bytes(error.object[: error.start]).decode()
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    what = f"byte {error.object[error.start]:#04x} is not UTF-8"
+    if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        what = "the file is UTF-16, as its first two bytes say"
+    start = before[before.rfind("\n") + 1 :][-30:]
+    return UserError(
+        what + (f", after {start!r}" if start else ""),
+        where=f"{path}:{line}:{column}",
+        fix="save it as UTF-8, if it is a text at all",
     )

@@ -86,7 +86,7 @@ def test_what_cannot_be_found_leads_to_what_can(folder):
 
 def test_a_file_that_is_no_text_is_refused(folder):
     (folder / "image.config").write_bytes(b"\xff\xd8\xff\xe0")
-    with pytest.raises(UserError, match=r"cannot read image\.config"):
+    with pytest.raises(UserError, match=r"image\.config:1:1: byte 0xff is not UTF-8"):
         resolve("image.config")
 
 

@@ -1,16 +1,19 @@
-"""Damaged input is read or refused; it never ends in any other exception."""
+"""Damaged input is read or refused on one screen; it never ends in any other exception."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable, warnings_about
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import leaf_paths
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
+from tests.experiment.fuzzing import attempt, corpus, mutate
 from tests.experiment.sample import SAMPLE
 
 CHARACTERS = "{}<>[]:;,\"'\\#.-+x0 \n\té\0?*&!%@|"
@@ -59,3 +62,75 @@ def test_any_value_for_any_field_is_taken_or_refused(path):
             check_trainable(experiment, {})
         except UserError as error:
             assert error.where, error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_config_is_read_or_refused_on_one_screen(seed, tmp_path):
+    rng, texts = random.Random(seed), corpus()[:6]
+    messages = []
+    for number in range(150):
+        suffix, text = rng.choice(texts)
+        path = tmp_path / f"{number}{suffix}"
+        path.write_bytes(mutate(text, rng))
+        messages.append(attempt(path))
+    # Most of the damage must be damage, or nothing is tested.
+    assert sum(message is not None for message in messages) > 100
+
+
+BAD = {
+    "unknown field": ("num_classes", "num_clases", "4:5", "Ssd has no field 'num_clases'"),
+    "wrong type": (
+        "num_classes: 3",
+        "num_classes: '3'",
+        "4:18",
+        "num_classes: '3' is not an int32",
+    ),
+    "enum typo": ("RELU_6", "RELU6", "11:21", "did you mean 'RELU_6' or 'RELU'?"),
+    "unclosed brace": ("width: 192 } }", "width: 192 }", "2:7", "before feature_extractor (p.con"),
+    "brace too many": ("width: 192 } }", "width: 192 } } }", "70:1", "this '}' closes nothing"),
+    "wrong nesting": (
+        "  num_steps: 400",
+        "  label_map_path: 'x'",
+        "73:3",
+        "TrainConfig has no field 'label_map_path'\n  fix: it belongs to InputReader: look at the",
+    ),
+    "extension": ("train_config {", "[a.b.c] {} train_config {", "71:1", "the extension [a.b.c]"),
+    "Windows path": ('"val.record"', r'"C:\new\val.record"', "119:40", '"C:/new/val.record"'),
+    "not UTF-8": ("squirrels", "caf\udce9", "1:17", "byte 0xe9 is not UTF-8, after '# An SSD"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_has_line_column_the_offending_text_and_what_was_meant(
+    case, tmp_path, monkeypatch
+):
+    old, new, place, said = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    content = SAMPLE.replace(old, new, 1).encode(errors="surrogateescape")
+    Path("p.config").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        resolve("p.config")
+    assert str(caught.value).startswith(f"p.config:{place}: ")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_second_member_of_a_choice_is_pointed_at(tmp_path):
+    path = tmp_path / "p.config"
+    old, new = "fixed_shape_resizer {", "identity_resizer { } fixed_shape_resizer {"
+    path.write_text(SAMPLE.replace(old, new))
+    (warning,) = (text for text in resolve(path).warnings if "replaces" in text)
+    assert warning == (
+        f"{path}:5:42: fixed_shape_resizer replaces identity_resizer of {path}:5:21: "
+        "only one of them can be set"
+    )
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e999"])
+def test_numbers_are_finite(value, tmp_path):
+    path = tmp_path / "p.config"
+    path.write_text(SAMPLE.replace("prediction_bias_init: -4.6", f"prediction_bias_init: {value}"))
+    with pytest.raises(
+        UserError, match=r"(?s)p\.config:45:9: .*class_bias_init is .*finite number"
+    ):
+        resolve(path)

@@ -1,6 +1,7 @@
 """The range of every number that has one."""
 
 import fnmatch
+import math
 import re
 from collections.abc import Iterator
 
@@ -21,6 +22,10 @@ _PATTERNS = [
 def check_limits(experiment: Experiment) -> Iterator[Broken]:
     """Finds numbers outside their range."""
     for path, number in _numbers(to_plain(experiment), ""):
+        # The text format can spell inf and nan, and nobody means them.
+        if isinstance(number, float) and not math.isfinite(number):
+            yield Broken(path, f"{path} is {number}", "give a finite number")
+            continue
         for pattern, low, high in _PATTERNS:
             if pattern.fullmatch(path) and not low <= number <= high:
                 yield Broken(path, f"{path} is {number}", f"give a value {_spell(low, high)}")

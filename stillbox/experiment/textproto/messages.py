@@ -12,6 +12,8 @@ _TRUE, _FALSE = ("true", "True", "t", "1"), ("false", "False", "f", "0")
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?")
 _NAMED_FLOAT = re.compile(r"-?(?:inf(?:inity)?|nan)f?", re.IGNORECASE)
 _INTEGER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]+)|(\d+))")
+# More digits than any range has; Python itself refuses to read thousands of them.
+_MOST_DIGITS = 100
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
 
 
@@ -90,9 +92,19 @@ class Decoder:
             raise UserError(
                 f"{message.type.name} has no field {node.name!r}",
                 where=node.where,
-                fix=nearest(node.name, message.type.fields),
+                fix=self._nearest_field(message, node.name),
             )
         return found
+
+    def _nearest_field(self, message: Message, name: str) -> str:
+        """Returns what was meant: a name here, or the message that this one belongs to."""
+        guess = nearest(name, message.type.fields)
+        owners = [owner for owner, kind in self._schema.messages.items() if name in kind.fields]
+        if not owners or guess.startswith("did you mean"):
+            return guess
+        # Most likely a brace is missing or one too many.
+        others = f" and {len(owners) - 3} others" if len(owners) > 3 else ""
+        return f"it belongs to {', '.join(owners[:3])}{others}: look at the braces"
 
     def _leave_oneof(self, message: Message, node: Field, field_type: FieldType) -> None:
         if field_type.oneof is None:
@@ -111,7 +123,8 @@ class Decoder:
         nested = kind.type == "opaque" or kind.type in self._schema.messages
         if nested != isinstance(value, Block):
             wanted = f"a message: {node.name} {{ ... }}" if nested else f"one value: {kind.type}"
-            raise UserError(f"{node.name} holds {wanted}", where=value.where)
+            example = None if nested else f"write {node.name}: VALUE"
+            raise UserError(f"{node.name} holds {wanted}", where=value.where, fix=example)
         if isinstance(value, Scalar):
             if existing and not kind.repeated:
                 self.warnings.append(
@@ -132,8 +145,9 @@ class Decoder:
         if result is None:
             enum = self._schema.enums.get(kind.type)
             shown = repr(value.text) if value.quoted else value.text
+            article = "an" if kind.type[0] in "aeiou" else "a"
             raise UserError(
-                f"{kind.name}: {shown} is not a {kind.type}",
+                f"{kind.name}: {shown} is not {article} {kind.type}",
                 where=value.where,
                 fix=nearest(value.text, enum) if enum else _EXAMPLES[kind.type],
             )
@@ -188,7 +202,7 @@ def _convert_float(text: str) -> float | None:
 
 def _convert_integer(text: str) -> int | None:
     match = _INTEGER.fullmatch(text)
-    if match is None:
+    if match is None or len(text) > _MOST_DIGITS:
         return None
     sign, hexadecimal, octal, decimal = match.groups()
     base = 16 if hexadecimal else 8 if octal else 10

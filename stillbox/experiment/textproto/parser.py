@@ -63,6 +63,9 @@ class _Parser:
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens, self._next = tokens, 0
+        # The first brace that, by the indentation, lacks its partner, and what follows it.
+        self._suspects: tuple[Token, Token] | None = None
+        self._indented = True
 
     def fields(self, closing: Token | None, depth: int) -> tuple[Field, ...]:
         """Reads fields up to the partner of `closing`, or to the end of the file."""
@@ -70,22 +73,45 @@ class _Parser:
         end = {"{": "}", "<": ">"}[closing.text] if closing else "end of file"
         if closing and depth > MAX_DEPTH:
             raise UserError(f"nested deeper than {MAX_DEPTH} levels", where=closing.where)
-        result = []
+        result: list[Field] = []
         while self._peek().text != end or self._peek().kind == "string":
             if closing and self._peek().kind == "end":
-                raise UserError(
-                    f"the {closing.text!r} that opens here is never closed",
-                    where=closing.where,
-                    fix=f"add the missing {end!r}",
-                )
+                raise self._unclosed(closing, end)
+            if closing and self._peek().first and self._peek().indent <= closing.indent:
+                self._suspect(closing, first=not result)
             result.append(self._field(depth))
             if self._peek().text in (",", ";"):
                 self._take()
         self._take()
         return tuple(result)
 
+    def _suspect(self, closing: Token, *, first: bool) -> None:
+        """Remembers a block that goes on although the next field is indented no further than it."""
+        # In a file without indentation already the first field of a block looks like that.
+        self._indented = self._indented and not first
+        if self._suspects is None:
+            self._suspects = closing, self._peek()
+
+    def _unclosed(self, closing: Token, end: str) -> UserError:
+        what, where = f"the {closing.text!r} that opens here is never closed", closing.where
+        if self._suspects is None or not self._indented:
+            return UserError(what, where=where, fix=f"add the missing {end!r}")
+        # Braces pair from the inside, so the outermost one is left over whichever was forgotten.
+        opening, following = self._suspects
+        return UserError(
+            f"{what}, or one inside it: by the indentation that of {opening.where}",
+            where=where,
+            fix=f"add the missing {end!r} before {following.text} ({following.where})",
+        )
+
     def _field(self, depth: int) -> Field:
         token = self._take()
+        if token.text in ("}", ">", "]") and token.kind == "symbol":
+            raise UserError(
+                f"this {token.text!r} closes nothing",
+                where=token.where,
+                fix="take it out, or look for one too many above it",
+            )
         if token.kind != "name" and token.text != "[":
             _unexpected(token, "a field name")
         name = self._extension_name() if token.text == "[" else token.text
@@ -126,6 +152,12 @@ class _Parser:
                 text += unquote(self._take())
             return Scalar(text, True, token.where)
         if token.kind in ("name", "number"):
+            if self._peek().text in (".", "/"):
+                raise UserError(
+                    f"the text that starts with {token.text!r} has no quotation marks",
+                    where=token.where,
+                    fix='for example "data/train.record"',
+                )
             return Scalar(token.text, False, token.where)
         if token.text in ("{", "<"):
             return Block(self.fields(closing=token, depth=depth + 1), token.where)

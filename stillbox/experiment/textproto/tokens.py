@@ -22,7 +22,11 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(
     rb"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
 )
+# A drive, then a backslash that the text format takes for the start of an escape.
+_WINDOWS_PATH = re.compile(r"""["'][A-Za-z]:\\(?!\\)""")
 _LETTERS = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
+_BACKSLASH = "write a backslash as \\\\, or a path with forward slashes"
+_CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb"
 
 
 class Token(NamedTuple):
@@ -33,6 +37,10 @@ class Token(NamedTuple):
     """As it is written, quotes included."""
     where: str
     """file:line:column of its first character, both counted from 1."""
+    first: bool = False
+    """Nothing stands before it on its line."""
+    indent: int = 0
+    """Column of the first token of its line."""
 
 
 def tokenize(text: str, file: str) -> Iterator[Token]:
@@ -41,7 +49,7 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
     Raises:
         UserError: a character or an unfinished string that the text format does not know.
     """
-    offset, line, line_start = 0, 1, 0
+    offset, line, line_start, indented_line, indent = 0, 1, 0, 0, 0
     while offset < len(text):
         where = f"{file}:{line}:{offset - line_start + 1}"
         # Columns count characters, a tab as one, as editors and protobuf do.
@@ -50,7 +58,10 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
             raise _unreadable(text[offset], where)
         kind, word = match.lastgroup, match.group()
         if kind != "space":
-            yield Token(kind, word, where)  # type: ignore[arg-type]
+            first = line != indented_line
+            if first:
+                indented_line, indent = line, offset - line_start + 1
+            yield Token(kind, word, where, first, indent)  # type: ignore[arg-type]
         offset = match.end()
         if newlines := word.count("\n"):
             line += newlines
@@ -65,6 +76,8 @@ def _unreadable(character: str, where: str) -> UserError:
             where=where,
             fix=f"close it with {character}",
         )
+    if character in _CURLY_QUOTES:
+        return UserError(f"{character} is no quotation mark here", where=where, fix="write \" or '")
     return UserError(
         f"unexpected character {character!r}",
         where=where,
@@ -76,8 +89,16 @@ def unquote(token: Token) -> str:
     """Returns the text that a string token stands for, escapes resolved.
 
     Raises:
-        UserError: an unknown escape, or bytes that are not UTF-8.
+        UserError: an unknown escape, a Windows path whose backslashes would be escapes, or bytes
+            that are not UTF-8.
     """
+    if _WINDOWS_PATH.match(token.text):
+        # Some of them spell a line break, and such a path would fail much later.
+        raise UserError(
+            f"in {token.text} backslashes start escapes, such as \\n for a line break",
+            where=token.where,
+            fix="write " + token.text.replace("\\", "/"),
+        )
 
     def replace(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, letter = match.groups()
@@ -91,7 +112,7 @@ def unquote(token: Token) -> str:
             raise UserError(
                 f"unknown escape \\{letter.decode(errors='replace')} in {token.text}",
                 where=token.where,
-                fix="write a backslash as \\\\, or a path with forward slashes",
+                fix=_BACKSLASH,
             )
         return bytes([_LETTERS[letter[0]]])
 
