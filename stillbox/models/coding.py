@@ -29,18 +29,18 @@ def build_box_coder(config: schema.BoxCoder) -> BoxCoder:
     """Returns the coder that a description stands for."""
     if isinstance(config, schema.MeanStddevBoxCoder):
         encode, decode = coders.encode_mean_stddev, coders.decode_mean_stddev
-        return _bind(encode, decode, 4, stddev=config.stddev)
+        return _bind(encode, decode, config, stddev=config.stddev)
     if isinstance(config, schema.SquareBoxCoder):
         square = config.y_scale, config.x_scale, config.length_scale
-        return _bind(coders.encode_square, coders.decode_square, 3, scales=square)
+        return _bind(coders.encode_square, coders.decode_square, config, scales=square)
     scales = config.y_scale, config.x_scale, config.height_scale, config.width_scale
-    return _bind(coders.encode_faster_rcnn, coders.decode_faster_rcnn, 4, scales=scales)
+    return _bind(coders.encode_faster_rcnn, coders.decode_faster_rcnn, config, scales=scales)
 
 
 def _bind(
     encode: Callable[..., Array],
     decode: Callable[..., Array],
-    code_size: int,
+    config: schema.BoxCoder,
     **settings: float | tuple[float, ...],
 ) -> BoxCoder:
-    return BoxCoder(partial(encode, **settings), partial(decode, **settings), code_size)
+    return BoxCoder(partial(encode, **settings), partial(decode, **settings), config.code_size)

@@ -136,3 +136,14 @@ def test_points_have_the_places_of_their_numbers():
     )
     assert log.origins["here.curves.0.scores"] == "p:3:1"
     assert log.origins["here.curves.0.slot"] == "p:2:25"
+
+
+def test_a_weight_shared_predictor_may_have_the_score_converter():
+    predictor = (
+        "box_predictor { weight_shared_convolutional_box_predictor { score_converter: SIGMOID } }"
+    )
+    result, log = ssd_postprocessing(predictor)
+    assert result.score_converter == "sigmoid"
+    assert log.origins["here.score_converter"].startswith("p:1:")
+    with pytest.raises(UserError, match="scores are converted twice"):
+        ssd_postprocessing(f"{predictor} post_processing {{ score_converter: SIGMOID }}")

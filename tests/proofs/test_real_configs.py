@@ -26,6 +26,7 @@ def test_one_training_step_has_a_finite_loss(path, tmp_path):
         "data.train.paths": RACCOON / "data/test.record",
         "data.train.label_map": RACCOON / "label_map.pbtxt",
         "data.evaluation.paths": "[]",
+        "data.evaluation.label_map": RACCOON / "label_map.pbtxt",
         "train.fine_tune.checkpoint": "",
         "train.batch_size": 1,
         "train.steps": 1,

@@ -2,23 +2,32 @@
 
 import dataclasses
 
+from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.layers import read_hyperparams
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import ConvolutionalHead, Head, WeightSharedHead
 
 
-def read_head(section: Section, path: str, *, keras: bool) -> Head:
+def read_head(section: Section, path: str, *, keras: bool, code_size: int) -> Head:
     """Reads `box_predictor`.
 
     Args:
         section: the message.
         path: its place in the experiment.
         keras: whether it belongs to a model of the original's second generation.
+        code_size: numbers that the box coder writes a box with.
     """
     name, chosen = section.choose(
         "box_predictor",
         ("convolutional_box_predictor", "weight_shared_convolutional_box_predictor"),
     )
+    if chosen.has("box_code_size") and chosen.value("box_code_size") != code_size:
+        raise UserError(
+            f"box_code_size is {chosen.value('box_code_size')}, but the box coder writes a box as "
+            f"{code_size} numbers",
+            where=chosen.position("box_code_size"),
+            fix="leave it out: the box coder decides",
+        )
     if name == "convolutional_box_predictor":
         return _read_convolutional(chosen, path, keras=keras)
     return _read_weight_shared(chosen, path, keras=keras)

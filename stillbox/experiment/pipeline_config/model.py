@@ -19,14 +19,20 @@ def read_model(section: Section) -> Model:
     """Reads `model`."""
     _, ssd = section.choose("model", ("ssd",))
     extractor = read_extractor(ssd.child("feature_extractor"))
+    box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
     return Model(
         resizer=read_resizer(ssd.child("image_resizer"), "model.resizer"),
         pixels=extractor.pixels,
         backbone=extractor.backbone,
         neck=extractor.neck,
-        head=read_head(ssd.child("box_predictor"), "model.head", keras=extractor.keras),
+        head=read_head(
+            ssd.child("box_predictor"),
+            "model.head",
+            keras=extractor.keras,
+            code_size=box_coder.code_size,
+        ),
         anchors=read_anchors(ssd.child("anchor_generator"), "model.anchors"),
-        box_coder=read_box_coder(ssd.child("box_coder"), "model.box_coder"),
+        box_coder=box_coder,
         matcher=read_matcher(ssd.child("matcher"), "model.matcher"),
         similarity=read_similarity(ssd.child("similarity_calculator"), "model.similarity"),
         loss=read_loss(ssd, "model.loss"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.calibration import read_calibration
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import BoxEncodingsClip, Nms, Postprocessing
@@ -17,11 +18,28 @@ def read_postprocessing(ssd: Section, path: str) -> Postprocessing:
         calibration = read_calibration(section.child("calibration_config"), f"{path}.calibration")
     return Postprocessing(
         box_encodings_clip=_read_clip(ssd.child("box_predictor"), f"{path}.box_encodings_clip"),
-        score_converter=_CONVERTERS[section.value("score_converter", f"{path}.score_converter")],
+        score_converter=_read_converter(ssd, f"{path}.score_converter"),
         calibration=calibration,
         nms=_read_nms(section.child("batch_non_max_suppression"), f"{path}.nms"),
         **section.fill(path, "logit_scale"),
     )
+
+
+def _read_converter(ssd: Section, path: str) -> Any:  # noqa: ANN401
+    """Reads the score converter, which a weight-shared predictor may have instead."""
+    section = ssd.child("post_processing")
+    converter = section.value("score_converter", path)
+    predictor = ssd.child("box_predictor").child("weight_shared_convolutional_box_predictor")
+    # The original applies the predictor's at inference alone, which is where this one stands.
+    if predictor.value("score_converter") == "SIGMOID":
+        if converter != "IDENTITY":
+            raise UserError(
+                f"scores are converted twice: SIGMOID in the box predictor, {converter} behind it",
+                where=predictor.position("score_converter"),
+                fix="take one of them out",
+            )
+        converter = predictor.value("score_converter", path)
+    return _CONVERTERS[converter]
 
 
 def _read_nms(section: Section, path: str) -> Nms:

@@ -9,6 +9,7 @@ class FasterRcnnBoxCoder:
     """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
 
     kind: ClassVar[str] = "faster_rcnn"
+    code_size: ClassVar[int] = 4
     y_scale: float = 10.0
     """Factor on the vertical offset."""
     x_scale: float = 10.0
@@ -24,6 +25,7 @@ class MeanStddevBoxCoder:
     """Distances of the four edges from those of the anchor."""
 
     kind: ClassVar[str] = "mean_stddev"
+    code_size: ClassVar[int] = 4
     stddev: float = 0.01
     """Distance that a code of 1 stands for, as a share of the network input."""
 
@@ -33,6 +35,7 @@ class SquareBoxCoder:
     """Centre and side of the square of a box's area: three codes; every decoded box is square."""
 
     kind: ClassVar[str] = "square"
+    code_size: ClassVar[int] = 3
     y_scale: float = 10.0
     """Factor on the vertical offset over the side of the anchor's square."""
     x_scale: float = 10.0

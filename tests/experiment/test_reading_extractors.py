@@ -1,0 +1,231 @@
+"""Feature extractors and predictors of a pipeline.config: every type, every quirk."""
+
+import dataclasses
+from functools import partial
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config.extractors import EXTRACTORS, read_extractor
+from stillbox.experiment.pipeline_config.heads import read_head
+from tests.experiment.sections import read_section
+
+HYPERPARAMS = """
+conv_hyperparams {
+  activation: RELU
+  regularizer { l2_regularizer { weight: 3e-5 } }
+  initializer { random_normal_initializer { stddev: 0.02 } }
+  batch_norm { decay: 0.9 epsilon: 0.01 }
+}
+"""
+CONV = schema.ConvHyperparams(
+    activation="relu",
+    regularizer=schema.L2(weight=3e-5),
+    initializer=schema.RandomNormal(stddev=0.02),
+    batch_norm=schema.BatchNorm(decay=0.9, epsilon=0.01),
+)
+OVERRIDE = "override_base_feature_extractor_hyperparams: true"
+
+
+def extractor(kind, more="", hyperparams=HYPERPARAMS):
+    text = f'type: "{kind}"\n{hyperparams}\n{more}'
+    return read_section(lambda section, _: read_extractor(section), "SsdFeatureExtractor", text)[0]
+
+
+def head(text, *, keras=False):
+    return read_section(partial(read_head, keras=keras, code_size=4), "BoxPredictor", text)
+
+
+@pytest.mark.parametrize("kind", EXTRACTORS)
+def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
+    read = extractor(kind)
+    taps = read.neck.taps_of(read.backbone)
+    assert set(taps) <= set(read.backbone.layers)
+    assert read.keras == kind.endswith("_keras")
+    assert isinstance(read.backbone, schema.ResNetV1) == ("resnet" in kind)
+    centred = read.pixels.std == (1.0, 1.0, 1.0)
+    assert centred == ("resnet" in kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backbone", "neck"),
+    [
+        ("ssd_mobilenet_v1", schema.MobileNetV1, schema.SsdLayers),
+        ("ssd_mobilenet_v1_ppn", schema.MobileNetV1, schema.Ppn),
+        ("ssd_mobilenet_v2_keras", schema.MobileNetV2, schema.SsdLayers),
+        ("ssd_mobilenet_v2_fpn_keras", schema.MobileNetV2, schema.Fpn),
+        ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
+        ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
+    ],
+)
+def test_a_type_names_backbone_and_neck(kind, backbone, neck):
+    read = extractor(kind)
+    assert type(read.backbone) is backbone
+    assert type(read.neck) is neck
+
+
+def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
+    assert extractor("ssd_resnet152_v1_fpn_keras").backbone.depth == 152
+    read = extractor("ssd_resnet101_v1_ppn")
+    assert read.neck == schema.Ppn(tap="block_3", depth=1024, conv=CONV)
+    # The original builds block 4 too, though nothing reads it.
+    assert read.backbone.last_layer == "block_4"
+
+
+@pytest.mark.parametrize(
+    ("kind", "hyperparams"),
+    [
+        # Fact sheet 1.3. slim leaves depthwise kernels of v2 alone, and v1 does not.
+        ("ssd_mobilenet_v1", ("relu6", 4e-5, 0.9997, 0.001, True)),
+        ("ssd_mobilenet_v2", ("relu6", 4e-5, 0.9997, 0.001, False)),
+        ("ssd_resnet50_v1_fpn", ("relu", 1e-4, 0.997, 1e-5, True)),
+    ],
+)
+def test_without_the_override_a_base_keeps_what_slim_gives_it(kind, hyperparams):
+    conv = extractor(kind).backbone.conv
+    norm = conv.batch_norm
+    assert norm.scale
+    assert norm.center
+    assert hyperparams == (
+        conv.activation,
+        conv.regularizer.weight,
+        norm.decay,
+        norm.epsilon,
+        conv.regularize_depthwise,
+    )
+
+
+def test_the_override_reaches_all_of_mobilenet_v1():
+    assert extractor("ssd_mobilenet_v1", OVERRIDE).backbone.conv == CONV
+
+
+def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
+    conv = extractor("ssd_mobilenet_v2", OVERRIDE).backbone.conv
+    norm = dataclasses.replace(CONV.batch_norm, scale=True)
+    assert conv == dataclasses.replace(CONV, activation="relu6", batch_norm=norm)
+    keras = extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv
+    assert keras == dataclasses.replace(CONV, regularize_depthwise=False)
+
+
+def test_a_resnet_keeps_its_batch_norm_under_the_override():
+    conv = extractor("ssd_resnet50_v1_fpn", OVERRIDE).backbone.conv
+    norm = schema.BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
+    assert conv == dataclasses.replace(CONV, batch_norm=norm)
+
+
+def test_an_override_without_batch_norm_leaves_the_base_its_own():
+    bare = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
+    conv = extractor("ssd_mobilenet_v1", OVERRIDE, bare).backbone.conv
+    assert conv.batch_norm == schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True)
+
+
+def test_only_the_second_generation_hands_the_smoothed_map_down():
+    assert extractor("ssd_mobilenet_v1_fpn").neck.top_down == "sum"
+    assert extractor("ssd_mobilenet_v1_fpn_keras").neck.top_down == "smoothed"
+
+
+def test_a_depthwise_pyramid_thins_the_end_of_the_backbone():
+    assert extractor("ssd_mobilenet_v1_fpn").backbone.last_depths == (1024, 1024)
+    read = extractor("ssd_mobilenet_v1_fpn", "use_depthwise: true")
+    assert read.backbone.last_depths == (512, 256)
+    assert read.neck.depthwise
+    assert extractor("ssd_mobilenet_v2_fpn", "use_depthwise: true").backbone.last_depth == 256
+    # Plain SSD keeps it whole.
+    plain = extractor("ssd_mobilenet_v2", "use_depthwise: true")
+    assert (plain.backbone.last_depth, plain.neck.depthwise) == (1280, True)
+
+
+def test_levels_and_depth_of_a_pyramid_are_read():
+    fpn = "fpn { min_level: 4 max_level: 6 additional_layer_depth: 64 } depth_multiplier: 0.5"
+    neck = extractor("ssd_mobilenet_v1_fpn", fpn + " use_explicit_padding: true").neck
+    assert neck == schema.Fpn(
+        min_level=4, max_level=6, depth=64, depth_multiplier=0.5, explicit_padding=True, conv=CONV
+    )
+    # No multiplier touches a ResNet, nor its pyramid.
+    assert extractor("ssd_resnet50_v1_fpn", "min_depth: 32").neck == schema.Fpn(conv=CONV)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("depth_multiplier: 0.5", "a ResNet has no depth_multiplier"),
+        ("use_explicit_padding: true", "a ResNet has no use_explicit_padding"),
+    ],
+)
+def test_what_a_resnet_has_not_is_refused_with_its_line(more, message):
+    with pytest.raises(UserError, match=message) as caught:
+        extractor("ssd_resnet50_v1_fpn", more)
+    assert caught.value.where.startswith("p:10:")
+
+
+def test_depthwise_kernels_are_penalized_as_each_generation_does():
+    for kind, unset in (("ssd_mobilenet_v1", True), ("ssd_mobilenet_v1_keras", False)):
+        assert extractor(kind).neck.conv.regularize_depthwise == unset
+        for wanted in (True, False):
+            given = HYPERPARAMS.replace(
+                "activation", f"regularize_depthwise: {str(wanted).lower()}\n activation"
+            )
+            assert extractor(kind, "", given).neck.conv.regularize_depthwise == wanted
+
+
+def test_synchronised_batch_norm_is_batch_norm():
+    synchronised = HYPERPARAMS.replace("batch_norm", "sync_batch_norm")
+    assert extractor("ssd_mobilenet_v1", "", synchronised).neck.conv == CONV
+
+
+WEIGHT_SHARED = (
+    "weight_shared_convolutional_box_predictor { depth: 96 num_layers_before_predictor: 2 "
+    "kernel_size: 1 share_prediction_tower: true use_depthwise: true use_dropout: true "
+    "dropout_keep_probability: 0.6 class_prediction_bias_init: -2.0 %s }"
+)
+
+
+def test_every_field_of_the_weight_shared_predictor_reads():
+    read, log = head(WEIGHT_SHARED % HYPERPARAMS, keras=True)
+    assert read == schema.WeightSharedHead(
+        depth=96,
+        layers_before=2,
+        kernel_size=1,
+        share_tower=True,
+        depthwise=True,
+        dropout=True,
+        dropout_keep_probability=0.6,
+        class_bias_init=-2.0,
+        conv=dataclasses.replace(CONV, regularize_depthwise=False),
+    )
+    assert log.notes == []
+
+
+def test_the_first_generation_has_relu6_in_its_towers_and_says_so():
+    read, log = head(WEIGHT_SHARED % HYPERPARAMS)
+    assert read.conv == dataclasses.replace(CONV, activation="relu6")
+    assert "relu6 in the towers whatever is configured" in log.notes[0]
+
+
+def test_the_first_generation_forgets_the_bias_of_depthwise_class_heads_and_says_so():
+    text = (
+        "convolutional_box_predictor { use_depthwise: true use_dropout: false kernel_size: 3 "
+        f"class_prediction_bias_init: -4.6 {HYPERPARAMS} }}"
+    )
+    read, log = head(text)
+    assert read.class_bias_init == 0
+    assert "forgets class_prediction_bias_init" in log.notes[0]
+    assert head(text, keras=True)[0].class_bias_init == pytest.approx(-4.6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rfcn_box_predictor {}", "rfcn_box_predictor is not supported"),
+        (WEIGHT_SHARED % "apply_conv_hyperparams_to_heads: true", "heads have the towers'"),
+        ("convolutional_box_predictor { box_code_size: 7 }", "7, but the box coder writes a box a"),
+        ("convolutional_box_predictor { apply_sigmoid_to_scores: true }", "score_converter"),
+    ],
+)
+def test_what_predictors_have_not_is_refused_by_name(text, message):
+    if "conv_hyperparams" not in text:
+        text = text.replace("{", "{ " + HYPERPARAMS, 1)
+    text = text.replace("hyperparams_to_heads: true", "hyperparams_to_heads: true " + HYPERPARAMS)
+    with pytest.raises(UserError, match=message):
+        head(text)

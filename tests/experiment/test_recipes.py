@@ -1,0 +1,41 @@
+"""The recipes that we ship."""
+
+import pytest
+
+from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import warnings_about
+from stillbox.experiment.values import differences
+from tests.shared import SHARED, needs_shared
+
+ORIGINALS = {
+    "ssd_mobilenet_v1_300x300": "ssd_mobilenet_v1_300x300",
+    "ssd_mobilenet_v1_ppn_300x300": "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300",
+    "ssd_mobilenet_v1_fpn_640x640": "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640",
+    "ssd_resnet50_v1_fpn_640x640": "ssd_resnet50_v1_fpn_shared_box_predictor_640x640",
+}
+# Where things lie is everybody's own.
+PLACES = {
+    "name",
+    "data.train.paths",
+    "data.train.label_map",
+    "data.evaluation.paths",
+    "data.evaluation.label_map",
+    "train.fine_tune.checkpoint",
+}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_resolves_under_its_own_name_and_raises_no_eyebrow(name):
+    resolved = resolve(name)
+    assert resolved.experiment.name == name
+    assert warnings_about(resolved.experiment, resolved.origins) == ()
+
+
+@needs_shared
+@pytest.mark.proof
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_the_original_config_is_the_same_experiment(name):
+    config = SHARED / "configs/pipeline" / f"{ORIGINALS[name]}_coco14_sync.config"
+    ours, theirs = resolve(name).experiment, resolve(config).experiment
+    assert {path for path, _, _ in differences(ours, theirs)} == PLACES
