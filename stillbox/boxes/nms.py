@@ -66,7 +66,7 @@ def batched_nms(
             dropped for a better box of any class. `max_per_class` does not count; at most
             `max_total` boxes are picked, before clipping drops any.
         drop_at_threshold: drop a box when it overlaps a better one by exactly the threshold too.
-        soft_sigma: above 0 nothing is dropped, and neither threshold of overlaps counts. Each pick
+        soft_sigma: above 0 nothing is dropped for its overlap, whatever the threshold. Each pick
             multiplies the scores of its class by `exp(-iou^2 / (2 soft_sigma))` instead, and those
             that fall to `score_threshold` are out (arXiv:1704.04503). Scores must not be negative.
 

@@ -54,7 +54,7 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
             where="model.anchors",
             fix=f"describe {maps}, or change model.neck",
         )
-    return _KINDS[type(config)].count(config)
+    return _KINDS[type(config)].per_location(config)
 
 
 def _ssd(config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image: Shape) -> Floats:
@@ -138,7 +138,7 @@ def _count_flexible_grid(config: schema.FlexibleGridAnchors) -> tuple[int, ...]:
 
 class _Kind(NamedTuple):
     build: Callable[[Any, tuple[Shape, ...], Shape], Floats]
-    count: Callable[[Any], tuple[int, ...]]  # type: ignore[assignment]  # hides tuple.count
+    per_location: Callable[[Any], tuple[int, ...]]
 
 
 # A new kind of anchors is one class in the schema, two functions above and one line here.

@@ -1,6 +1,5 @@
 """From ground truth and anchors to the targets of a batch, as the experiment describes it."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -66,7 +65,7 @@ def _similarity_function(similarity: schema.Similarity) -> PairFunction:
     return _SIMILARITIES[type(similarity)]
 
 
-_SIMILARITIES: dict[type, Callable[..., jax.Array]] = {
+_SIMILARITIES: dict[type, PairFunction] = {
     schema.IouSimilarity: iou,
     schema.IoaSimilarity: ioa,
     schema.NegSqDistSimilarity: neg_sq_dist,

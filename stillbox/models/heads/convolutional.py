@@ -87,7 +87,9 @@ class MapHead(Part):
             size = 1
         self.box = Conv2d(inputs, anchors * outputs.codes, size, 1, plain, **layers)
         self.class_ = Conv2d(inputs, anchors * outputs.slots, size, 1, plain, **layers)
-        self.class_.bias[...] = jnp.full(anchors * outputs.slots, config.class_bias_init)
+        self.class_.bias[...] = jnp.full(
+            anchors * outputs.slots, config.class_bias_init, jnp.float32
+        )
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.slots, self.codes = outputs.slots, outputs.codes
 

@@ -55,7 +55,9 @@ class WeightSharedHead(Part):
         size, layers = config.kernel_size, options.layer_arguments()
         self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
         self.class_ = convolution(depth, anchors * outputs.slots, size, 1, plain, **layers)
-        self.class_.bias[...] = jnp.full(anchors * outputs.slots, config.class_bias_init)
+        self.class_.bias[...] = jnp.full(
+            anchors * outputs.slots, config.class_bias_init, jnp.float32
+        )
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.slots, self.codes = outputs.slots, outputs.codes
 
