@@ -26,6 +26,8 @@ from stillbox.records.source import ExampleSource
 class DataCheck:
     """The state of a set of records."""
 
+    total: int
+    """Records in the files."""
     records: int
     """Records that were looked at."""
     boxes: int
@@ -87,6 +89,7 @@ def check_records(
     max_boxes: int = 100,
     num_classes: int = 0,
     workers: int = 0,
+    sample: int = 0,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> DataCheck:
     """Reads every record and decodes every image.
@@ -98,6 +101,7 @@ def check_records(
         max_boxes: room for boxes in a batch; what is beyond it is counted.
         num_classes: classes of the model; 0 where that is not known yet.
         workers: threads; 0 takes one for each core, at most 8.
+        sample: look at no more than so many records, from all over the set; 0 looks at all.
         on_record: called after each record with how many are done and how many there are.
 
     Raises:
@@ -108,18 +112,26 @@ def check_records(
     )
     tally = _Tally(source, label_map, max_boxes, num_classes)
     # Read in order here and decoded on threads: the first cases shown are the first in the set.
-    examples = ((index, source.example(index)) for index in range(len(source)))
-    for index, seen in ordered_map(_look, examples, workers):
+    count = min(sample or len(source), len(source))
+    indices = np.linspace(0, len(source) - 1, count).round().astype(int).tolist()
+    examples = ((index, source.example(index)) for index in indices)
+    for done, (index, seen) in enumerate(ordered_map(_look, examples, workers), start=1):
         if isinstance(seen, _Seen):
             tally.add(index, seen)
         elif seen is not None:
             source.reject(index, seen.reason, seen.detail)
-        on_record(index + 1, len(source))
+        on_record(done, len(indices))
     tally.finish()
     findings = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.count))
     return DataCheck(
-        len(source), tally.boxes, max_boxes, tally.most_boxes, tally.truncated, tuple(findings)
+        len(source),
+        len(indices),
+        tally.boxes,
+        max_boxes,
+        tally.most_boxes,
+        tally.truncated,
+        tuple(findings),
     )
 
 

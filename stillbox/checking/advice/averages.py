@@ -1,0 +1,105 @@
+"""Moving averages take steps to arrive: those of batch norm and those of the parameters."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from stillbox.checking.advice.advice import Advice, Counsel
+from stillbox.experiment.schema import BatchNorm, ConvolutionalHead, Experiment, Head, Ppn
+
+# What may be left of the values before the first step: one part in a hundred.
+_LEFT = 0.01
+_USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
+# Below this, statistics of a batch are mostly chance (arXiv:1803.08494).
+_SMALL_BATCH = 8
+
+
+def statistics_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """Batch norm's moving statistics, which evaluation uses, must forget where they started."""
+    steps = experiment.train.steps
+    if not steps or experiment.model.freeze_batch_norm:
+        return
+    slow = defaultdict(list)
+    for path, norm in _norms(experiment):
+        if norm.train and norm.decay**steps > _LEFT:
+            slow[norm.decay].append(path)
+    for decay, paths in slow.items():
+        fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), 0.5)
+        yield Advice(
+            "warning",
+            f"{paths[0]}.decay",
+            f"batch norm with a decay of {decay:g} over {steps} steps: "
+            f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
+            f"with, and evaluation normalises with them",
+            " ".join(f"--set {path}.decay={fitting:g}" for path in paths),
+        )
+
+
+def statistics_have_a_batch(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """Batch norm over few images is noise; its batch is the global one here."""
+    batch = experiment.train.batch_size
+    if batch >= _SMALL_BATCH or experiment.model.freeze_batch_norm:
+        return
+    if any(norm.train for _, norm in _norms(experiment)):
+        images = "one image" if batch == 1 else f"{batch} images"
+        yield Advice(
+            "warning",
+            "train.batch_size",
+            f"batch norm takes its statistics from {images}",
+            f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
+            "--set model.freeze_batch_norm=true",
+        )
+
+
+def averages_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """The moving average of the parameters must forget the fresh ones."""
+    train, decay = experiment.train, experiment.train.ema_decay
+    if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
+        return
+    yield Advice(
+        "warning" if experiment.evaluation.use_ema else "note",
+        "train.ema_decay",
+        f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
+        f"first ones over {train.steps} steps (decay {decay:g})",
+        "--set train.ema_warmup=true",
+    )
+
+
+def averages_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """Evaluation cannot use an average that training does not keep."""
+    asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
+    if asked and experiment.train.ema_decay is None:
+        yield Advice(
+            "warning",
+            "evaluation.use_ema",
+            "use_ema (use_moving_averages) has no effect: training keeps no moving average",
+            "--set train.ema_decay=0.9999, or take it out",
+        )
+
+
+def _norms(experiment: Experiment) -> Iterator[tuple[str, BatchNorm]]:
+    """Yields the batch norms that some layer has, with their paths."""
+    model = experiment.model
+    for name, conv, used in (
+        ("backbone", model.backbone.conv, True),
+        ("neck", model.neck.conv, not isinstance(model.neck, Ppn) or model.neck.depth > 0),
+        ("head", model.head.conv, _has_layers(model.head)),
+    ):
+        if conv.batch_norm is not None and used:
+            yield f"model.{name}.conv.batch_norm", conv.batch_norm
+
+
+def _has_layers(head: Head) -> bool:
+    """Says whether there is anything to normalise between a map and the last convolutions."""
+    between = head.layers_before > 0
+    if isinstance(head, ConvolutionalHead):
+        between = between and head.max_depth > 0
+    return between or head.depthwise
+
+
+AVERAGE_COUNSELS: tuple[Counsel, ...] = (
+    statistics_arrive,
+    statistics_have_a_batch,
+    averages_arrive,
+    averages_exist,
+)
+"""All of them."""

@@ -1,0 +1,128 @@
+"""Files that an experiment names: what can be said of them without reading a record."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stillbox.checking.advice.advice import Advice, Counsel
+from stillbox.errors import UserError
+from stillbox.experiment.rules.trainable import paths_are_real
+from stillbox.experiment.schema import Experiment, Records
+from stillbox.records.label_map import LabelMap
+
+
+def checkpoint_is_here(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """The first weights lie where they are said to lie."""
+    checkpoint = experiment.train.fine_tune.checkpoint
+    path, field = Path(checkpoint).expanduser(), "train.fine_tune.checkpoint"
+    # Of placeholders and buckets the rules have spoken.
+    if not checkpoint or any(broken.path == field for broken in paths_are_real(experiment)):
+        return
+    if path.exists() or path.with_name(f"{path.name}.index").exists():
+        return
+    yield Advice(
+        "warning",
+        field,
+        f"there is no checkpoint {checkpoint} on this machine",
+        f"--set {field}=PATH, or nothing after the = for random weights",
+    )
+
+
+def label_maps_fit(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """Every id has a slot, and every slot has an id."""
+    classes = experiment.model.num_classes
+    for name, records in _sets(experiment):
+        path = f"data.{name}.label_map"
+        try:
+            label_map = read_label_map(records)
+        except UserError as error:
+            yield Advice("error", path, str(error))
+            continue
+        if label_map is None or not len(label_map):
+            continue
+        if label_map.max_id > classes:
+            yield Advice(
+                "error",
+                "model.num_classes",
+                f"the label map {records.label_map} goes up to id {label_map.max_id}, and the "
+                f"model has {classes} classes",
+                f"--set model.num_classes={label_map.max_id}",
+            )
+        elif label_map.max_id < classes:
+            yield Advice(
+                "warning",
+                "model.num_classes",
+                f"{classes} classes, but the label map {records.label_map} ends at id "
+                f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained",
+                f"--set model.num_classes={label_map.max_id}",
+            )
+
+
+def label_maps_agree(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """What an id means in training it means in evaluation."""
+    try:
+        first, second = (read_label_map(records) for _, records in _sets(experiment))
+    except UserError:
+        return  # said by label_maps_fit
+    if first is None or second is None or first == second:
+        return
+    for item in second:
+        if item.id not in first or first.text_of(item.id) != item.name:
+            other = first.text_of(item.id) if item.id in first else "nothing"
+            yield Advice(
+                "warning",
+                "data.evaluation.label_map",
+                f"id {item.id} is {item.name!r} here and {other!r} in the label map of training",
+                "give both sets the label map that training used",
+            )
+            return
+
+
+def sets_differ(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """Scores on what was learnt by heart say nothing."""
+    common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
+    if common:
+        yield Advice(
+            "warning",
+            "data.evaluation.paths",
+            f"{min(common)} is trained on and scored on",
+            "score on records that training does not see",
+        )
+
+
+def box_limit_is_chosen(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+    """The seed asks for `max_number_of_boxes`: the static shape of the ground truth."""
+    records, path = experiment.data.train, "data.train.max_boxes"
+    if records.paths and path not in origins:
+        yield Advice(
+            "note",
+            path,
+            f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
+            "are kept",
+            f"`stillbox data stats` says how many there are; --set {path}=N",
+        )
+
+
+def read_label_map(records: Records) -> LabelMap | None:
+    """Returns the label map of a set, None where none is named or it is not on this machine.
+
+    Raises:
+        UserError: it is here and cannot be read.
+    """
+    if not records.label_map or not Path(records.label_map).expanduser().is_file():
+        return None
+    return LabelMap.from_file(records.label_map)
+
+
+def _sets(experiment: Experiment) -> tuple[tuple[str, Records], tuple[str, Records]]:
+    data = experiment.data
+    return ("train", data.train), ("evaluation", data.evaluation)
+
+
+FILE_COUNSELS: tuple[Counsel, ...] = (
+    checkpoint_is_here,
+    label_maps_fit,
+    label_maps_agree,
+    sets_differ,
+    box_limit_is_chosen,
+)
+"""All of them."""

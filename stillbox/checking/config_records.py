@@ -1,0 +1,107 @@
+"""What an experiment's records say about the experiment."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from stillbox.checking.advice.advice import Advice
+from stillbox.checking.advice.files import read_label_map
+from stillbox.checking.data import DataCheck, check_records
+from stillbox.checking.data_findings import TOO_MANY_BOXES
+from stillbox.errors import UserError
+from stillbox.experiment.rules.trainable import paths_are_real
+from stillbox.experiment.schema import Experiment, Records
+from stillbox.records.patterns import expand
+
+RecordsAsked = Literal["present", "all", "none"]
+
+# Enough to see what is wrong with many, few enough to be read in a second or two.
+_SAMPLE = 200
+
+
+def records_findings(
+    experiment: Experiment, asked: RecordsAsked, on_record: Callable[[int, int], None]
+) -> Iterator[Advice]:
+    """Yields what is wrong with the records of training and evaluation.
+
+    Args:
+        experiment: names them.
+        asked: see `config.check_config`.
+        on_record: called with how many records are done and how many there are.
+    """
+    unreal = {broken.path for broken in paths_are_real(experiment)}
+    for name, records in (
+        ("train", experiment.data.train),
+        ("evaluation", experiment.data.evaluation),
+    ):
+        path = f"data.{name}.paths"
+        if asked == "none" or not records.paths or path in unreal:
+            continue
+        try:
+            expand(records.paths)
+        except UserError as error:
+            if asked == "all":
+                yield Advice("error", path, str(error))
+            else:
+                yield Advice("note", path, f"not looked at: {error.where}: {error.what}")
+            continue
+        yield from _look(experiment, name, records, asked, on_record)
+
+
+def _look(
+    experiment: Experiment,
+    name: str,
+    records: Records,
+    asked: RecordsAsked,
+    on_record: Callable[[int, int], None],
+) -> Iterator[Advice]:
+    path, sample = f"data.{name}.paths", 0 if asked == "all" else _SAMPLE
+    try:
+        label_map = read_label_map(records)
+        check = check_records(
+            records.paths,
+            label_map,
+            use_display_name=records.use_display_name,
+            max_boxes=records.max_boxes,
+            num_classes=experiment.model.num_classes,
+            sample=sample,
+            on_record=on_record,
+        )
+    except UserError as error:
+        yield Advice("error", path, str(error))
+        return
+    if not records.label_map or label_map is not None:
+        yield from _problems(check, path)
+    else:
+        yield Advice("warning", f"data.{name}.label_map", f"there is no file {records.label_map}")
+    yield from _boxes_lost(check, f"data.{name}.max_boxes")
+    yield Advice(
+        "note",
+        path,
+        f"{check.records:,} of {check.total:,} records looked at: {check.boxes:,} boxes, at most "
+        f"{check.most_boxes} in an image",
+        "" if check.records == check.total else "--records looks at all of them",
+    )
+
+
+def _problems(check: DataCheck, path: str) -> Iterator[Advice]:
+    for finding in check.findings:
+        # Of some records it cannot be said what is nowhere, and lost boxes have words of their own.
+        if finding.severity == "note" or finding.reason == TOO_MANY_BOXES:
+            continue
+        first = f"; first {finding.examples[0]}" if finding.examples else ""
+        count = f"{finding.count:,} x " if finding.count > 1 else ""
+        yield Advice(finding.severity, path, f"{count}{finding.reason}{first}", finding.fix)
+
+
+def _boxes_lost(check: DataCheck, path: str) -> Iterator[Advice]:
+    if not check.truncated_boxes:
+        return
+    share = 100 * check.truncated_boxes / check.boxes
+    yield Advice(
+        "warning",
+        path,
+        f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {check.most_boxes} "
+        f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
+        "are lost",
+        f"--set {path}={check.most_boxes}",
+    )

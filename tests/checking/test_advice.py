@@ -1,0 +1,525 @@
+"""Each counsel speaks where it should, names the field and the mend, and is silent otherwise."""
+
+import pytest
+
+from stillbox.checking.advice import (
+    COUNSELS,
+    averages,
+    files,
+    freezing,
+    rates,
+    steps,
+    targets,
+    unused,
+)
+from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.resolve import resolve
+from stillbox.records.label_map import LabelMap
+from tests.checking.advised import SMALL_SOUND, advice_of
+
+COSINE = "train.optimizer.schedule"
+
+
+def manual(*rates, warmup="false"):
+    pairs = ", ".join(f"{{step: {step}, learning_rate: {rate}}}" for step, rate in rates)
+    return (
+        f"{COSINE}={{kind: manual_step, learning_rate: 0.001, warmup: {warmup}, "
+        f"schedule: [{pairs}]}}"
+    )
+
+
+def exponential(**fields):
+    fields = {"learning_rate": 0.01} | fields
+    inside = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"{COSINE}={{kind: exponential, {inside}}}"
+
+
+# Counsel, overrides, severity, field, a part of what it says, a part of the mend.
+CASES = [
+    # Batch 64 at the published .04: .9 is 22.5 times that. .9 * 64 / 1024 = .056, .7 / 8 = .0875.
+    (
+        rates.rate_fits_the_batch,
+        [f"{COSINE}.learning_rate=0.9"],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "the linear rule gives 0.04 (published: 0.04 for 64), and 0.04 to 0.087 over all",
+        f"--set {COSINE}.learning_rate=0.04",
+    ),
+    # A batch of 8 has an eighth of .04, and the warm-up keeps its third.
+    (
+        rates.rate_fits_the_batch,
+        ["train.batch_size=8"],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "a learning rate of 0.04 is out of scale with a batch of 8",
+        f"{COSINE}.learning_rate=0.005 --set {COSINE}.warmup_learning_rate=0.0017",
+    ),
+    (
+        rates.rate_fits_the_batch,
+        [f"{COSINE}.learning_rate=0.001", f"{COSINE}.warmup_learning_rate=0"],
+        "note",
+        f"{COSINE}.learning_rate",
+        "such runs hardly learn",
+        f"{COSINE}.learning_rate=0.04",
+    ),
+    # Momentum .99 counts every gradient ten times as often as .9.
+    (
+        rates.rate_fits_the_batch,
+        ["train.optimizer.momentum=0.99"],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "the linear rule gives 0.004",
+        "=0.004",
+    ),
+    (
+        rates.rate_fits_the_batch,
+        [manual((100, 0.8))],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "a learning rate of 0.8",
+        "multiply learning_rate and every scheduled rate by 0.05",
+    ),
+    (
+        rates.rate_fits_the_batch,
+        [exponential(learning_rate=0.5, burnin_learning_rate=0.8)],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "a learning rate of 0.8",
+        "learning_rate=0.025 --set train.optimizer.schedule.burnin_learning_rate=0.04",
+    ),
+    (
+        rates.a_high_rate_is_warmed_up,
+        [f"{COSINE}.warmup_steps=0"],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "0.04 from the first step on",
+        "warmup_steps",
+    ),
+    (
+        rates.a_high_rate_is_warmed_up,
+        [manual((100, 0.04))],
+        "warning",
+        f"{COSINE}.learning_rate",
+        "without a warm-up",
+        f"--set {COSINE}.warmup=true",
+    ),
+    (
+        steps.warm_up_ends,
+        ["train.steps=2000"],
+        "warning",
+        f"{COSINE}.warmup_steps",
+        "the warm-up takes 2000 steps and training 2000",
+        "shorten it to some 100 steps",
+    ),
+    (
+        steps.warm_up_ends,
+        [manual((100, 0.04), warmup="true"), "train.steps=50"],
+        "warning",
+        f"{COSINE}.warmup",
+        "takes 100 steps and training 50",
+        "raise train.steps",
+    ),
+    (
+        steps.warm_up_ends,
+        [exponential(burnin_steps=100), "train.steps=50"],
+        "warning",
+        f"{COSINE}.burnin_steps",
+        "takes 100 steps and training 50",
+        "raise train.steps",
+    ),
+    # Half of the decay from 2000 to 25000 is done at 13500: the cosine is at one half.
+    (
+        steps.cosine_ends_with_training,
+        ["train.steps=13500"],
+        "warning",
+        f"{COSINE}.total_steps",
+        "training ends at step 13500 of a schedule of 25000: the learning rate is still at 50 %",
+        f"--set {COSINE}.total_steps=13500",
+    ),
+    (
+        steps.cosine_ends_with_training,
+        ["train.steps=0"],
+        "warning",
+        "train.steps",
+        "training has no end",
+        "--set train.steps=25000",
+    ),
+    (
+        steps.rates_are_reached,
+        [manual((100, 0.04), (30000, 0.004))],
+        "warning",
+        f"{COSINE}.schedule.1.step",
+        "the rate of step 30000 is never used",
+        "move the boundary",
+    ),
+    (
+        steps.rates_are_reached,
+        [exponential(decay_steps=800720)],
+        "note",
+        f"{COSINE}.decay_steps",
+        "only after 800720 steps, and training has 25000",
+        f"{COSINE}.decay_steps=2500",
+    ),
+    (
+        steps.epochs_last,
+        ["data.train.num_epochs=3"],
+        "note",
+        "data.train.num_epochs",
+        "after 3 passes over the records, or after 25000 steps",
+        "",
+    ),
+    # .9997 ** 5000 = exp(-1.5) = .22; .997 ** 5000 is nothing; .999 ** 5000 = exp(-5) = .0067.
+    (
+        averages.statistics_arrive,
+        ["train.steps=5000", "model.backbone.conv.batch_norm.decay=0.9997"],
+        "warning",
+        "model.backbone.conv.batch_norm.decay",
+        "22 % of the moving statistics",
+        "--set model.backbone.conv.batch_norm.decay=0.999",
+    ),
+    (
+        averages.statistics_have_a_batch,
+        ["train.batch_size=1"],
+        "warning",
+        "train.batch_size",
+        "statistics from one image",
+        "model.freeze_batch_norm=true",
+    ),
+    # .9999 ** 5000 = exp(-.5) = .61.
+    (
+        averages.averages_arrive,
+        ["train.ema_decay=0.9999", "train.steps=5000", "evaluation.use_ema=true"],
+        "warning",
+        "train.ema_decay",
+        "keeps 61 % of the first ones over 5000 steps",
+        "--set train.ema_warmup=true",
+    ),
+    (
+        averages.averages_arrive,
+        ["train.ema_decay=0.9999", "train.steps=5000", "evaluation.use_ema=false"],
+        "note",
+        "train.ema_decay",
+        "keeps 61 %",
+        "",
+    ),
+    (
+        averages.averages_exist,
+        ["evaluation.use_ema=true"],
+        "warning",
+        "evaluation.use_ema",
+        "training keeps no moving average",
+        "train.ema_decay",
+    ),
+    (
+        targets.background_is_balanced,
+        ["model.loss.classification=sigmoid"],
+        "warning",
+        "model.loss.classification",
+        "the sigmoid loss counts every background anchor alike",
+        "sigmoid_focal",
+    ),
+    (
+        targets.focal_loss_has_alpha,
+        ["model.loss.classification.alpha=null"],
+        "note",
+        "model.loss.classification",
+        "without alpha",
+        "alpha=0.25",
+    ),
+    (
+        targets.scores_fit_the_loss,
+        ["model.postprocessing.score_converter=identity"],
+        "warning",
+        "model.postprocessing.score_converter",
+        "score_converter identity after a sigmoid_focal loss",
+        "score_converter=sigmoid",
+    ),
+    (
+        targets.scores_fit_the_loss,
+        ["model.loss.classification=softmax"],
+        "warning",
+        "model.postprocessing.score_converter",
+        "score_converter sigmoid after a softmax loss",
+        "score_converter=softmax",
+    ),
+    (
+        targets.bias_reaches_the_loss,
+        ["model.loss.classification=softmax"],
+        "warning",
+        "model.head.class_bias_init",
+        "class_bias_init -4.6 has no effect with a softmax loss",
+        "class_bias_init=0",
+    ),
+    (
+        targets.losses_count,
+        ["model.loss.localization_weight=0"],
+        "warning",
+        "model.loss.localization_weight",
+        "never trained",
+        "localization_weight=1",
+    ),
+    (
+        targets.penalties_are_small,
+        ["model.head.conv.regularizer={kind: l1}"],
+        "warning",
+        "model.head.conv.regularizer.weight",
+        "a weight of 1, the format's default,",
+        "weight=4e-5",
+    ),
+    (
+        targets.every_box_has_an_anchor,
+        ["model.matcher.force_match_for_each_row=false"],
+        "note",
+        "model.matcher.force_match_for_each_row",
+        "that no anchor overlaps by 0.5",
+        "force_match_for_each_row=true",
+    ),
+    (
+        targets.curves_are_whole,
+        ["model.postprocessing.nms.score_threshold=0.3"],
+        "note",
+        "model.postprocessing.nms.score_threshold",
+        "up to a score of 0.3",
+        "score_threshold=1e-8",
+    ),
+    (
+        targets.static_forms_exist,
+        ["model.loss.classification=sigmoid", "model.loss.hard_example_miner={}"],
+        "note",
+        "model.loss.hard_example_miner",
+        "the originals could not run it on a TPU",
+        "",
+    ),
+    (
+        targets.static_forms_exist,
+        ["model.matcher=bipartite"],
+        "note",
+        "model.matcher",
+        "the originals could not run it on a TPU",
+        "",
+    ),
+    (
+        unused.dropout_drops,
+        ["model.head.dropout=true", "model.head.dropout_keep_probability=1"],
+        "note",
+        "model.head.dropout_keep_probability",
+        "drops nothing",
+        "dropout=false",
+    ),
+    (
+        unused.dropout_drops,
+        ["model.head.dropout=false", "model.head.dropout_keep_probability=0.5"],
+        "note",
+        "model.head.dropout_keep_probability",
+        "0.5 has no effect while dropout is false",
+        "dropout=true",
+    ),
+    (
+        unused.clipping_clips,
+        ["train.gradient_clip_norm=0"],
+        "note",
+        "train.gradient_clip_norm",
+        "does not clip",
+        "",
+    ),
+    (
+        unused.penalties_are_added,
+        ["train.regularization=false"],
+        "warning",
+        "train.regularization",
+        "no regularizer counts",
+        "regularization=true",
+    ),
+    (
+        unused.scales_are_used,
+        ["model.anchors={kind: ssd, min_scale: 0.1, scales: [.1, .2, .3, .4, .5]}"],
+        "note",
+        "model.anchors.min_scale",
+        "min_scale have no effect beside scales",
+        "take one",
+    ),
+    (
+        unused.first_weights_are_named,
+        ["train.fine_tune.scope=classification"],
+        "note",
+        "train.fine_tune.scope",
+        "scope has no effect: no checkpoint is named",
+        "train.fine_tune.checkpoint=PATH",
+    ),
+    (
+        unused.evaluations_happen,
+        ["train.evaluate_every=30000"],
+        "note",
+        "train.evaluate_every",
+        "evaluate_every 30000 is more than the 25000 steps",
+        "",
+    ),
+    (
+        files.checkpoint_is_here,
+        ["train.fine_tune.checkpoint=nowhere/model.ckpt"],
+        "warning",
+        "train.fine_tune.checkpoint",
+        "there is no checkpoint nowhere/model.ckpt",
+        "checkpoint=PATH",
+    ),
+    (
+        files.sets_differ,
+        ["data.train.paths=[a, b]", "data.evaluation.paths=[b]"],
+        "warning",
+        "data.evaluation.paths",
+        "b is trained on and scored on",
+        "",
+    ),
+    (
+        files.box_limit_is_chosen,
+        ["data.train.paths=a"],
+        "note",
+        "data.train.max_boxes",
+        "100 boxes of an image are kept",
+        "--set data.train.max_boxes=N",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("counsel", "overrides", "severity", "field", "said", "mend"),
+    CASES,
+    ids=[f"{case[0].__name__}-{number}" for number, case in enumerate(CASES)],
+)
+def test_a_counsel_speaks(counsel, overrides, severity, field, said, mend):
+    (advice,) = advice_of(counsel, overrides)
+    assert (advice.severity, advice.path) == (severity, field)
+    assert said in advice.what
+    assert mend in advice.fix
+
+
+@pytest.mark.parametrize("counsel", COUNSELS, ids=lambda counsel: counsel.__name__)
+def test_a_counsel_is_silent_about_a_sound_experiment(counsel):
+    assert advice_of(counsel, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("counsel", "overrides"),
+    [
+        # Adaptive optimisers have no rule.
+        (rates.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
+        (rates.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
+        (rates.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
+        # Published with .9 for 1024; .056 for 64 lies between.
+        (rates.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
+        (rates.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
+        (rates.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
+        (averages.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
+        (averages.statistics_arrive, ["train.steps=0"]),
+        (averages.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
+        (averages.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
+        (averages.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
+        (targets.every_box_has_an_anchor, ["model.matcher=bipartite"]),
+        (targets.background_is_balanced, ["model.loss.classification=sigmoid",
+                                          "model.loss.hard_example_miner={}"]),
+        (unused.dropout_drops, ["model.head.dropout=true"]),
+        (unused.penalties_are_added, ["train.regularization=false",
+                                      *(f"model.{part}.conv.regularizer=null"
+                                        for part in ("backbone", "neck", "head"))]),
+        (steps.warm_up_ends, ["train.steps=0"]),
+        # Nine tenths of the way down a cosine there is 2 % left.
+        (steps.cosine_ends_with_training, ["train.steps=24000"]),
+        # Of placeholders and buckets the rules speak.
+        (files.checkpoint_is_here, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
+        (files.checkpoint_is_here, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
+        (files.box_limit_is_chosen, ["data.train.paths=a", "data.train.max_boxes=100"]),
+    ],
+)  # fmt: skip
+def test_a_counsel_is_silent_where_it_does_not_apply(counsel, overrides):
+    assert advice_of(counsel, overrides) == []
+
+
+def test_a_head_without_layers_has_no_statistics():
+    overrides = ["train.steps=100", "model.head.kind=convolutional"]
+    norm = "model.head.conv.batch_norm={decay: 0.9999}"
+    fields = {advice.path for advice in advice_of(averages.statistics_arrive, [*overrides, norm])}
+    assert not any(path.startswith("model.head") for path in fields)
+    layers = ["model.head.layers_before=1", "model.head.max_depth=8"]
+    fields = {a.path for a in advice_of(averages.statistics_arrive, [*overrides, norm, *layers])}
+    assert "model.head.conv.batch_norm.decay" in fields
+
+
+@pytest.fixture
+def label_map(tmp_path, monkeypatch):
+    """The function from class names to a label map in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, *classes):
+        (tmp_path / name).write_text(LabelMap.from_names(classes).to_text())
+        return name
+
+    return write
+
+
+def test_label_maps_and_classes_are_as_many(label_map):
+    sets = [f"data.train.label_map={label_map('m.pbtxt', 'cat', 'owl')}"]
+    (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=1"])
+    assert (advice.severity, advice.path) == ("error", "model.num_classes")
+    assert "goes up to id 2, and the model has 1 classes" in advice.what
+    (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=90"])
+    assert advice.severity == "warning"
+    assert "ends at id 2: the other 88 are never trained" in advice.what
+    assert advice.fix == "--set model.num_classes=2"
+    assert advice_of(files.label_maps_fit, [*sets, "model.num_classes=2"]) == []
+
+
+def test_label_maps_of_both_sets_agree(label_map):
+    sets = [
+        f"data.train.label_map={label_map('a.pbtxt', 'cat', 'owl')}",
+        f"data.evaluation.label_map={label_map('b.pbtxt', 'owl', 'cat')}",
+    ]
+    (advice,) = advice_of(files.label_maps_agree, sets)
+    assert "id 1 is 'owl' here and 'cat' in the label map of training" in advice.what
+    (advice,) = advice_of(
+        files.label_maps_agree,
+        [sets[0], f"data.evaluation.label_map={label_map('c.pbtxt', 'cat', 'owl', 'dog')}"],
+    )
+    assert "id 3 is 'dog' here and 'nothing'" in advice.what
+    assert advice_of(files.label_maps_agree, [sets[0]]) == []
+
+
+def test_a_label_map_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.pbtxt").write_text("item { id: x }")
+    overrides = ["data.train.label_map=bad.pbtxt"]
+    (advice,) = advice_of(files.label_maps_fit, overrides)
+    assert advice.severity == "error"
+    assert "bad.pbtxt:1" in advice.what
+    assert advice_of(files.label_maps_agree, overrides) == []
+
+
+def test_a_tf1_checkpoint_is_found_by_its_prefix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.ckpt-7.index").touch()
+    overrides = ["train.fine_tune.checkpoint=model.ckpt-7"]
+    assert advice_of(files.checkpoint_is_here, overrides) == []
+
+
+def test_patterns_that_match_nothing_or_everything_are_errors():
+    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=[bakbone]"])
+    assert (advice.severity, advice.path) == ("error", "train.freeze")
+    assert "'bakbone' matches no parameter" in advice.what
+    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=['.*']"])
+    assert "no parameter is left to train" in advice.what
+    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.trainable=[haed]"])
+    assert (advice.severity, advice.path) == ("error", "train.trainable")
+    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=['^backbone']"])
+    assert advice.severity == "note"
+    assert "parameters are trained" in advice.what
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_no_recipe_is_advised_against(recipe):
+    resolved = resolve(recipe, ["train.fine_tune.checkpoint="])
+    found = [
+        advice
+        for counsel in COUNSELS
+        for advice in counsel(resolved.experiment, resolved.origins)
+        if advice.severity != "note"
+    ]
+    assert found == []

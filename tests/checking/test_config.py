@@ -1,0 +1,179 @@
+"""A config is looked at from all sides, and everything is said in one run."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from stillbox.checking.config import check_config
+from stillbox.records.label_map import LabelMap
+from stillbox.records.source import ExampleSource
+from tests.experiment.sample import SAMPLE
+from tests.small import small_overrides
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """The function that writes the sample, changed, and checks it without its records."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(*changes, overrides=(), **options):
+        text = SAMPLE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        (tmp_path / "p.config").write_text(text)
+        return check_config("p.config", overrides, **options)
+
+    return check
+
+
+def said(check, severity):
+    return [(f.where, f.what) for f in check.findings if f.severity == severity]
+
+
+def text_of(check, **options):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(check.render(**options))
+    return console.file.getvalue()
+
+
+def test_every_broken_rule_is_said_in_one_run_with_its_line(config):
+    check = config(
+        ("num_layers: 6", "num_layers: 5"),
+        ("unmatched_threshold: 0.4", "unmatched_threshold: 0.7"),
+        ("max_detections_per_class: 20", "max_detections_per_class: 200"),
+        ("height: 160", "height: 8"),
+        ("weight: 2e-5", "weight: -1"),
+        ("decay: 0.7", "decay: 7"),
+        ("batch_size: 16", "batch_size: 0"),
+    )
+    # One for the backbone and one for the neck stand in the same line.
+    places = {where for where, _ in said(check, "error")}
+    assert places == {f"p.config:{place}" for place in (
+        "5:43", "12:40", "22:9", "32:9", "64:9", "72:3", "88:7",
+    )}  # fmt: skip
+    assert all(finding.fix for finding in check.findings if finding.severity == "error")
+
+
+def test_what_cannot_be_read_is_one_error(config):
+    (finding,) = config(("num_classes", "num_clases")).findings
+    assert (finding.severity, finding.where) == ("error", "p.config:4:5")
+    assert finding.fix == "did you mean 'num_classes'?"
+
+
+def test_warnings_and_notes_of_the_reader_keep_their_places(config):
+    resizer = "keep_aspect_ratio_resizer { min_dimension: 160 max_dimension: 192 }"
+    check = config(("fixed_shape_resizer { height: 160 width: 192 }", resizer))
+    (unpadded,) = (f for f in check.findings if "pad_to_max_dimension" in f.what)
+    assert (unpadded.severity, unpadded.where) == ("warning", "p.config:5:47")
+    assert ("p.config:99:3", "TrainConfig.sync_replicas has no effect here: all devices run one "
+            "synchronous program") in said(check, "note")  # fmt: skip
+
+
+def test_sizes_that_break_the_pyramid_come_with_the_nearest_legal_ones():
+    check = check_config("ssd_mobilenet_v1_fpn_640x640", ["model.resizer.height=600"])
+    (error,) = (finding for finding in check.findings if finding.severity == "error")
+    assert "the nearest sides that do are 576 and 608" in error.fix
+
+
+def test_one_shard_of_many_is_a_warning(config):
+    check = config(overrides=["data.train.paths=a.record-00000-of-00010"], records="none")
+    assert any("1 of 10 shards" in what for _, what in said(check, "warning"))
+
+
+def test_placeholders_are_one_finding_with_all_their_places(config):
+    check = config(
+        ('"val.record"', '"PATH_TO_BE_CONFIGURED/val"'),
+        ('"backbone.npz"', '"gs://bucket/model.ckpt"'),
+        ('["train-a.record"', '["PATH_TO_BE_CONFIGURED/a"'),
+    )
+    (finding,) = (f for f in check.findings if "PATH_TO_BE" in f.what)
+    assert finding.severity == "warning"
+    assert finding.where == "p.config:103:28"
+    assert "119:28 (data.evaluation.paths), 94:3 (train.fine_tune.checkpoint)" in finding.what
+    assert finding.fix == (
+        "--set data.train.paths=PATH --set data.evaluation.paths=PATH "
+        "--set train.fine_tune.checkpoint=PATH"
+    )
+
+
+def test_advice_is_given_only_where_no_rule_is_broken(config):
+    sound = config(overrides=["train.optimizer.schedule=constant"])
+    assert any("keeps" in what for _, what in said(sound, "warning"))
+    broken = config(overrides=["train.steps=-1"])
+    assert not any("keeps" in what for _, what in said(broken, "warning"))
+
+
+def test_records_that_are_here_are_looked_at(scenes):
+    sound = small_overrides(scenes, "train.freeze=[]")
+    check = check_config("demo_scenes", sound)
+    notes = [what for _, what in said(check, "note")]
+    assert not said(check, "error")
+    assert any("10 of 10 records looked at" in what for what in notes)
+    assert any("6 of 6 records looked at" in what for what in notes)
+    assert not any("records looked at" in f.what for f in
+                   check_config("demo_scenes", sound, records="none").findings)  # fmt: skip
+
+
+def test_boxes_beyond_the_limit_are_counted(scenes):
+    check = check_config("demo_scenes", small_overrides(scenes, "data.train.max_boxes=1"))
+    (finding,) = (f for f in check.findings if f.field == "data.train.max_boxes")
+    assert finding.severity == "warning"
+    assert "boxes of one image" in finding.what
+    source = ExampleSource(
+        [f"{scenes}/train.record-*"], LabelMap.from_file(scenes / "label_map.pbtxt")
+    )
+    counts = [len(source.example(record).boxes) for record in range(10)]
+    # One box of each image is kept, where there is one.
+    assert f"{sum(counts) - sum(map(bool, counts))} of {sum(counts)} boxes" in finding.what
+    assert finding.fix.startswith("--set data.train.max_boxes=")
+
+
+def test_records_and_classes_belong_together(scenes):
+    check = check_config("demo_scenes", small_overrides(scenes, "model.num_classes=2"))
+    errors = [what for _, what in said(check, "error")]
+    assert any("goes up to id 6, and the model has 2 classes" in what for what in errors)
+    assert any("class id above num_classes" in what for what in errors)
+
+
+def test_records_that_are_not_here_are_a_note_unless_they_are_asked_for(config):
+    (train,) = (what for where, what in said(config(), "note") if where == "p.config:103:28")
+    assert train == "not looked at: train-a.record: there is no such file"
+    assert any(where == "p.config:103:28" for where, _ in said(config(records="all"), "error"))
+
+
+def test_no_device_is_started_and_jax_is_not_even_imported(tmp_path):
+    import subprocess
+
+    code = (
+        "import sys; from stillbox.cli.main import main; "
+        "code = main(['check', 'ssd_mobilenet_v1_300x300']); "
+        "assert code == 0 and 'jax' not in sys.modules, sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+
+
+def test_the_file_is_named_once_and_findings_by_line_and_column(config):
+    lines = text_of(config(("batch_size: 16", "batch_size: 0"))).splitlines()
+    assert lines[0] == "p.config"
+    assert lines[1].strip() == "error 72:3: train.batch_size is 0"
+    assert lines[2].strip() == "fix: give a value of at least 1"
+    assert lines[-1].startswith("1 error, ")
+
+
+def test_only_some_notes_are_shown_unless_all_are_wanted(config):
+    check = config()
+    assert check.count("note") > 4
+    hidden = check.count("note") - 4
+    assert f"... and {hidden} more notes: --notes shows them" in text_of(check)
+    assert text_of(check, all_notes=True).count("note ") == check.count("note")
+
+
+def test_plain_values_hold_everything(config):
+    plain = config().to_dict()
+    assert plain["source"] == "p.config"
+    assert plain["errors"] == 0
+    assert plain["notes"] == sum(f["severity"] == "note" for f in plain["findings"])
+    assert plain["findings"][0].keys() == {"severity", "where", "what", "fix", "field"}
