@@ -45,6 +45,7 @@ RUN_HERE = {
     "CONTRIBUTING.md": (),
     "CHANGELOG.md": (),
     "docs/README.md": (),
+    "docs/models.md": (),
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
     "docs/predicting.md": (),

@@ -86,9 +86,9 @@ def test_every_class_has_defaults_throughout():
         ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
         ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
         (
-            {"model": {"head": {"conv": {"regularizer": {"weight": 1}}}}},
-            "model.head.conv.regularizer needs a kind",
-            "l2 or l1",
+            {"model": {"postprocessing": {"calibration": {"a": 1}}}},
+            "model.postprocessing.calibration needs a kind",
+            "kind: curve or class_curves",
         ),
         (
             {"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.pipeline_config.layers import SLIM_HYPERPARAMS, read_hyperparams
+from stillbox.experiment.pipeline_config.layers import read_hyperparams
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
     Backbone,
@@ -97,7 +97,7 @@ def _read_backbone(section: Section, kind: str, *, keras: bool) -> Backbone:
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
-    base = SLIM_HYPERPARAMS[version.kind]
+    base = version().conv
     if section.value("override_base_feature_extractor_hyperparams"):
         base = _overridden(section, base, keras=keras)
         if version is MobileNetV2 and not keras and base.batch_norm:
@@ -118,7 +118,7 @@ def _read_backbone(section: Section, kind: str, *, keras: bool) -> Backbone:
 
 
 def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
-    base = SLIM_HYPERPARAMS[ResNetV1.kind]
+    base = ResNetV1().conv
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:

@@ -1,6 +1,5 @@
 """`Hyperparams`: how convolutions are regularised, initialised, normalised, activated."""
 
-import dataclasses
 from typing import Any
 
 from stillbox.experiment.pipeline_config.section import Section
@@ -22,25 +21,6 @@ _ACTIVATIONS: dict[str, Any] = {
     "SWISH": "swish",
 }
 _MODES: dict[str, Any] = {"FAN_IN": "fan_in", "FAN_OUT": "fan_out", "FAN_AVG": "fan_avg"}
-
-_SLIM_MOBILENET = ConvHyperparams(
-    activation="relu6",
-    regularizer=L2(weight=4e-5),
-    initializer=TruncatedNormal(stddev=0.09),
-    batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
-    regularize_depthwise=True,
-)
-SLIM_HYPERPARAMS: dict[str, ConvHyperparams] = {
-    "mobilenet_v1": _SLIM_MOBILENET,
-    "mobilenet_v2": dataclasses.replace(_SLIM_MOBILENET, regularize_depthwise=False),
-    "resnet_v1": ConvHyperparams(
-        activation="relu",
-        regularizer=L2(weight=1e-4),
-        initializer=VarianceScaling(factor=2.0, mode="fan_in"),
-        batch_norm=BatchNorm(decay=0.997, epsilon=1e-5, center=True, scale=True),
-    ),
-}
-"""What a base network has of its own, where the config does not override it (fact sheet 1.3)."""
 
 
 def read_hyperparams(section: Section, path: str, *, keras: bool) -> ConvHyperparams:

@@ -5,10 +5,34 @@ last one of each stride, and how small an image may be.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from stillbox.experiment.schema.layers import Activation, ConvHyperparams
+from stillbox.experiment.schema.layers import (
+    L2,
+    Activation,
+    BatchNorm,
+    ConvHyperparams,
+    TruncatedNormal,
+    VarianceScaling,
+)
+
+# What slim gives the base networks, and what they keep where a config does not override it
+# (fact sheet 1.3).
+_MOBILENET = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=4e-5),
+    initializer=TruncatedNormal(stddev=0.09),
+    batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
+)
+# Its depthwise kernels are left alone there.
+_MOBILENET_V2 = replace(_MOBILENET, regularize_depthwise=False)
+_RESNET = ConvHyperparams(
+    activation="relu",
+    regularizer=L2(weight=1e-4),
+    initializer=VarianceScaling(factor=2.0, mode="fan_in"),
+    batch_norm=BatchNorm(decay=0.997, epsilon=1e-5, center=True, scale=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +63,7 @@ class MobileNetV1:
     the original's checkpoints; empty: up to the last tap."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides instead of as little as possible."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _MOBILENET
     """Hyperparameters of the base network."""
 
 
@@ -69,7 +93,7 @@ class MobileNetV2:
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides instead of as little as possible."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _MOBILENET_V2
     """Hyperparameters of the base network."""
 
 
@@ -92,7 +116,7 @@ class ResNetV1:
     """Blocks up to this one exist even where nothing reads them; empty: up to the last tap."""
     unit_activation: Activation = "relu"
     """Applied to the sum at the end of a unit; `conv.activation` is for the layers inside."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _RESNET
     """Hyperparameters of the base network."""
 
 

@@ -1,9 +1,17 @@
 """From feature maps to box encodings and class logits (fact sheet 3.3)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from stillbox.experiment.schema.layers import ConvHyperparams
+from stillbox.experiment.schema.layers import L2, BatchNorm, ConvHyperparams, RandomNormal
+
+# Those of most published configs: small weights, so that no class shouts at the start.
+_PREDICTORS = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=4e-5),
+    initializer=RandomNormal(stddev=0.01),
+    batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +35,7 @@ class ConvolutionalHead:
     """A depthwise convolution with normalisation, then a 1x1, instead of a full one (SSDLite)."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters; normalisation and activation concern the layers before the heads only."""
 
 
@@ -56,7 +64,7 @@ class WeightSharedHead:
     """Share of the activations that dropout keeps."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
 
 

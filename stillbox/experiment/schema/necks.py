@@ -1,10 +1,18 @@
 """From taps to the feature maps that carry anchors (fact sheet 3.2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from stillbox.experiment.schema.backbones import Backbone
-from stillbox.experiment.schema.layers import ConvHyperparams
+from stillbox.experiment.schema.layers import L2, BatchNorm, ConvHyperparams, TruncatedNormal
+
+# Those of most published configs; a convolution without normalisation is nobody's wish here.
+_FEATURES = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=4e-5),
+    initializer=TruncatedNormal(stddev=0.03),
+    batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +32,7 @@ class SsdLayers:
     """Halve with a depthwise and a 1x1 convolution instead of a full one (SSDLite)."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides instead of as little as possible."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _FEATURES
     """Hyperparameters of the extra layers."""
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
@@ -47,7 +55,7 @@ class Ppn:
     """Feature maps, the tap's own included."""
     depth: int = 0
     """Channels of a 1x1 convolution before the pooling; 0: there is none."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _FEATURES
     """Hyperparameters of that convolution."""
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
@@ -85,7 +93,7 @@ class Fpn:
     the `_keras` extractors do."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides; maps of odd sides are then cut to fit."""
-    conv: ConvHyperparams = field(default_factory=ConvHyperparams)
+    conv: ConvHyperparams = _FEATURES
     """Hyperparameters of the 3x3 convolutions; projections have a bias and nothing else."""
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
