@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from stillbox import __version__
-from stillbox.cli import check, config, data, doctor, evaluate, model_main, predict, train
+from stillbox.cli import anchors, check, config, data, doctor, evaluate, model_main, predict, train
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
     "data": data,
     "check": check,
+    "anchors": anchors,
     "train": train,
     "evaluate": evaluate,
     "predict": predict,

@@ -39,8 +39,8 @@ def loss_figure(history: History) -> Figure | None:
     present = {label: series for label, series in present.items() if len(series[0])}
     if not present:
         return None
-    figure, (axes,) = _figure(1)
-    _label(axes, "Training loss", "step", "loss")
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, "Training loss", "step", "loss")
     for number, (label, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
         axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0)
@@ -53,7 +53,7 @@ def loss_figure(history: History) -> Figure | None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=min(0.0, lowest))
-    _legend(axes)
+    add_legend(axes)
     return figure
 
 
@@ -67,11 +67,11 @@ def rate_figure(history: History) -> Figure | None:
         panels.append(("Speed", "images per second", speed))
     if not panels:
         return None
-    figure, all_axes = _figure(len(panels))
+    figure, all_axes = new_figure(len(panels))
     for number, (axes, (title, unit, (steps, values))) in enumerate(
         zip(all_axes, panels, strict=True)
     ):
-        _label(axes, title, "step", unit)
+        label_axes(axes, title, "step", unit)
         axes.plot(steps, values, color=css(PALETTE[number + 1]), linewidth=2.0)
         axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
     return figure
@@ -83,8 +83,8 @@ def score_figure(history: History) -> Figure | None:
     present = {name: series for name, series in present.items() if len(series[0])}
     if not present:
         return None
-    figure, (axes,) = _figure(1)
-    _label(axes, "Average precision on the evaluation set", "step", "average precision")
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, "Average precision on the evaluation set", "step", "average precision")
     for number, (name, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
         axes.plot(steps, values, color=color, linewidth=2.0, marker="o", markersize=4.5, label=name)
@@ -99,7 +99,7 @@ def score_figure(history: History) -> Figure | None:
         )
     axes.set_ylim(0.0, 1.02)
     axes.margins(x=0.08)
-    _legend(axes)
+    add_legend(axes)
     return figure
 
 
@@ -114,8 +114,8 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     }
     if not curves:
         return None
-    figure, (axes,) = _figure(1)
-    _label(axes, "Precision over recall, IoU .50", "recall", "precision")
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, "Precision over recall, IoU .50", "recall", "precision")
     few, recalls = len(curves) <= _MOST_CURVES, np.linspace(0.0, 1.0, 101)
     for number, (label, precision) in enumerate(curves.items()):
         if few:
@@ -129,7 +129,7 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
         axes.plot(recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(0.0, 1.03)
-    _legend(axes, title="class  AP50")
+    add_legend(axes, title="class  AP50")
     return figure
 
 
@@ -150,12 +150,14 @@ def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float6
     return (sums[high] - sums[low]) / (high - low)
 
 
-def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+def new_figure(panels: int) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of one size with its panels, side by side."""
     figure = Figure(figsize=(6.4, 3.9), layout="constrained", facecolor="white")
     return figure, [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
 
 
-def _label(axes: Axes, title: str, x: str, y: str) -> None:
+def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
+    """Gives a panel its title, its words and the look that all of them have."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
     axes.set_xlabel(x, fontsize=10, color=_MUTED)
     axes.set_ylabel(y, fontsize=10, color=_MUTED)
@@ -171,7 +173,8 @@ def _label(axes: Axes, title: str, x: str, y: str) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _legend(axes: Axes, title: str | None = None) -> None:
+def add_legend(axes: Axes, title: str | None = None) -> None:
+    """Explains the lines of a panel where they leave room."""
     legend = axes.legend(
         fontsize=9, frameon=True, framealpha=0.85, edgecolor="none", title=title, title_fontsize=9
     )

@@ -1,0 +1,132 @@
+"""How well anchors and boxes overlap: pair by pair, and fast where only the best one counts."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.checking.truth_boxes import Floats, TruthBoxes
+
+# Pairs that are held at once: a few arrays of 16 MB.
+_PAIRS = 2**22
+
+
+class Matched(NamedTuple):
+    """What anchors make of N boxes."""
+
+    best: Floats
+    """`[N]`, the highest IoU that any anchor has with the box."""
+    anchor: NDArray[np.int64]
+    """`[N]`, the anchor that has it; the first among equals."""
+    chosen: NDArray[np.bool_]
+    """`[N]`, some anchor has this box as its best one, at or above the threshold."""
+
+
+def match_boxes(truth: TruthBoxes, anchors: Floats, threshold: float) -> Matched:
+    """Holds every box against every anchor, image by image, as the argmax matcher does.
+
+    Args:
+        truth: the boxes.
+        anchors: `[A, 4]`, normalised to the network input.
+        threshold: IoU at which an anchor is matched.
+    """
+    count = len(truth.boxes)
+    best, anchor = np.full(count, -1, np.float32), np.zeros(count, np.int64)
+    chosen = np.zeros(count, np.bool_)
+    for first, last in zip(truth.starts, truth.starts[1:], strict=False):
+        if first == last:
+            continue
+        boxes, rows = truth.boxes[first:last], slice(first, last)
+        step = max(1, _PAIRS // len(boxes))
+        for start in range(0, len(anchors), step):
+            overlaps = iou_matrix(boxes, anchors[start : start + step])
+            favourite = overlaps.argmax(axis=1)
+            highest = overlaps[np.arange(len(boxes)), favourite]
+            better = highest > best[rows]
+            best[rows] = np.where(better, highest, best[rows])
+            anchor[rows] = np.where(better, favourite + start, anchor[rows])
+            takes = overlaps.argmax(axis=0)
+            taken = takes[overlaps.max(axis=0) >= threshold]
+            chosen[first + taken] = True
+    return Matched(best, anchor, chosen)
+
+
+def iou_matrix(boxes: Floats, anchors: Floats) -> Floats:
+    """Returns the IoU of every pair, `[N, A]`; boxes `[N, 4]`, anchors `[A, 4]`."""
+    low = np.maximum(boxes[:, None, :2], anchors[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], anchors[None, :, 2:])
+    shared = np.maximum(high - low, 0).prod(axis=-1)
+    union = _areas(boxes)[:, None] + _areas(anchors)[None] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
+
+
+class Lattice(NamedTuple):
+    """The anchors of one feature map: the same sizes at every crossing of two rows of centres."""
+
+    rows: NDArray[np.float64]
+    """`[H]`, vertical centres, rising."""
+    columns: NDArray[np.float64]
+    """`[W]`, horizontal centres, rising."""
+    sizes: NDArray[np.float64]
+    """`[S, 2]`, heights and widths."""
+
+
+def split_lattices(
+    anchors: Floats, feature_shapes: Sequence[tuple[int, int]], per_location: Sequence[int]
+) -> list[Lattice]:
+    """Takes the anchors of a detector apart.
+
+    Args:
+        anchors: `[A, 4]`, in the order of the head's channels.
+        feature_shapes: height and width of every map.
+        per_location: anchors that stand at one location of each map.
+    """
+    lattices, start = [], 0
+    for (height, width), sizes in zip(feature_shapes, per_location, strict=True):
+        stop = start + height * width * sizes
+        block = anchors[start:stop].reshape(height, width, sizes, 4).astype(np.float64)
+        centers = (block[..., :2] + block[..., 2:]) / 2
+        extents = (block[..., 2:] - block[..., :2])[0, 0]
+        lattices.append(Lattice(centers[:, 0, 0, 0], centers[0, :, 0, 1], extents))
+        start = stop
+    return lattices
+
+
+def best_overlaps(boxes: Floats, lattices: Sequence[Lattice]) -> NDArray[np.float64]:
+    """Returns the highest IoU of each box with any anchor, `[N]`.
+
+    Of anchors of one size the one with the nearest centre overlaps most: what a pair shares
+    shrinks with the distance along either axis. So a box meets one anchor for each size of a map
+    instead of all of them.
+
+    Args:
+        boxes: `[N, 4]`.
+        lattices: of all feature maps.
+    """
+    boxes = boxes.astype(np.float64)
+    centers, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+    best = np.zeros(len(boxes))
+    for lattice in lattices:
+        shared = np.ones((len(boxes), len(lattice.sizes)))
+        for axis, places in enumerate((lattice.rows, lattice.columns)):
+            distance = np.abs(centers[:, axis] - places[_nearest(centers[:, axis], places)])
+            extents, side = lattice.sizes[None, :, axis], sides[:, axis, None]
+            reach = (extents + side) / 2 - distance[:, None]
+            # A short one inside a long one shares no more than its own length.
+            shared *= np.clip(reach, 0, np.minimum(extents, side))
+        union = sides.prod(axis=1)[:, None] + lattice.sizes.prod(axis=1)[None] - shared
+        best = np.maximum(best, (shared / union).max(axis=1))
+    return best
+
+
+def _nearest(values: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.int64]:
+    if len(places) == 1:
+        return np.zeros(len(values), np.int64)
+    right = np.searchsorted(places, values).clip(1, len(places) - 1)
+    return right - (values - places[right - 1] <= places[right] - values)
+
+
+def _areas(boxes: Floats) -> Floats:
+    areas: Floats = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return areas
