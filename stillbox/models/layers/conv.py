@@ -71,6 +71,15 @@ class ConvLayer(nnx.Module):
             total = total + penalize(kernel) * self.regularizer.weight
         return total
 
+    def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
+        convolution = depthwise_conv2d if depthwise else conv2d
+        return convolution(
+            x.astype(self.dtype),
+            kernel.astype(self.dtype),
+            self.stride,
+            explicit_padding=self.explicit_padding,
+        )
+
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
         # What has a bias stays float32: these are predictions, and a logit of -4.6 would lose all
         # that it learnt.
@@ -106,13 +115,7 @@ class Conv2d(ConvLayer):
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
-        product = conv2d(
-            x.astype(self.dtype),
-            self.kernel[...].astype(self.dtype),
-            self.stride,
-            explicit_padding=self.explicit_padding,
-        )
-        return self._finish(product, train=train)
+        return self._finish(self._convolve(x, self.kernel[...], depthwise=False), train=train)
 
 
 class DepthwiseConv2d(ConvLayer):
@@ -140,13 +143,7 @@ class DepthwiseConv2d(ConvLayer):
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), C]`."""
-        product = depthwise_conv2d(
-            x.astype(self.dtype),
-            self.kernel[...].astype(self.dtype),
-            self.stride,
-            explicit_padding=self.explicit_padding,
-        )
-        return self._finish(product, train=train)
+        return self._finish(self._convolve(x, self.kernel[...], depthwise=True), train=train)
 
 
 class SeparableConv2d(ConvLayer):
@@ -182,12 +179,7 @@ class SeparableConv2d(ConvLayer):
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
-        filtered = depthwise_conv2d(
-            x.astype(self.dtype),
-            self.depthwise_kernel[...].astype(self.dtype),
-            self.stride,
-            explicit_padding=self.explicit_padding,
-        )
+        filtered = self._convolve(x, self.depthwise_kernel[...], depthwise=True)
         return self._finish(conv2d(filtered, self.kernel[...].astype(self.dtype), 1), train=train)
 
 

@@ -51,36 +51,6 @@ def conv2d(
     return _conv_unpadded(padded, kernel, stride)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _conv_unpadded(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    return jax.lax.platform_dependent(
-        padded,
-        kernel,
-        cpu=standalone(_conv_on_cpu, stride=stride),
-        default=partial(_conv, stride=stride),
-    )
-
-
-def _conv_forward(
-    padded: jax.Array, kernel: jax.Array, stride: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _conv_unpadded(padded, kernel, stride), (padded, kernel)
-
-
-def _conv_backward(
-    stride: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> Gradients:
-    return jax.lax.platform_dependent(
-        *saved,
-        gradient,
-        cpu=standalone(_conv_gradients_on_cpu, stride=stride),
-        default=partial(_gradients_of, partial(_conv, stride=stride)),
-    )
-
-
-_conv_unpadded.defvjp(_conv_forward, _conv_backward)
-
-
 def depthwise_conv2d(
     x: jax.Array, kernel: jax.Array, stride: int, *, explicit_padding: bool = False
 ) -> jax.Array:
@@ -97,36 +67,6 @@ def depthwise_conv2d(
     """
     padded = _pad(x, kernel.shape, stride, explicit_padding)
     return _depthwise_unpadded(padded, kernel, stride)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _depthwise_unpadded(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    return jax.lax.platform_dependent(
-        padded,
-        kernel,
-        cpu=standalone(_depthwise_on_cpu, stride=stride),
-        default=partial(_depthwise, stride=stride),
-    )
-
-
-def _depthwise_forward(
-    padded: jax.Array, kernel: jax.Array, stride: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _depthwise_unpadded(padded, kernel, stride), (padded, kernel)
-
-
-def _depthwise_backward(
-    stride: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> Gradients:
-    return jax.lax.platform_dependent(
-        *saved,
-        gradient,
-        cpu=standalone(_depthwise_gradients_on_cpu, stride=stride),
-        default=partial(_gradients_of, partial(_depthwise, stride=stride)),
-    )
-
-
-_depthwise_unpadded.defvjp(_depthwise_forward, _depthwise_backward)
 
 
 def _gradients_of(
@@ -237,3 +177,46 @@ def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int, explicit: boo
         for axis in (0, 1)
     ]
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+
+
+def _per_platform(
+    plain: Callable[..., jax.Array],
+    on_cpu: Callable[..., jax.Array],
+    gradients_on_cpu: Callable[..., Gradients],
+) -> Callable[[jax.Array, jax.Array, int], jax.Array]:
+    """Returns a convolution of a padded input that has a form of its own on the CPU, both ways.
+
+    Args:
+        plain: for all other platforms; they differentiate it themselves.
+        on_cpu: the same on the CPU.
+        gradients_on_cpu: from padded input, kernel and gradient to those of input and kernel.
+    """
+
+    @partial(jax.custom_vjp, nondiff_argnums=(2,))
+    def convolve(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+        return jax.lax.platform_dependent(
+            padded,
+            kernel,
+            cpu=standalone(on_cpu, stride=stride),
+            default=partial(plain, stride=stride),
+        )
+
+    def forward(
+        padded: jax.Array, kernel: jax.Array, stride: int
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return convolve(padded, kernel, stride), (padded, kernel)
+
+    def backward(stride: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> Gradients:
+        return jax.lax.platform_dependent(
+            *saved,
+            gradient,
+            cpu=standalone(gradients_on_cpu, stride=stride),
+            default=partial(_gradients_of, partial(plain, stride=stride)),
+        )
+
+    convolve.defvjp(forward, backward)
+    return convolve
+
+
+_conv_unpadded = _per_platform(_conv, _conv_on_cpu, _conv_gradients_on_cpu)
+_depthwise_unpadded = _per_platform(_depthwise, _depthwise_on_cpu, _depthwise_gradients_on_cpu)
