@@ -1,6 +1,7 @@
-"""Train steps per second of SSD MobileNet v1 300, beside the machine's matrix-product peak.
+"""Train steps per second of a recipe's model, beside the machine's matrix-product peak.
 
-    python benchmarks/train_step.py [--batch-size 16] [--steps 5] [--precision float32]
+    python benchmarks/train_step.py [--recipe ssd_mobilenet_v1_300x300] [--side 300]
+        [--batch-size 16] [--steps 5] [--precision float32] [--peer]
 
 The real step: forward, targets, losses, backward, optimizer; synthetic images, already on the
 device. The best of all steps counts, as does the best of all products, which are measured before
@@ -10,6 +11,7 @@ The peer is the same step with the convolutions that XLA chooses by itself.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,35 +24,38 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
+from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
-from stillbox.models.layers.conv import ConvLayer, DepthwiseConv2d
 from stillbox.models.variables import split_detector
 from stillbox.training.state import create_state
 from stillbox.training.step import make_train_step
-
-RECIPE = "ssd_mobilenet_v1_300x300"
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default="ssd_mobilenet_v1_300x300")
+    parser.add_argument("--side", type=int, help="of the square network input; default: its own")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--peer", action="store_true", help="also XLA's own lowering: slow")
     arguments = parser.parse_args()
     device = jax.devices()[0]
-    table = Table(title=f"{RECIPE}, {arguments.precision}, batch {arguments.batch_size}, {device}")
+    experiment = _experiment(arguments)
+    side = experiment.model.resizer.input_size[0]
+    batch = f"batch {arguments.batch_size}"
+    table = Table(title=f"{arguments.recipe}, {side} px, {arguments.precision}, {batch}, {device}")
     for column in ("step", "s", "images/s", "GFLOP/s", "of the peak", "compiling, s"):
         table.add_column(column, justify="right")
     runs: dict[str, Callable[..., Any] | None] = {"stillbox": None}
     if arguments.peer:
         runs["plain lowering"] = _plain
     peak = _peak()
-    measured = {name: _measure(arguments, patch) for name, patch in runs.items()}
+    measured = {name: _measure(experiment, arguments, patch) for name, patch in runs.items()}
     peak = max(peak, _peak())
     for name, (seconds, compiling, flops) in measured.items():
         speed = flops / seconds / 1e9
@@ -66,17 +71,26 @@ def main() -> None:
     Console().print(table)
 
 
+def _experiment(arguments: argparse.Namespace) -> schema.Experiment:
+    overrides = [f"train.precision={arguments.precision}"]
+    if arguments.side:
+        sides = ("height", "width")
+        overrides += [f"model.resizer.{name}={arguments.side}" for name in sides]
+    return resolve(arguments.recipe, overrides).experiment
+
+
 def _measure(
-    arguments: argparse.Namespace, patch: Callable[..., Any] | None
+    experiment: schema.Experiment,
+    arguments: argparse.Namespace,
+    patch: Callable[..., Any] | None,
 ) -> tuple[float, float, float]:
     """Returns the seconds of the best step, those of compiling, and the FLOPs of a step."""
-    experiment = resolve(RECIPE, [f"train.precision={arguments.precision}"]).experiment
     detector = build_detector(experiment.model, dtype=jnp.dtype(arguments.precision))
     graph, params, stats = split_detector(detector)
     trained = frozenset(params)
     mesh = data_mesh(arguments.batch_size)
     state = put_everywhere(create_state(params, stats, experiment.train, trained), mesh)
-    batch = put_batch(_batch(arguments.batch_size), mesh)
+    batch = put_batch(_batch(arguments.batch_size, detector.image_shape), mesh)
     step = make_train_step(graph, detector.anchors, experiment.model, experiment.train, trained)
     began = time.perf_counter()
     with mock.patch.object(jax.lax, "platform_dependent", patch or jax.lax.platform_dependent):
@@ -87,7 +101,7 @@ def _measure(
         state, metrics = compiled(state, batch)
         jax.block_until_ready((state, metrics))
         best = min(best, time.perf_counter() - began)
-    return best, compiling, 3 * arguments.batch_size * 2 * sum(_multiply_adds(detector))
+    return best, compiling, 3 * arguments.batch_size * 2 * _multiply_adds(detector)
 
 
 def _plain(*arrays: jax.Array, default: Callable[..., Any], **_: Any) -> Any:  # noqa: ANN401
@@ -95,37 +109,42 @@ def _plain(*arrays: jax.Array, default: Callable[..., Any], **_: Any) -> Any:  #
     return default(*arrays)
 
 
-def _multiply_adds(detector: Detector) -> Iterator[int]:
-    """Yields the multiply-adds of every convolution for one image."""
-    side = detector.image_shape[0]
-    for part in (detector.backbone, detector.neck):
-        for layer in vars(part).values():
-            if isinstance(layer, ConvLayer):
-                side = -(-side // layer.stride)
-                yield side * side * _per_position(layer)
-    for number, (height, width) in enumerate(detector.feature_shapes):
-        head = getattr(detector.head, f"map_{number}")
-        for layer in vars(head).values():
-            if isinstance(layer, ConvLayer):
-                yield height * width * _per_position(layer)
+def _multiply_adds(detector: Detector) -> int:
+    """Returns the multiply-adds of all convolutions for one image, counted in the program."""
+    image = jax.ShapeDtypeStruct((1, *detector.image_shape, 3), jnp.float32)
+    with mock.patch.object(jax.lax, "platform_dependent", _plain):
+        program = jax.make_jaxpr(lambda images: detector(images, train=False))(image)
+    return sum(map(_of_convolution, _equations(program.jaxpr)))
 
 
-def _per_position(layer: ConvLayer) -> int:
-    rows, columns, inputs, outputs = layer.kernel.shape
-    return rows * columns * inputs * (1 if isinstance(layer, DepthwiseConv2d) else outputs)
+def _equations(program: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yields the equations of a program and of all programs inside it."""
+    for equation in program.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner := getattr(inner, "jaxpr", inner), "eqns"):
+                yield from _equations(inner)
 
 
-def _batch(size: int) -> Batch:
+def _of_convolution(equation: Any) -> int:  # noqa: ANN401
+    if equation.primitive.name != "conv_general_dilated":
+        return 0
+    _, kernel = (variable.aval.shape for variable in equation.invars)
+    # Kernels are HWIO, and in a depthwise one there is one input a group.
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel[:3])
+
+
+def _batch(size: int, shape: tuple[int, int]) -> Batch:
     rng = np.random.default_rng(0)
     low, high = np.split(rng.uniform(0, 0.5, (size, 100, 4)), 2, axis=-1)
     weights = np.zeros((size, 100), np.float32)
     weights[:, :8] = 1
     return Batch(
-        images=rng.uniform(0, 255, (size, 300, 300, 3)).astype(np.float32),
+        images=rng.uniform(0, 255, (size, *shape, 3)).astype(np.float32),
         boxes=np.concatenate([low, low + high], axis=-1).astype(np.float32),
         classes=rng.integers(0, 90, (size, 100), dtype=np.int32),
         weights=weights,
-        true_sizes=np.full((size, 2), 300, np.int32),
+        true_sizes=np.tile(np.asarray(shape, np.int32), (size, 1)),
         records=np.arange(size, dtype=np.int32),
         image_weights=np.ones(size, np.float32),
     )
