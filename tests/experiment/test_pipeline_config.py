@@ -393,7 +393,8 @@ def test_other_architectures_are_refused_with_what_there_is():
     with pytest.raises(UserError) as caught:
         read("model {\n  center_net { object_center_params { } }\n}")
     assert str(caught.value) == (
-        "p.config:2:3: DetectionModel.center_net is not supported\n  fix: there is: ssd"
+        "p.config:2:3: DetectionModel.center_net: stillbox has detectors with anchors\n"
+        "  fix: there is: ssd"
     )
 
 

@@ -7,11 +7,12 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import Evaluation
 
-_METRICS: dict[str, Any] = {
+METRICS: dict[str, Any] = {
     "coco_detection_metrics": "coco",
     "pascal_voc_detection_metrics": "pascal_voc",
     "weighted_pascal_voc_detection_metrics": "weighted_pascal_voc",
 }
+"""Values of `metrics_set` that are understood, and our names for them."""
 # The number of each that says which checkpoint is best.
 _BEST: dict[str, Any] = {
     "coco": "AP",
@@ -91,12 +92,12 @@ def _note_limits(section: Section, evaluation: Evaluation) -> None:
 
 def _read_metrics(section: Section, path: str) -> tuple[Any, ...]:
     names = section.values("metrics_set", path)
-    there_is = f"there is: {', '.join(_METRICS)}"
+    there_is = f"there is: {', '.join(METRICS)}"
     for name in names:
-        if name in _METRICS:
+        if name in METRICS:
             continue
         why = f": {_NOT_HERE[name]}" if name in _NOT_HERE else ""
-        close = nearest(name, _METRICS, limit=1)
+        close = nearest(name, METRICS, limit=1)
         guess = f"{close} " if close.startswith("did you mean") and not why else ""
         raise UserError(
             f"the metrics {name!r} are not supported{why}",
@@ -104,4 +105,4 @@ def _read_metrics(section: Section, path: str) -> tuple[Any, ...]:
             fix=guess + there_is,
         )
     # An empty set means COCO's metrics, and naming them twice does not compute them twice.
-    return tuple(dict.fromkeys(_METRICS[name] for name in names)) or ("coco",)
+    return tuple(dict.fromkeys(METRICS[name] for name in names)) or ("coco",)

@@ -18,6 +18,7 @@ _ONE_PROCESS = "training evaluates in its own process, every train.evaluate_ever
 _IN_PIXELS = "ground truth is normalised, and anchors in pixels would meet none of it"
 _NO_KEYPOINTS = "no keypoints are read"
 _CENTERNET = "it compares heat maps or masks, which only CenterNet predicts"
+_TWO_STAGES = "it belongs to detectors of two stages"
 _PLACEMENT = "it chooses an implementation, not a result"
 
 NO_EFFECT: dict[str, dict[str, str]] = {
@@ -96,6 +97,13 @@ NO_EFFECT: dict[str, dict[str, str]] = {
 
 REFUSED: dict[str, str] = {
     "TrainEvalPipelineConfig.graph_rewriter": "quantisation-aware training is not supported",
+    "DetectionModel.faster_rcnn": "stillbox has one-stage detectors",
+    "DetectionModel.center_net": "stillbox has detectors with anchors",
+    "DetectionModel.experimental_model": "it belongs to another program",
+    "BoxPredictor.mask_rcnn_box_predictor": _TWO_STAGES,
+    "BoxPredictor.rfcn_box_predictor": _TWO_STAGES,
+    "Initializer.keras_initializer_by_name": "initializers of Keras are not looked up by name",
+    "InputReader.external_input_reader": "records are TFRecords",
     "Ssd.mask_head_config": "masks are not supported",
     "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
     "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",

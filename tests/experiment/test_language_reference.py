@@ -1,0 +1,106 @@
+"""docs/pipeline_config.md says of every field what the reader does with it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stillbox.experiment.pipeline_config import no_effect, probing
+from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
+from stillbox.experiment.pipeline_config.probing import BASES, ROOT, fates
+from stillbox.experiment.pipeline_config.reader import read_pipeline_config
+from stillbox.experiment.pipeline_config.reference import language_reference
+from stillbox.experiment.textproto import load_schema
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline_config.md"
+
+
+def test_the_page_is_what_the_reader_does_today():
+    # `python -m stillbox.experiment.pipeline_config.reference > docs/pipeline_config.md` mends it.
+    assert PAGE.read_text(encoding="utf-8") == language_reference()
+
+
+def reachable(message, found):
+    """The language as the tables have it, walked without the code that is tested."""
+    if message in load_schema().messages and message not in found:
+        found.add(message)
+        for kind in load_schema().messages[message].fields.values():
+            reachable(kind.type, found)
+    return found
+
+
+def test_no_field_of_the_language_is_missing():
+    text = PAGE.read_text(encoding="utf-8")
+    parts = text.partition("## Messages that are not read")
+    sections = {
+        title: set(re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE))
+        for title, rows in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", parts[0], re.M | re.S)
+    }
+    unread = dict(re.findall(r"^- `([\w.]+)` \(\d+ fields?\), through `(\S+)`$", parts[2], re.M))
+    for name in reachable(ROOT, set()):
+        if name in sections:
+            assert sections[name] == set(load_schema().messages[name].fields), name
+        else:
+            owner, _, field = unread[name].rpartition(".")
+            assert load_schema().messages[owner].fields[field].type == name
+    assert not sections.keys() & unread.keys()
+
+
+def test_messages_of_other_detectors_have_a_line_each():
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.search(
+        r"^- `FasterRcnn` \(\d+ fields\), through `DetectionModel.faster_rcnn`$", text, re.M
+    )
+    assert "| `center_net` | message | refused |" in text
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "expected"),
+    [
+        ("Ssd", "num_classes", "model.num_classes"),
+        ("ArgMaxMatcher", "matched_threshold", "model.matcher.matched_threshold"),
+        ("RandomCropImage", "min_area", "train.augmentations.0.min_area"),
+        ("FeaturePyramidNetworks", "min_level", "model.neck.min_level"),
+        ("Optimizer", "moving_average_decay", "train.ema_decay"),
+        ("InputReader", "max_number_of_boxes", "data.train.max_boxes"),
+        ("EvalConfig", "use_moving_averages", "evaluation.use_ema"),
+    ],
+)
+def test_what_is_honoured_is_found_where_it_went(message, field, expected):
+    assert expected in fates()[message][field].honoured
+
+
+def test_what_is_listed_without_effect_has_none():
+    for message, fields in NO_EFFECT.items():
+        for name, reason in fields.items():
+            fate = fates()[message][name]
+            assert not fate.honoured, (message, name)
+            assert any(said.endswith(f"here: {reason}") for said in fate.ignored), (message, name)
+
+
+def test_what_is_listed_as_refused_is_refused_for_that_reason():
+    for label, reason in REFUSED.items():
+        message, _, field = label.rpartition(".")
+        assert reason in fates()[message][field].refused.values(), label
+
+
+def test_a_field_that_nobody_asks_for_any_more_shows(monkeypatch):
+    def fate():
+        probing._read.cache_clear()
+        kind = load_schema().messages["TrainConfig"].fields["sync_replicas"]
+        found = probing.Fate()
+        probing._probe(
+            found, BASES[0], ("train_config",), load_schema().messages["TrainConfig"], kind
+        )
+        return found
+
+    assert fate().ignored
+    monkeypatch.delitem(no_effect.NO_EFFECT["TrainConfig"], "sync_replicas")
+    assert list(fate().refused.values()) == ["has no counterpart in stillbox"]
+    monkeypatch.undo()
+    probing._read.cache_clear()
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_probes_start_from_sound_files(base):
+    assert read_pipeline_config(base, "p").warnings == ()
