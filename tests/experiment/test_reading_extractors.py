@@ -217,7 +217,7 @@ def test_the_first_generation_forgets_the_bias_of_depthwise_class_heads_and_says
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rfcn_box_predictor {}", "rfcn_box_predictor is not supported"),
+        ("rfcn_box_predictor {}", "rfcn_box_predictor: it belongs to detectors of two stages"),
         (WEIGHT_SHARED % "apply_conv_hyperparams_to_heads: true", "heads have the towers'"),
         ("convolutional_box_predictor { box_code_size: 7 }", "7, but the box coder writes a box a"),
         ("convolutional_box_predictor { apply_sigmoid_to_scores: true }", "score_converter"),
