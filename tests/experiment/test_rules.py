@@ -71,6 +71,7 @@ COSINE = (
         (["model.background_class=false"], "no slot that a background target could fill"),
         (["model.head.max_depth=8", "model.head.min_depth=9"], "min_depth 9 is above max_depth 8"),
         (["model.num_classes=0"], "model.num_classes is 0"),
+        ([f"model.num_classes=1{'0' * 30}"], "model.num_classes is a number of 31 digits"),
         (["model.head.dropout_keep_probability=0"], "dropout_keep_probability is 0.0"),
         (["model.neck.conv.batch_norm={decay: 1.5}"], "model.neck.conv.batch_norm.decay is 1.5"),
         ([COSINE % (10, 10, 0)], "total_steps 10 leaves nothing after 10 warmup_steps"),

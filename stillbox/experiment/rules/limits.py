@@ -12,6 +12,7 @@ from stillbox.experiment.rules.ranges_training import TRAINING_RANGES
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import Plain, to_plain
 
+_GREATEST = 2**63 - 1
 # Translated once: some 80 patterns meet some 150 numbers in every check.
 _PATTERNS = [
     (re.compile(fnmatch.translate(pattern)), low, high)
@@ -25,6 +26,11 @@ def check_limits(experiment: Experiment) -> Iterator[Broken]:
         # The text format can spell inf and nan, and nobody means them.
         if isinstance(number, float) and not math.isfinite(number):
             yield Broken(path, f"{path} is {number}", "give a finite number")
+            continue
+        # YAML knows whole numbers of any length, arrays do not.
+        if isinstance(number, int) and abs(number) > _GREATEST:
+            what = f"{path} is a number of {len(str(number))} digits"
+            yield Broken(path, what, "give one that fits into 64 bits")
             continue
         for pattern, low, high in _PATTERNS:
             if pattern.fullmatch(path) and not low <= number <= high:
