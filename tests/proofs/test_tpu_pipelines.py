@@ -6,7 +6,7 @@ from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from tests.shared import SHARED, needs_shared
 
-# Two to ten minutes each on two cores.
+# Two to seven minutes each on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 BCCD = SHARED / "data/bccd"
@@ -32,10 +32,10 @@ SMALLER = {
 }
 # The ResNet starts from random weights: there are none to start from.
 LEAST_AP50 = {
-    "ssd_mobilenet_v1_300x300": 0.3,
+    "ssd_mobilenet_v1_300x300": 0.35,
     "ssd_mobilenet_v1_ppn_300x300": 0.3,
-    "ssd_mobilenet_v1_fpn_640x640": 0.1,
-    "ssd_resnet50_v1_fpn_640x640": 0.02,
+    "ssd_mobilenet_v1_fpn_640x640": 0.35,
+    "ssd_resnet50_v1_fpn_640x640": 0.25,
 }
 
 
