@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.checking.truth_boxes import Floats, TruthBoxes
+from stillbox.evaluation.results import iou_matrix
 
 # Pairs that are held at once: a few arrays of 16 MB.
 _PAIRS = 2**22
@@ -50,15 +51,6 @@ def match_boxes(truth: TruthBoxes, anchors: Floats, threshold: float) -> Matched
             taken = takes[overlaps.max(axis=0) >= threshold]
             chosen[first + taken] = True
     return Matched(best, anchor, chosen)
-
-
-def iou_matrix(boxes: Floats, anchors: Floats) -> Floats:
-    """Returns the IoU of every pair, `[N, A]`; boxes `[N, 4]`, anchors `[A, 4]`."""
-    low = np.maximum(boxes[:, None, :2], anchors[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], anchors[None, :, 2:])
-    shared = np.maximum(high - low, 0).prod(axis=-1)
-    union = _areas(boxes)[:, None] + _areas(anchors)[None] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
 class Lattice(NamedTuple):
@@ -125,8 +117,3 @@ def _nearest(values: NDArray[np.float64], places: NDArray[np.float64]) -> NDArra
         return np.zeros(len(values), np.int64)
     right = np.searchsorted(places, values).clip(1, len(places) - 1)
     return right - (values - places[right - 1] <= places[right] - values)
-
-
-def _areas(boxes: Floats) -> Floats:
-    areas: Floats = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return areas

@@ -5,9 +5,12 @@ map's. Float64, because an IoU that lies on a threshold should not tip over by r
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Float = TypeVar("Float", np.float32, np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +67,19 @@ class ImageResult:
         )
 
 
-def box_areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def box_areas(boxes: NDArray[Float]) -> NDArray[Float]:
     """Returns `[N]` areas of boxes `[N, 4]`, in the square of their unit."""
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    areas: NDArray[Float] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return areas
+
+
+def iou_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+    """Returns the IoU of every pair, `[N, M]`; boxes `[N, 4]`, others `[M, 4]`."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = np.maximum(high - low, 0).prod(axis=-1)
+    union = box_areas(boxes)[:, None] + box_areas(others)[None] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
 def boxes_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from stillbox.evaluation.checks import (
     refuse_infinite_results,
     refuse_unknown_classes,
 )
-from stillbox.evaluation.results import ImageResult, ImageTruth, box_areas
+from stillbox.evaluation.results import ImageResult, ImageTruth, iou_matrix
 
 Interpolation = Literal["all_points", "eleven_points"]
 """The area under the best precisions, or their mean at recalls 0, .1, ... 1 (VOC 2007)."""
@@ -178,7 +178,7 @@ def _add_image(classes: dict[int, _Class], truth: ImageTruth, result: ImageResul
         wanted, one = truth.class_ids == class_id, classes[class_id]
         found = np.flatnonzero(result.class_ids == class_id)
         found = found[np.argsort(-result.scores[found], kind="stable")]
-        overlaps = _overlaps(result.boxes[found], truth.boxes[wanted])
+        overlaps = iou_matrix(result.boxes[found], truth.boxes[wanted])
         counts, correct = _match(overlaps, truth.is_difficult[wanted])
         one.scores.append(result.scores[found[counts]])
         one.correct.append(correct[counts])
@@ -204,15 +204,6 @@ def _match(
         correct[detection] = not (difficult[best] or taken[best])
         taken[best] = True
     return counts, correct
-
-
-def _overlaps(boxes: NDArray[np.float64], truths: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns `[D, T]`, the IoU of every box with every other."""
-    low = np.maximum(boxes[:, None, :2], truths[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], truths[None, :, 2:])
-    shared = np.prod(np.maximum(high - low, 0.0), axis=2)
-    union = box_areas(boxes)[:, None] + box_areas(truths)[None, :] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
 def _curve(classes: Sequence[_Class]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

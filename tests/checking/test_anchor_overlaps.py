@@ -8,11 +8,11 @@ from stillbox.boxes.matchers import argmax_match
 from stillbox.checking import anchor_overlaps
 from stillbox.checking.anchor_overlaps import (
     best_overlaps,
-    iou_matrix,
     match_boxes,
     split_lattices,
 )
 from stillbox.checking.truth_boxes import TruthBoxes
+from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment.schema import (
     AnchorGrid,
     FlexibleGridAnchors,
