@@ -114,7 +114,7 @@ def _levels_exist(neck: Fpn, levels: Mapping[int, str]) -> Iterator[Broken]:
 def every_map_has_anchors(experiment: Experiment) -> Iterator[Broken]:
     """Anchors and feature maps are counted alike; the original fails late on this."""
     model = experiment.model
-    maps, described = model.neck.count_maps(model.backbone), model.anchors.count_maps()
+    maps, described = model.neck.count_maps(), model.anchors.count_maps()
     if isinstance(model.neck, Fpn) and isinstance(model.anchors, MultiscaleAnchors):
         for name in ("min_level", "max_level"):
             level, wanted = getattr(model.anchors, name), getattr(model.neck, name)

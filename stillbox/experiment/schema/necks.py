@@ -39,7 +39,7 @@ class SsdLayers:
         """Returns the backbone's layers that this neck reads, from fine to coarse."""
         return self.taps
 
-    def count_maps(self, backbone: Backbone) -> int:
+    def count_maps(self) -> int:
         """Returns how many feature maps it makes."""
         return len(self.taps) + len(self.extra_depths)
 
@@ -62,7 +62,7 @@ class Ppn:
         """Returns the backbone's layers that this neck reads, from fine to coarse."""
         return (self.tap,)
 
-    def count_maps(self, backbone: Backbone) -> int:
+    def count_maps(self) -> int:
         """Returns how many feature maps it makes."""
         return self.num_maps
 
@@ -104,7 +104,7 @@ class Fpn:
             if self.min_level <= level <= self.max_level
         )
 
-    def count_maps(self, backbone: Backbone) -> int:
+    def count_maps(self) -> int:
         """Returns how many feature maps it makes."""
         return self.max_level - self.min_level + 1
 

@@ -35,26 +35,20 @@ class MobileNetV1(Part):
     ) -> None:
         built, self.names = layers_in_use(config, taps)
         self.taps = taps
-        self.widths = _add_layers(self, config, built, options)
+        widths = _add_layers(self, config, built, options)
+        self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in self.names:
-            x = getattr(self, name)(x, train=train)
-            if name in self.taps:
-                outputs[name] = x
+            x = outputs[name] = getattr(self, name)(x, train=train)
         return tuple(outputs[tap] for tap in self.taps)
-
-    @property
-    def channels(self) -> tuple[int, ...]:
-        """Channels of each tap."""
-        return tuple(self.widths[self.names.index(tap)] for tap in self.taps)
 
 
 def _add_layers(
     part: Part, config: schema.MobileNetV1, names: tuple[str, ...], options: BuildOptions
-) -> tuple[int, ...]:
+) -> dict[str, int]:
     """Gives `part` its layers; returns the channels of each."""
 
     def width(depth: int) -> int:
@@ -63,7 +57,7 @@ def _add_layers(
     layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
     channels = width(_ROOT_CHANNELS)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
-    widths = [channels]
+    widths = {"conv_0": channels}
     for name in names[1:]:
         pair = int(name.split("_")[1]) - 1
         stride, depth = _PAIRS[pair]
@@ -74,5 +68,5 @@ def _add_layers(
             layer = Conv2d(channels, wide, 1, 1, config.conv, **layers)
             channels = wide
         setattr(part, name, layer)
-        widths.append(channels)
-    return tuple(widths)
+        widths[name] = channels
+    return widths

@@ -1,5 +1,6 @@
 """MobileNet v2 (arXiv:1801.04381)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax
@@ -39,8 +40,9 @@ class MobileNetV2(Part):
     ) -> None:
         built, self.names = layers_in_use(config, taps)
         self.taps = taps
-        self.widths = _add_layers(self, config, built, options)
-        self.residual = tuple(map(self._adds_its_input, range(len(_BLOCKS))))
+        widths = _add_layers(self, config, built, options)
+        self.channels = tuple(widths[tap] for tap in taps)
+        self.residual = _residual_blocks(widths)
 
     def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
@@ -49,29 +51,17 @@ class MobileNetV2(Part):
         for name in self.names:
             if hasattr(self, name):
                 x = getattr(self, name)(x, train=train)
-            elif self.residual[int(name.removeprefix("block_"))]:
+            elif name in self.residual:
                 x = x + block_input
             if name == "conv_0" or not hasattr(self, name):
                 block_input = x
             outputs[name] = x
         return tuple(outputs[tap] for tap in self.taps)
 
-    def _adds_its_input(self, block: int) -> bool:
-        """Says whether a block keeps the shape of its input."""
-        name, before = f"block_{block}", f"block_{block - 1}" if block else "conv_0"
-        if name not in self.names or _BLOCKS[block][1] > 1:
-            return False
-        return self.widths[self.names.index(name)] == self.widths[self.names.index(before)]
-
-    @property
-    def channels(self) -> tuple[int, ...]:
-        """Channels of each tap."""
-        return tuple(self.widths[self.names.index(tap)] for tap in self.taps)
-
 
 def _add_layers(
     part: Part, config: schema.MobileNetV2, names: tuple[str, ...], options: BuildOptions
-) -> tuple[int, ...]:
+) -> dict[str, int]:
     """Gives `part` its layers; returns the channels behind each name."""
 
     def width(depth: int) -> int:
@@ -81,7 +71,7 @@ def _add_layers(
     linear = replace(config.conv, activation="none")
     channels = width(_ROOT_CHANNELS)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
-    widths = [channels]
+    widths = {"conv_0": channels}
     for name in names[1:]:
         index, _, layer = name.removeprefix("block_").partition("_")
         expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
@@ -97,8 +87,19 @@ def _add_layers(
         elif layer == "project":
             channels = width(depth)
             setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))
-        widths.append(channels)
-    return tuple(widths)
+        widths[name] = channels
+    return widths
+
+
+def _residual_blocks(widths: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the blocks that keep the shape of their input, and so add it to what they make."""
+    before, residual = "conv_0", []
+    for block, (_, stride, _) in enumerate(_BLOCKS):
+        name = f"block_{block}"
+        if stride == 1 and name in widths and widths[name] == widths[before]:
+            residual.append(name)
+        before = name
+    return tuple(residual)
 
 
 def _divisible(depth: float, least: int) -> int:

@@ -28,16 +28,16 @@ class Fpn(Part):
         layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
         plain = replace(config.conv, batch_norm=None, activation="none")
         convolution = SeparableConv2d if config.depthwise else Conv2d
-        maps = config.max_level - config.min_level + 1
+        maps = config.count_maps()
         for tap, channels in enumerate(inputs, start=1):
             setattr(self, f"projection_{tap}", Conv2d(channels, depth, 1, 1, plain, **layers))
         for tap in range(1, len(inputs)):
             setattr(
                 self, f"smoothing_{tap}", convolution(depth, depth, 3, 1, config.conv, **layers)
             )
-        for step in range(1, maps - len(inputs) + 1):
-            setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
         self.coarse = tuple(range(1, maps - len(inputs) + 1))
+        for step in self.coarse:
+            setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
         self.hand_down_smoothed = config.top_down == "smoothed"
         self.channels = (depth,) * maps
         self.dtype = jnp.dtype(options.dtype)
