@@ -1,15 +1,15 @@
 """Decoded images in memory, as far as memory allows."""
 
-import logging
-import os
 import threading
-from pathlib import Path
 
+from stillbox.inputs.memory import available_memory
 from stillbox.inputs.sample import Sample
 
-_LOG = logging.getLogger(__name__)
-# Training and evaluation data may both be cached, and the program itself needs room to grow.
-_SHARE = 0.4
+_MIB = 2**20
+# What the program itself, its compiled steps and its batches need to grow.
+_SHARE_LEFT_ALONE = 0.2
+_LEAST_LEFT_ALONE = 2048 * _MIB
+_LOOK_EVERY = 64 * _MIB
 
 
 class SampleCache:
@@ -18,15 +18,23 @@ class SampleCache:
     Every epoch visits every record once, in another order: to throw out the oldest in favour of
     the newest would only lower the share of hits.
 
+    The limit is measured, not guessed from the data: a fifth of the memory that is free at the
+    start, and 2 GiB at least, is left alone. While the cache grows it looks again, so that the
+    same room stays free where several caches, or several processes, grow together.
+
     Args:
-        limit: bytes that the samples may take; None: a share of the memory that is free now.
+        limit: bytes that the samples may take, whatever is free; None: what is measured.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.limit = int(_SHARE * available_memory()) if limit is None else limit
+        free = available_memory()
+        self._left_alone = max(int(_SHARE_LEFT_ALONE * free), _LEAST_LEFT_ALONE)
+        self._measures = limit is None
+        self.limit = max(free - self._left_alone, 0) if limit is None else limit
         self.nbytes = 0
+        self.full = False
         self._samples: dict[int, Sample] = {}
-        self._full = False
+        self._looked_at = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -39,41 +47,29 @@ class SampleCache:
     def add(self, record: int, sample: Sample) -> None:
         """Keeps a sample if there is room for it."""
         with self._lock:
-            if self._full or record in self._samples:
+            if self.full or record in self._samples:
                 return
-            if self.nbytes + sample.nbytes > self.limit:
-                self._full = True
-                _LOG.info("%s; the rest is decoded again every epoch", self.describe())
+            if self.nbytes + sample.nbytes > self.limit or self._room_is_gone():
+                self.full = True
                 return
             self._samples[record] = sample
             self.nbytes += sample.nbytes
 
+    def promise(self) -> str:
+        """Returns a sentence about what the cache may take."""
+        return f"decoded images are kept in memory: {self.limit / _MIB:,.0f} MiB at most"
+
     def describe(self) -> str:
-        """Returns a phrase with the number of images and their size."""
-        return (
-            f"{len(self):,} decoded images in memory, {self.nbytes / 2**20:,.0f} MiB "
-            f"of at most {self.limit / 2**20:,.0f}"
+        """Returns a sentence about what the cache holds."""
+        text = (
+            f"{len(self):,} decoded images in memory, {self.nbytes / _MIB:,.0f} MiB "
+            f"of at most {self.limit / _MIB:,.0f}"
         )
+        return f"{text}; full, the others are decoded again every epoch" if self.full else text
 
-
-def available_memory() -> int:
-    """Returns the bytes that this process may still take: of the machine, or of its container."""
-    return min(_free_on_machine(), _free_in_container())
-
-
-def _free_on_machine() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    # Elsewhere (macOS) only the whole is known: half of it is a careful guess.
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _free_in_container(group: Path = Path("/sys/fs/cgroup")) -> int:
-    try:
-        limit = int((group / "memory.max").read_text())
-        return max(limit - int((group / "memory.current").read_text()), 0)
-    except (OSError, ValueError):  # no control group, or its limit is "max"
-        return 2**63 - 1
+    def _room_is_gone(self) -> bool:
+        """Whether others have taken what was free at the start; seldom looked at."""
+        if not self._measures or self.nbytes - self._looked_at < _LOOK_EVERY:
+            return False
+        self._looked_at = self.nbytes
+        return available_memory() < self._left_alone

@@ -1,12 +1,8 @@
-import logging
-
 import numpy as np
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.inputs import cache
-from stillbox.inputs.cache import SampleCache, available_memory
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.decode import decode_image
 from tests.inputs.helpers import MODEL, dataset, example, write
@@ -80,47 +76,3 @@ def test_image_and_description_of_a_record(tmp_path):
     assert "image-7" in data.describe(1)
     with pytest.raises(UserError, match=r"record 2.*no usable image"):
         data.image(2)
-
-
-# ---- cache --------------------------------------------------------------------------------------
-
-
-def test_a_cached_image_is_decoded_once(tmp_path, monkeypatch):
-    data = dataset(tmp_path, [example(0), example(1)], data=schema.Data(cache_images=True))
-    first = data.load(0)
-    monkeypatch.setattr(data.source, "example", None)  # would fail if it were called
-    assert data.load(0) is first
-    assert len(data.cache) == 1
-    assert data.cache.nbytes == first.nbytes > 40 * 60 * 3
-
-
-def test_without_a_cache_nothing_is_kept(tmp_path):
-    data = dataset(tmp_path, [example(0)])
-    assert data.load(0) is not data.load(0)
-
-
-def test_a_full_cache_says_how_much_fits_and_takes_no_more(tmp_path, caplog):
-    data = dataset(tmp_path, [example(number) for number in range(4)])
-    samples = [data.load(number) for number in range(4)]
-    small = SampleCache(limit=2 * samples[0].nbytes + 10)
-    with caplog.at_level(logging.INFO):
-        for number, sample in enumerate(samples):
-            small.add(number, sample)
-    assert [small.get(number) is not None for number in range(4)] == [True, True, False, False]
-    assert small.nbytes <= small.limit
-    [line] = caplog.messages
-    assert line.startswith("2 decoded images in memory")
-
-
-def test_the_limit_is_a_share_of_free_memory(monkeypatch):
-    monkeypatch.setattr(cache, "available_memory", lambda: 1000)
-    assert SampleCache().limit == 400
-
-
-def test_free_memory_is_the_containers_where_it_has_a_limit(tmp_path):
-    assert available_memory() > 2**20
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("300\n")
-    assert cache._free_in_container(tmp_path) == 700
-    (tmp_path / "memory.max").write_text("max\n")
-    assert cache._free_in_container(tmp_path) > 2**60

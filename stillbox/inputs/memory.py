@@ -1,0 +1,68 @@
+"""How much memory this process may still take."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class _Names(NamedTuple):
+    """What a version of Linux' control groups calls its files."""
+
+    limit: str
+    used: str
+    page_cache: tuple[str, ...]
+    """Lines of `memory.stat`: pages of files, which the kernel gives back when they are wanted."""
+
+
+_V1 = _Names(
+    "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
+)
+_V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
+
+
+def available_memory() -> int:
+    """Returns the bytes that are free: on the machine, or in the container or job if that is less.
+
+    What files fill of memory counts as free, because the kernel gives it back: records that were
+    read do not stand in the way of decoded images.
+    """
+    return min([_free_on_machine(), *_free_in_groups()])
+
+
+def _free_on_machine() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    # Elsewhere (macOS) only the whole is known: half of it is a careful guess.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _free_in_groups(
+    membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Yields what is free in each control group that has a limit, from the process's own up.
+
+    A scheduler of jobs (Slurm, systemd) may have set the limit on any of them.
+    """
+    lines = membership.read_text().splitlines() if membership.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        names, base = (_V1, root / "memory") if controllers else (_V2, root)
+        own = base / path.lstrip("/")
+        for group in (own, *own.parents):
+            if group.is_relative_to(base):
+                yield _free_in_group(group, names)
+
+
+def _free_in_group(group: Path, names: _Names) -> int:
+    try:
+        limit, used = (int((group / name).read_text()) for name in (names.limit, names.used))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such group seen from here, or its limit is "max"
+        return 2**63 - 1
+    return max(limit - used + sum(int(stat.get(name, 0)) for name in names.page_cache), 0)
