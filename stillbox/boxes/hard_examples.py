@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from stillbox.boxes.geometry import iou, pairwise
 from stillbox.boxes.matchers import BACKGROUND
+from stillbox.boxes.top_k_mask import top_k_mask
 
 LossType = Literal["both", "classification", "localization"]
 
@@ -45,7 +46,7 @@ def mine_hard_examples(
         classification_weight: weight of the class loss in `both`.
         localization_weight: weight of the localisation loss in `both`.
         num_hard_examples: most anchors an image keeps; 0 sets no limit.
-        iou_threshold: in 0..1.
+        iou_threshold: in 0..1; 1 passes over none.
         max_negatives_per_positive: most background anchors for each matched one among the kept,
             rounded down for the image; 0 sets no limit.
         min_negatives_per_image: background anchors that this limit leaves in any case.
@@ -58,35 +59,51 @@ def mine_hard_examples(
         "localization": localization_losses,
     }[loss_type]
     hardness, boxes = lax.stop_gradient((hardness, jnp.asarray(boxes, jnp.float32)))
+    most = num_hard_examples or hardness.shape[1]
+    if iou_threshold < 1.0:
+        kept = _hardest_apart(hardness, boxes, iou_threshold, most)
+    else:  # nothing overlaps by more than 1
+        kept = top_k_mask(hardness, jnp.full(hardness.shape[0], most))
+    if max_negatives_per_positive > 0:
+        kept = _limit_negatives(
+            kept,
+            hardness,
+            jnp.asarray(matches),
+            max_negatives_per_positive,
+            min_negatives_per_image,
+        )
+    return kept.astype(jnp.float32)
+
+
+def _hardest_apart(hardness: Array, boxes: Array, iou_threshold: float, most: int) -> Array:
+    """Returns the hardest anchors whose boxes do not overlap those of harder ones, `[B, A]`."""
     order = jnp.argsort(-hardness, axis=-1, stable=True)
     ranked_boxes = jnp.take_along_axis(boxes, order[..., None], axis=1)
-    kept = greedy_survivors(
-        ranked_boxes, iou_threshold=iou_threshold, max_kept=num_hard_examples or order.shape[1]
-    )
-    if max_negatives_per_positive > 0:
-        ranked_matches = jnp.take_along_axis(jnp.asarray(matches), order, axis=1)
-        kept = _limit_negatives(
-            kept, ranked_matches, max_negatives_per_positive, min_negatives_per_image
-        )
-    ranks = jnp.argsort(order, axis=-1)
-    return jnp.take_along_axis(kept, ranks, axis=1).astype(jnp.float32)
+    kept = greedy_survivors(ranked_boxes, iou_threshold=iou_threshold, max_kept=most)
+    return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=1)
 
 
 def _limit_negatives(
-    kept: Array, matches: Array, max_negatives_per_positive: float, min_negatives_per_image: int
+    kept: Array,
+    hardness: Array,
+    matches: Array,
+    max_negatives_per_positive: float,
+    min_negatives_per_image: int,
 ) -> Array:
     """Drops the easiest background anchors until their number suits that of the matched ones.
 
     Args:
-        kept: `[B, A]` bool, hardest first.
-        matches: `[B, A]` in the same order.
+        kept: `[B, A]` bool.
+        hardness: `[B, A]`.
+        matches: `[B, A]`, as in `Targets`.
         max_negatives_per_positive: above 0.
         min_negatives_per_image: at least this many may stay.
     """
     positives, negatives = kept & (matches >= 0), kept & (matches == BACKGROUND)
-    limit = (max_negatives_per_positive * positives.sum(axis=1, keepdims=True)).astype(jnp.int32)
+    limit = (max_negatives_per_positive * positives.sum(axis=1)).astype(jnp.int32)
     limit = jnp.maximum(limit, min_negatives_per_image)
-    return positives | (negatives & (jnp.cumsum(negatives, axis=1) <= limit))
+    hardest = top_k_mask(jnp.where(negatives, hardness, -jnp.inf), limit)
+    return positives | (negatives & hardest)
 
 
 def greedy_survivors(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -> Array:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
+from stillbox.boxes.top_k_mask import top_k_mask
 
 Suppress = Callable[[Array, Array], Array]
 
@@ -40,10 +41,12 @@ def batched_nms(
     max_total: int,
     clip_window: ArrayLike | None = None,
     change_coordinate_frame: bool = False,
+    clip: bool = True,
     keep_outside: bool = False,
     class_agnostic: bool = False,
     drop_at_threshold: bool = False,
     soft_sigma: float = 0.0,
+    max_candidates_per_class: int = 0,
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
@@ -61,6 +64,8 @@ def batched_nms(
         max_total: most boxes of an image, the K of the result.
         clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
         change_coordinate_frame: re-express the boxes so that the window becomes `[0, 0, 1, 1]`.
+        clip: false leaves the boxes unclipped and keeps them all; the window then only gives the
+            frame.
         keep_outside: keep what clipping leaves without area.
         class_agnostic: a box stands for its best class alone (the lowest among equals), and is
             dropped for a better box of any class. `max_per_class` does not count; at most
@@ -69,12 +74,13 @@ def batched_nms(
         soft_sigma: above 0 nothing is dropped for its overlap, whatever the threshold. Each pick
             multiplies the scores of its class by `exp(-iou^2 / (2 soft_sigma))` instead, and those
             that fall to `score_threshold` are out (arXiv:1704.04503). Scores must not be negative.
+        max_candidates_per_class: only so many boxes of a class, the best, take part; 0: all.
 
     Raises:
         ValueError: a change of frame is asked for, but there is no window.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
-    shown, visible = _shown_boxes(boxes, clip_window, change_coordinate_frame, keep_outside)
+    shown, visible = _shown_boxes(boxes, clip_window, change_coordinate_frame, clip, keep_outside)
     best_classes = None
     if class_agnostic:
         best_classes = jnp.argmax(scores, axis=-1)
@@ -91,6 +97,8 @@ def batched_nms(
 
     # Classes before anchors: a pick then reads and writes one contiguous row an image.
     candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
+    if max_candidates_per_class:
+        candidates = _best_candidates(candidates, max_candidates_per_class)
     start = _Search(
         scores=candidates,
         best=_best_left(candidates, visible[:, None]),
@@ -124,6 +132,7 @@ def _shown_boxes(
     boxes: Array,
     clip_window: ArrayLike | None,
     change_coordinate_frame: bool,
+    clip: bool,
     keep_outside: bool,
 ) -> tuple[Array, Array]:
     """Returns the boxes `[B, A, 4]` as detections show them, and which can be one, `[B, A]`."""
@@ -133,9 +142,20 @@ def _shown_boxes(
             raise ValueError("change_coordinate_frame needs a clip_window to change to")
         return boxes, everything
     window = jnp.asarray(clip_window, jnp.float32)[:, None]
-    shown = clip_to_window(boxes, window)
-    visible = everything if keep_outside else area(shown) > 0.0
+    shown = clip_to_window(boxes, window) if clip else boxes
+    visible = everything if keep_outside or not clip else area(shown) > 0.0
     return change_frame(shown, window) if change_coordinate_frame else shown, visible
+
+
+def _best_candidates(candidates: Array, most: int) -> Array:
+    """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
+
+    def limit(every: Array) -> Array:
+        return jnp.where(top_k_mask(every, jnp.full(every.shape[:2], most)), every, -jnp.inf)
+
+    # Few images have so many in one class, and looking for the best takes 32 passes over all.
+    crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
+    return lax.cond(crowded, limit, lambda every: every, candidates)
 
 
 def _best_left(scores: Array, visible: Array) -> Array:

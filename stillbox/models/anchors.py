@@ -14,6 +14,7 @@ from stillbox.boxes.anchors import (
     pixel_grid_anchors,
     scale_ratio_specs,
 )
+from stillbox.boxes.default_boxes import DefaultBoxSpec, anchor_major_order, default_boxes
 from stillbox.boxes.ssd_anchors import ssd_anchors, ssd_anchors_per_location
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -55,6 +56,23 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
             fix=f"describe {maps}, or change model.neck",
         )
     return _KINDS[type(config)].per_location(config)
+
+
+def prediction_order(
+    config: schema.Anchors, feature_shapes: tuple[Shape, ...]
+) -> NDArray[np.int64] | None:
+    """Returns `[A]`: which prediction of the head belongs to each anchor; None: they stand alike.
+
+    Heads predict location by location. Anchors whose description asks for another order want the
+    predictions in it too.
+
+    Args:
+        config: what stands at a location.
+        feature_shapes: height and width of every feature map.
+    """
+    if isinstance(config, schema.DefaultBoxes) and config.order == "anchor_major":
+        return anchor_major_order(feature_shapes, _default_box_specs(config))
+    return None
 
 
 def _ssd(config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image: Shape) -> Floats:
@@ -136,6 +154,24 @@ def _count_flexible_grid(config: schema.FlexibleGridAnchors) -> tuple[int, ...]:
     return tuple(len(grid.sizes) for grid in config.grids)
 
 
+def _default_boxes(
+    config: schema.DefaultBoxes, feature_shapes: tuple[Shape, ...], image: Shape
+) -> Floats:
+    boxes = default_boxes(feature_shapes, image, _default_box_specs(config), clip=config.clip)
+    order = prediction_order(config, feature_shapes)
+    return boxes if order is None else boxes[order]
+
+
+def _count_default_boxes(config: schema.DefaultBoxes) -> tuple[int, ...]:
+    return tuple(spec.boxes for spec in _default_box_specs(config))
+
+
+def _default_box_specs(config: schema.DefaultBoxes) -> list[DefaultBoxSpec]:
+    return [
+        DefaultBoxSpec(own.size, own.next_size, own.step, own.aspect_ratios) for own in config.maps
+    ]
+
+
 class _Kind(NamedTuple):
     build: Callable[[Any, tuple[Shape, ...], Shape], Floats]
     per_location: Callable[[Any], tuple[int, ...]]
@@ -147,4 +183,5 @@ _KINDS: dict[type, _Kind] = {
     schema.MultiscaleAnchors: _Kind(_multiscale, _count_multiscale),
     schema.GridAnchors: _Kind(_grid, _count_grid),
     schema.FlexibleGridAnchors: _Kind(_flexible_grid, _count_flexible_grid),
+    schema.DefaultBoxes: _Kind(_default_boxes, _count_default_boxes),
 }

@@ -10,6 +10,7 @@ from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
 from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
+from stillbox.models.backbones.resnet import ResNet
 from stillbox.models.backbones.resnet_v1 import ResNetV1
 from stillbox.models.coding import build_box_coder
 from stillbox.models.detector import Detector
@@ -25,6 +26,7 @@ BACKBONES: dict[type, Callable[..., Part]] = {
     schema.MobileNetV1: MobileNetV1,
     schema.MobileNetV2: MobileNetV2,
     schema.ResNetV1: ResNetV1,
+    schema.ResNet: ResNet,
 }
 NECKS: dict[type, Callable[..., Part]] = {
     schema.SsdLayers: SsdLayers,

@@ -9,8 +9,8 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from stillbox.experiment import schema
-from stillbox.models.anchors import build_anchors
-from stillbox.models.layers import ConvLayer
+from stillbox.models.anchors import build_anchors, prediction_order
+from stillbox.models.layers import BatchNorm, ConvLayer
 from stillbox.models.parts import Part
 from stillbox.models.predictions import Predictions
 
@@ -48,6 +48,7 @@ class Detector(nnx.Module):
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(dtype)
         self.feature_shapes = self._measure_features()
+        self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
     def __call__(
         self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
@@ -63,7 +64,11 @@ class Detector(nnx.Module):
             float32 predictions in the order of `anchors`.
         """
         maps = self.features(images, train=train)
-        return self.head(maps, train=train, dropout_key=dropout_key)
+        predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
+        if self.order is None:
+            return predictions
+        order = np.asarray(self.order)
+        return Predictions(*(array[:, order] for array in predictions))
 
     def features(self, images: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
         """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
@@ -79,14 +84,20 @@ class Detector(nnx.Module):
         return build_anchors(self.anchor_config, self.feature_shapes, self.image_shape)
 
     def regularization(self) -> jax.Array:
-        """Sum of the penalties of all kernels, a float32 scalar."""
-        layers = [module for _, module in nnx.iter_modules(self) if isinstance(module, ConvLayer)]
+        """Sum of the penalties of all layers, a float32 scalar."""
+        modules = (module for _, module in nnx.iter_modules(self))
+        layers = [module for module in modules if isinstance(module, ConvLayer | BatchNorm)]
         return jnp.sum(jnp.stack([layer.penalty() for layer in layers]))
 
     def _measure_features(self) -> tuple[Shape, ...]:
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
+
+
+def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:
+    # What can be hashed is part of the compiled program; an array would be taken for a variable.
+    return None if order is None else tuple(order.tolist())
 
 
 def _pad_to_multiple(images: jax.Array, multiple: int) -> jax.Array:

@@ -57,10 +57,12 @@ def postprocess(
         max_total=nms.max_total,
         clip_window=jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1),
         change_coordinate_frame=nms.change_coordinate_frame,
+        clip=nms.clip,
         keep_outside=nms.combined,
         class_agnostic=nms.class_agnostic,
         drop_at_threshold=nms.drop_at_threshold,
         soft_sigma=nms.soft_sigma,
+        max_candidates_per_class=nms.max_candidates_per_class,
     )
 
 

@@ -47,17 +47,38 @@ def detection_loss(
         chosen = _mine(predictions, targets, classification, localization, anchors, model)
         classification, localization = classification * chosen, localization * chosen
 
-    loss, matches = model.loss, jnp.sum(targets.box_weights)
-    # The floor of 1 lets a batch without any object still teach what the background is.
-    normalizer = jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones(())
+    loss = model.loss
+    weights = _normalizing_weights(targets, jnp.asarray(batch.image_weights), loss)
     code_size = 1
     if loss.normalize_localization_by_code_size:
         code_size = build_box_coder(model.box_coder).code_size
     return LossParts(
-        classification=loss.classification_weight * jnp.sum(classification) / normalizer,
-        localization=loss.localization_weight * jnp.sum(localization) / (normalizer * code_size),
+        classification=loss.classification_weight * jnp.sum(classification * weights),
+        localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
         matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
     )
+
+
+def _normalizing_weights(
+    targets: Targets, image_weights: jax.Array, loss: schema.Loss
+) -> jax.Array:
+    """Returns what the losses of each image are multiplied by, `[B, 1]`.
+
+    Args:
+        targets: of B images.
+        image_weights: `[B]`, 0 for rows that only fill up.
+        loss: by what is divided.
+    """
+    matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
+    if not loss.normalize_per_image:
+        matches = jnp.broadcast_to(jnp.sum(matches), matches.shape)
+    # The floor of 1 lets images without any object still teach what the background is.
+    weights = (
+        1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)
+    )
+    if loss.normalize_per_image:
+        weights = weights / jnp.maximum(jnp.sum(image_weights), 1.0)
+    return weights
 
 
 def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:

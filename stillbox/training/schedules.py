@@ -29,13 +29,15 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
             schedule.warmup_steps, 1
         )
         warm = schedule.warmup_learning_rate + slope * now
-        cosine = 0.5 * schedule.learning_rate * (1 + jnp.cos(jnp.pi * (now - start) / length))
+        last = schedule.final_learning_rate
+        height = 0.5 * (schedule.learning_rate - last)
+        cosine = last + height * (1 + jnp.cos(jnp.pi * (now - start) / length))
         # The hold includes its last step only where there is one: without a hold the cosine
         # takes over right after the warm-up.
         hold = now <= start if schedule.hold_steps else False
         held = jnp.where(hold, schedule.learning_rate, cosine)
         after = jnp.where(now < schedule.warmup_steps, warm, held)
-        return jnp.where(now > schedule.total_steps, 0.0, after).astype(jnp.float32)
+        return jnp.where(now > schedule.total_steps, last, after).astype(jnp.float32)
 
     return rate
 

@@ -119,6 +119,41 @@ def test_background_is_limited_by_the_number_of_matches(ratio, floor, kept):
     np.testing.assert_array_equal(mask, [kept])
 
 
+def test_three_negatives_for_each_positive_equal_a_sort():
+    """SSD's mining: no boxes are compared, ties go to the first (SSD ResNet-34 fact sheet 3.4)."""
+    rng = np.random.default_rng(1)
+    losses = rng.random((4, 300)).round(2).astype(np.float32)
+    matches = np.where(rng.random((4, 300)) < 0.05, 0, -1)
+    mask = mine(
+        np.zeros((4, 300)),
+        losses,
+        np.zeros((4, 300, 4)),
+        matches,
+        loss_type="classification",
+        num_hard_examples=0,
+        iou_threshold=1.0,
+        max_negatives_per_positive=3,
+    )
+    for row, loss, match in zip(mask, losses, matches, strict=True):
+        ranked = np.argsort(np.where(match < 0, -loss, 1), kind="stable")
+        chosen = set(ranked[: 3 * (match >= 0).sum()]) | set(np.flatnonzero(match >= 0))
+        assert set(np.flatnonzero(row)) == chosen
+
+
+def test_without_comparing_boxes_the_hardest_count_however_they_overlap():
+    mask = mine(
+        LOCALIZATION,
+        CLASSES,
+        SAME,
+        ALL_BACKGROUND,
+        loss_type="classification",
+        num_hard_examples=2,
+        iou_threshold=1.0,
+    )
+    # 110 and 50, 9 and 6, though all boxes are the same.
+    np.testing.assert_array_equal(mask, [[0, 0, 1, 1], [1, 1, 0, 0]])
+
+
 def test_an_image_without_matches_keeps_only_the_least_number():
     mask = mine(
         np.zeros((1, 7)),

@@ -61,7 +61,7 @@ def accepted(*overrides):
         (
             [*PYRAMID, "model.backbone={kind: resnet_v1, depth: 34}"],
             "model.backbone.depth",
-            "no ResNet v1 with 34 layers",
+            "no resnet_v1 with 34 layers",
             "50, 101, 152",
         ),
         (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
+    DefaultBoxes,
     Experiment,
     FlexibleGridAnchors,
     GridAnchors,
@@ -22,6 +23,10 @@ def anchors_have_shapes(experiment: Experiment) -> Iterator[Broken]:
         for index, grid in enumerate(anchors.grids):
             if not grid.sizes:
                 yield Broken(f"{_PATH}.grids.{index}.sizes", "no sizes", "give at least one")
+        return
+    if isinstance(anchors, DefaultBoxes):
+        if not anchors.maps:
+            yield Broken(f"{_PATH}.maps", "no maps", "give at least one")
         return
     if not anchors.aspect_ratios:
         yield Broken(f"{_PATH}.aspect_ratios", "no aspect ratios", _ANY_RATIO)
@@ -106,6 +111,20 @@ def grid_sizes_have_ratios(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
+def default_boxes_grow(experiment: Experiment) -> Iterator[Broken]:
+    """The large square of a map is larger than its small one."""
+    anchors = experiment.model.anchors
+    if not isinstance(anchors, DefaultBoxes):
+        return
+    for index, own in enumerate(anchors.maps):
+        if own.next_size <= own.size:
+            yield Broken(
+                f"{_PATH}.maps.{index}.next_size",
+                f"next_size {own.next_size} is not above size {own.size}",
+                "give the size of the next map",
+            )
+
+
 ANCHOR_RULES: tuple[Rule, ...] = (
     anchors_have_shapes,
     ssd_scales_are_a_range,
@@ -113,5 +132,6 @@ ANCHOR_RULES: tuple[Rule, ...] = (
     ssd_strides_come_in_pairs,
     levels_are_ordered,
     grid_sizes_have_ratios,
+    default_boxes_grow,
 )
 """All of them."""

@@ -13,12 +13,15 @@ from stillbox.experiment.schema import (
     Model,
     MultiscaleAnchors,
     Ppn,
+    ResNet,
     ResNetV1,
     SsdAnchors,
+    SsdLayers,
     WeightSharedHead,
 )
 
-_RESNET_DEPTHS = (50, 101, 152)
+_RESNET_V1_DEPTHS = (50, 101, 152)
+_RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
 def image_is_large_enough(experiment: Experiment) -> Iterator[Broken]:
@@ -69,10 +72,14 @@ def channels_are_three(experiment: Experiment) -> Iterator[Broken]:
 def backbone_exists(experiment: Experiment) -> Iterator[Broken]:
     """The backbone is one that was ever defined."""
     backbone, path = experiment.model.backbone, "model.backbone"
-    if isinstance(backbone, ResNetV1) and backbone.depth not in _RESNET_DEPTHS:
-        known = ", ".join(map(str, _RESNET_DEPTHS))
-        what = f"there is no ResNet v1 with {backbone.depth} layers"
-        yield Broken(f"{path}.depth", what, f"one of {known}")
+    if isinstance(backbone, ResNetV1 | ResNet):
+        depths = _RESNET_DEPTHS if isinstance(backbone, ResNet) else _RESNET_V1_DEPTHS
+        if backbone.depth not in depths:
+            what = f"there is no {backbone.kind} with {backbone.depth} layers"
+            yield Broken(f"{path}.depth", what, f"one of {', '.join(map(str, depths))}")
+    if isinstance(backbone, ResNet) and len(backbone.group_strides) != 4:
+        what = f"group_strides has {len(backbone.group_strides)} numbers"
+        yield Broken(f"{path}.group_strides", what, "give four, such as [1, 2, 2, 2]")
     if isinstance(backbone, MobileNetV1) and len(backbone.last_depths) != 2:
         what = f"last_depths has {len(backbone.last_depths)} numbers"
         yield Broken(f"{path}.last_depths", what, "give two, such as [1024, 1024]")
@@ -106,6 +113,11 @@ def _levels_exist(neck: Fpn, levels: Mapping[int, str]) -> Iterator[Broken]:
     if not finest <= neck.min_level <= coarsest:
         what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
         yield Broken("model.neck.min_level", what, f"give one from {finest} to {coarsest}")
+    elif missing := [level for level in range(neck.min_level, coarsest) if level not in levels]:
+        what = (
+            f"the backbone has no map of level {missing[0]} (a stride of {2 ** missing[0]} pixels)"
+        )
+        yield Broken("model.backbone", what, "a pyramid wants every level, from group_strides of 2")
     elif neck.max_level < neck.min_level:
         what = f"max_level {neck.max_level} is below min_level {neck.min_level}"
         yield Broken("model.neck.max_level", what, "raise it")
@@ -128,6 +140,27 @@ def every_map_has_anchors(experiment: Experiment) -> Iterator[Broken]:
             f"anchors for {described} feature maps, but the neck makes {maps}",
             f"describe anchors for {maps} maps, or change the neck",
         )
+
+
+def stem_folds_the_image(experiment: Experiment) -> Iterator[Broken]:
+    """Blocks of two by two pixels cover images of even sides only."""
+    model = experiment.model
+    if not isinstance(model.backbone, ResNet) or not model.backbone.space_to_depth_stem:
+        return
+    for path, side in _input_sides(model):
+        if side >= 1 and model.pad_to_multiple >= 1 and (side + -side % model.pad_to_multiple) % 2:
+            what = f"space_to_depth_stem wants an even image side, not {side}"
+            yield Broken(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
+
+
+def extra_maps_have_strides(experiment: Experiment) -> Iterator[Broken]:
+    """Strides are given for all extra maps or for none."""
+    neck = experiment.model.neck
+    if isinstance(neck, SsdLayers) and neck.extra_strides:
+        strides, depths = len(neck.extra_strides), len(neck.extra_depths)
+        if strides != depths:
+            what = f"{strides} extra_strides for {depths} extra_depths"
+            yield Broken("model.neck.extra_strides", what, "give one for each, or none")
 
 
 def head_is_consistent(experiment: Experiment) -> Iterator[Broken]:
@@ -183,6 +216,8 @@ MODEL_RULES: tuple[Rule, ...] = (
     backbone_exists,
     taps_exist,
     every_map_has_anchors,
+    stem_folds_the_image,
+    extra_maps_have_strides,
     head_is_consistent,
     shared_head_has_equal_anchors,
 )

@@ -57,6 +57,12 @@ def combined_nms_is_plain(experiment: Experiment) -> Iterator[Broken]:
             f"{name} together with combined: combined NMS does not have it",
             f"set {name} to {default}, or combined to false",
         )
+    if not nms.clip:
+        yield Broken(
+            f"{_NMS}.clip",
+            "clip false together with combined: combined NMS clips to the network input",
+            "set clip to true, or combined to false",
+        )
 
 
 def encodings_are_clipped_to_a_range(experiment: Experiment) -> Iterator[Broken]:

@@ -25,6 +25,13 @@ def cosine_fits(experiment: Experiment) -> Iterator[Broken]:
             f"warmup_steps and {schedule.hold_steps} hold_steps",
             "raise it, or shorten the warm-up",
         )
+    if schedule.final_learning_rate > schedule.learning_rate:
+        yield Broken(
+            f"{path}.final_learning_rate",
+            f"final_learning_rate {schedule.final_learning_rate} is above learning_rate "
+            f"{schedule.learning_rate}, so the decay would rise",
+            "lower it",
+        )
     # Without warm-up steps its rate is never used.
     if schedule.warmup_steps and schedule.learning_rate < schedule.warmup_learning_rate:
         yield Broken(
@@ -80,10 +87,30 @@ def stopping_early_needs_scores(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def stopping_early_has_a_reason(experiment: Experiment) -> Iterator[Broken]:
+    """Without patience there is a target, and nothing that only patience looks at."""
+    stopping, path = experiment.train.early_stopping, "train.early_stopping"
+    if stopping is None or stopping.patience:
+        return
+    if stopping.target is None:
+        yield Broken(
+            f"{path}.patience",
+            "early_stopping with patience 0 and without a target never stops",
+            "give a target or a patience of 1 or more",
+        )
+    if stopping.min_delta:
+        yield Broken(
+            f"{path}.min_delta",
+            f"min_delta {stopping.min_delta} has no effect while patience is 0",
+            "take it out, or give a patience of 1 or more",
+        )
+
+
 TRAINING_RULES: tuple[Rule, ...] = (
     cosine_fits,
     boundaries_rise,
     patterns_compile,
     stopping_early_needs_scores,
+    stopping_early_has_a_reason,
 )
 """All of them."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stillbox.experiment.schema.anchors import (
     AnchorGrid,
     Anchors,
+    DefaultBoxes,
+    DefaultBoxMap,
     FlexibleGridAnchors,
     GridAnchors,
     MultiscaleAnchors,
@@ -54,7 +56,13 @@ from stillbox.experiment.schema.augmentations import (
     SsdRandomCropPadFixedAspectRatio,
     SubtractChannelMean,
 )
-from stillbox.experiment.schema.backbones import Backbone, MobileNetV1, MobileNetV2, ResNetV1
+from stillbox.experiment.schema.backbones import (
+    Backbone,
+    MobileNetV1,
+    MobileNetV2,
+    ResNet,
+    ResNetV1,
+)
 from stillbox.experiment.schema.calibration import (
     Calibration,
     ClassCurve,
@@ -76,6 +84,7 @@ from stillbox.experiment.schema.layers import (
     ConvHyperparams,
     Initializer,
     RandomNormal,
+    Regularizer,
     TruncatedNormal,
     VarianceScaling,
 )
@@ -186,6 +195,8 @@ __all__ = [
     "CosineSchedule",
     "CurveCalibration",
     "Data",
+    "DefaultBoxMap",
+    "DefaultBoxes",
     "DropLabelProbabilistically",
     "EarlyStopping",
     "Evaluation",
@@ -255,7 +266,9 @@ __all__ = [
     "RandomSquareCropByScale",
     "RandomVerticalFlip",
     "Records",
+    "Regularizer",
     "RemapLabels",
+    "ResNet",
     "ResNetV1",
     "ResizeImage",
     "Resizer",

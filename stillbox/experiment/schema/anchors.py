@@ -1,7 +1,7 @@
 """The boxes that predictions are relative to (fact sheet 3.4)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +120,36 @@ class FlexibleGridAnchors:
         return len(self.grids)
 
 
-Anchors = SsdAnchors | MultiscaleAnchors | GridAnchors | FlexibleGridAnchors
+@dataclass(frozen=True, kw_only=True)
+class DefaultBoxMap:
+    """The default boxes of one feature map, in pixels of the network input."""
+
+    size: float = 21.0
+    """Side of the small square."""
+    next_size: float = 45.0
+    """Size of the next map: the large square has the geometric mean of both."""
+    step: float = 8.0
+    """Distance of the centres; the first lies half of it from the edge."""
+    aspect_ratios: tuple[float, ...] = (2.0,)
+    """Each adds two boxes with the area of the small square: so wide to high, and turned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultBoxes:
+    """Default boxes in whole steps of pixels (arXiv:1512.02325; SSD ResNet-34 fact sheet 3.1)."""
+
+    kind: ClassVar[str] = "default_boxes"
+    maps: tuple[DefaultBoxMap, ...] = (DefaultBoxMap(),)
+    """One for each feature map, from fine to coarse."""
+    clip: bool = True
+    """Clip centres and sizes to the image. Edges may lie outside all the same."""
+    order: Literal["cell_major", "anchor_major"] = "cell_major"
+    """Order within a map: all boxes of a location together, or one kind of box at all locations
+    after the other. Predictions follow; ties between anchors go to the first in this order."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return len(self.maps)
+
+
+Anchors = SsdAnchors | MultiscaleAnchors | GridAnchors | FlexibleGridAnchors | DefaultBoxes

@@ -6,7 +6,7 @@ last one of each stride, and how small an image may be.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from stillbox.experiment.schema.layers import (
     L2,
@@ -120,4 +120,46 @@ class ResNetV1:
     """Hyperparameters of the base network."""
 
 
-Backbone = MobileNetV1 | MobileNetV2 | ResNetV1
+@dataclass(frozen=True, kw_only=True)
+class ResNet:
+    """ResNet with the stride inside its first blocks (arXiv:1512.03385; SSD ResNet-34 sheet 2).
+
+    Basic blocks of two 3x3 convolutions up to 34 layers, bottlenecks above. The first block of a
+    group strides in its 3x3 convolution and projects its shortcut where shapes ask for it.
+    `resnet_v1` is the same network where slim and the Object Detection API stride differently.
+    """
+
+    kind: ClassVar[str] = "resnet"
+    layers: ClassVar[tuple[str, ...]] = ("stem", "group_1", "group_2", "group_3", "group_4")
+    min_side: ClassVar[int] = 33
+
+    depth: int = 50
+    """Layers by the usual count: 10, 14, 18, 26, 34, 50, 101, 152 or 200."""
+    group_strides: tuple[int, ...] = (1, 2, 2, 2)
+    """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at that of group 2."""
+    last_layer: str = ""
+    """Groups up to this one exist even where nothing reads them; empty: up to the last tap."""
+    pool_padding: Literal["same", "symmetric"] = "same"
+    """Padding of the 3x3 max pooling: as little as possible, at the end (TensorFlow), or one pixel
+    on all sides (torchvision). Weights want the one that they were trained with."""
+    space_to_depth_stem: bool = False
+    """Compute the 7x7 convolution of stride 2 as a 4x4 one over 2x2 blocks of pixels: the same
+    numbers and parameters, with 12 input channels instead of 3, which accelerators like better.
+    Sides of the network input must be even."""
+    zero_last_scale: bool = True
+    """The last batch norm of each block starts with a factor of 0, so that blocks start as
+    identities (arXiv:1706.02677, 5.1)."""
+    conv: ConvHyperparams = _RESNET
+    """Hyperparameters of the base network."""
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """Groups by level; level l has a stride of 2^l pixels. Of equal ones the last counts."""
+        levels, stride = {}, 4
+        for name, factor in zip(self.layers[1:], self.group_strides, strict=False):
+            stride *= factor
+            levels[stride.bit_length() - 1] = name
+        return levels
+
+
+Backbone = MobileNetV1 | MobileNetV2 | ResNetV1 | ResNet

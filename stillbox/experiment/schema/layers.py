@@ -55,7 +55,7 @@ class RandomNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class VarianceScaling:
-    """Variance `factor / fan`, as slim's `variance_scaling_initializer`."""
+    """Variance `factor / fan`. Uniform with factor 1 and mode fan_avg is Glorot's."""
 
     kind: ClassVar[str] = "variance_scaling"
     factor: float = 2.0
@@ -64,6 +64,9 @@ class VarianceScaling:
     """Draw uniformly instead of from a truncated normal."""
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
     """Which fan divides."""
+    exact_cut: bool = False
+    """Make up exactly for the variance that cutting the normal distribution takes away, as
+    `tf.variance_scaling_initializer` does, instead of by slim's rounded factor."""
 
 
 Initializer = TruncatedNormal | RandomNormal | VarianceScaling
@@ -92,7 +95,11 @@ class ConvHyperparams:
     activation: Activation = "relu"
     """Applied after normalisation."""
     regularizer: Regularizer | None = None
-    """Penalty on the kernels; biases and batch norm parameters have none."""
+    """Penalty on the kernels, and on what the two fields below name."""
+    regularize_bias: bool = False
+    """Penalise the biases of convolutions too."""
+    regularize_norm: bool = False
+    """Penalise factor and offset of batch norm too."""
     initializer: Initializer = field(default_factory=TruncatedNormal)
     """Distribution of fresh kernels."""
     batch_norm: BatchNorm | None = None

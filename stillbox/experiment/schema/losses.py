@@ -107,7 +107,7 @@ class HardExampleMiner:
     num_hard_examples: int = 64
     """Most anchors that one image may keep; 0 sets no limit."""
     iou_threshold: float = 0.7
-    """Boxes that overlap a harder one by more than this are passed over."""
+    """Boxes that overlap a harder one by more than this are passed over; 1 passes over none."""
     loss_type: Literal["both", "classification", "localization"] = "both"
     """The loss that hardness is measured by."""
     max_negatives_per_positive: int = 0
@@ -130,6 +130,9 @@ class Loss:
     """Factor on the localisation loss."""
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
+    normalize_per_image: bool = False
+    """Divide the losses of each image by its own matched anchors, at least 1, and take the mean
+    over the images; `normalize_by_matches` false then only takes the mean."""
     normalize_localization_by_code_size: bool = False
     """Divide the localisation loss by the number of codes that a box is written as."""
     encode_background_as_zeros: bool = False

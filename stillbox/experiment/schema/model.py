@@ -1,6 +1,7 @@
 """The detector: from pixels to boxes, one small value for each of its parts."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
@@ -34,7 +35,11 @@ class Model:
     """An anchor-based detector: resizer, backbone, neck, head, anchors, targets, losses, NMS."""
 
     num_classes: int = 90
-    """Foreground classes; class index c stands for label map id c + 1."""
+    """Foreground classes; `class_slots` says how many a label map needs."""
+    class_slots: Literal["label_map_id", "contiguous"] = "label_map_id"
+    """Which class of the label map class index c stands for: the one of id c + 1, so that gaps of
+    the ids are slots that nothing uses and `num_classes` is the greatest id or more; or the c-th in
+    the order of the ids, so that `num_classes` is their number."""
     resizer: Resizer = field(default_factory=FixedShapeResizer)
     """From an image of any size to the network input."""
     pad_to_multiple: int = 1

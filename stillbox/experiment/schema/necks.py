@@ -17,13 +17,16 @@ _FEATURES = ConvHyperparams(
 
 @dataclass(frozen=True, kw_only=True)
 class SsdLayers:
-    """SSD's extra layers: each halves the map with a 1x1 and a strided 3x3 convolution."""
+    """SSD's extra layers: each shrinks the map with a 1x1 and a 3x3 convolution."""
 
     kind: ClassVar[str] = "ssd_layers"
     taps: tuple[str, ...] = ("conv_11_pointwise", "conv_13_pointwise")
     """Backbone layers that feed the first feature maps, from fine to coarse."""
     extra_depths: tuple[int, ...] = (512, 256, 256, 128)
     """Channels of each extra feature map before the depth multiplier."""
+    extra_strides: tuple[int, ...] = ()
+    """Stride of each extra 3x3 convolution; empty: 2 for all. One of stride 1 is not padded, as the
+    coarsest two of SSD300: its map loses a pixel at every edge."""
     depth_multiplier: float = 1.0
     """Factor on the extra channel counts."""
     min_depth: int = 16

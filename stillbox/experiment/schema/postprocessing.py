@@ -19,6 +19,8 @@ class Nms:
     soft_sigma: float = 0.0
     """Above 0 no box is dropped for its overlap: its score fades by `exp(-iou^2 / (2 soft_sigma))`
     instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
+    max_candidates_per_class: int = 0
+    """Only so many boxes of one class, those with the best scores, take part; 0: all."""
     max_per_class: int = 100
     """Most boxes of one class in one image."""
     max_total: int = 100
@@ -28,6 +30,8 @@ class Nms:
     `max_per_class` has no effect."""
     change_coordinate_frame: bool = True
     """Boxes are relative to the true image; false: to the network input, padding included."""
+    clip: bool = True
+    """Clip boxes to the image and drop what lies outside; false leaves them as decoded."""
     combined: bool = False
     """As the original's combined operation: boxes are clipped to the whole network input instead
     of the true image, and those outside are kept."""

@@ -17,13 +17,15 @@ class ConstantSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class CosineSchedule:
-    """A straight warm-up, then half a cosine down to 0 at `total_steps` (fact sheet 3.8)."""
+    """A straight warm-up, then half a cosine down to `total_steps` (fact sheet 3.8)."""
 
     kind: ClassVar[str] = "cosine"
     learning_rate: float = 0.002
     """Rate after the warm-up."""
     total_steps: int = 4_000_000
-    """Step at which the rate is 0."""
+    """Step at which the cosine ends."""
+    final_learning_rate: float = 0.0
+    """Rate at the end of the cosine and after it."""
     warmup_learning_rate: float = 0.0002
     """Rate at step 0."""
     warmup_steps: int = 10_000
@@ -136,12 +138,14 @@ class FineTune:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Ends training when evaluation no longer improves."""
+    """Ends training when evaluation no longer improves, or is good enough."""
 
     patience: int = 10
-    """Evaluations without improvement before training ends."""
+    """Evaluations without improvement before training ends; 0 has no end of patience."""
     min_delta: float = 0.0
     """What counts as an improvement."""
+    target: float | None = None
+    """End as soon as `evaluation.best_metric` reaches this value: the stopping rule of MLPerf."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +182,8 @@ class Training:
     """Of fresh weights and dropout."""
     log_every: int = 20
     """Steps between two lines of metrics."""
+    summary_every: int = 0
+    """Steps between two entries of metrics in history and TensorBoard; 0: as `log_every`."""
     checkpoint_every: int = 500
     """Steps between two checkpoints; the last step always has one."""
     keep_checkpoints: int = 3

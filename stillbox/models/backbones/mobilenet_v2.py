@@ -7,6 +7,7 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _ROOT_CHANNELS = 32
@@ -67,7 +68,7 @@ def _add_layers(
     def width(depth: int) -> int:
         return _divisible(depth * config.depth_multiplier, config.min_depth)
 
-    layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
+    layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
     channels = width(_ROOT_CHANNELS)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)

@@ -38,7 +38,7 @@ class ResNetV1(Part):
         layers = options.layer_arguments()
         # Its padding is even at all ends, while the units' convolutions, without stride, cannot
         # tell the difference.
-        self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, explicit_padding=True, **layers)
+        self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
         channels = _ROOT_CHANNELS
         widths = {"root": channels}
         for index, name in enumerate(built[1:]):

@@ -11,6 +11,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.heads.dropout import dropout
 from stillbox.models.layers import BatchNorm, Conv2d, SeparableConv2d
+from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
 
@@ -156,7 +157,12 @@ class SharedLayer(Part):
         )
         if norm is not None:
             for index in range(maps):
-                layer = BatchNorm(channels, norm, frozen=options.freeze_norm)
+                layer = BatchNorm(
+                    channels,
+                    norm,
+                    frozen=options.freeze_norm,
+                    regularizer=norm_regularizer(config.conv),
+                )
                 setattr(self, f"norm_{index}", layer)
         self.dtype = jnp.dtype(options.dtype)
 

@@ -1,6 +1,5 @@
 """A convolution with its bias or normalisation, its activation and its penalty."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,8 +10,9 @@ from flax import nnx
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.initializers import draw_kernel
-from stillbox.models.layers.lowering import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering import Padding, conv2d, depthwise_conv2d
 from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.layers.penalties import norm_regularizer, penalty_of
 
 Shape = tuple[int, int, int, int]
 
@@ -28,7 +28,7 @@ class ConvLayer(nnx.Module):
         freeze_norm: normalise with the moving statistics in training too.
         dtype: of the product; parameters, normalisation and what has a bias are float32.
         rng: draws the kernel.
-        explicit_padding: pad alike on all sides, whatever the stride leaves over.
+        padding: see `lowering.Padding`.
         bias: false leaves the bias out where nothing normalises either.
     """
 
@@ -42,7 +42,7 @@ class ConvLayer(nnx.Module):
         freeze_norm: bool,
         dtype: Any,  # noqa: ANN401
         rng: np.random.Generator,
-        explicit_padding: bool = False,
+        padding: Padding = "same",
         bias: bool = True,
     ) -> None:
         self.kernel = _parameter(hyperparams, kernel_shape, rng)
@@ -50,26 +50,28 @@ class ConvLayer(nnx.Module):
         if hyperparams.force_bias if normalized else bias:
             self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
         if hyperparams.batch_norm is not None:
-            self.norm = BatchNorm(channels, hyperparams.batch_norm, frozen=freeze_norm)
+            self.norm = BatchNorm(
+                channels,
+                hyperparams.batch_norm,
+                frozen=freeze_norm,
+                regularizer=norm_regularizer(hyperparams),
+            )
         self.stride = stride
-        self.explicit_padding = explicit_padding
+        self.padding: Padding = padding
         self.activation = hyperparams.activation
         self.regularizer = hyperparams.regularizer
+        self.regularize_bias = hyperparams.regularize_bias
         self.dtype = jnp.dtype(dtype)
 
-    def penalized(self) -> tuple[jax.Array, ...]:
-        """Returns the kernels that the regularisation loss counts."""
-        return (self.kernel[...],)
-
     def penalty(self) -> jax.Array:
-        """The layer's share of the regularisation loss, a float32 scalar (fact sheet 3.6)."""
-        total = jnp.zeros((), jnp.float32)
-        if self.regularizer is None:
-            return total
-        penalize = _PENALTIES[type(self.regularizer)]
-        for kernel in self.penalized():
-            total = total + penalize(kernel) * self.regularizer.weight
-        return total
+        """The layer's share of the regularisation loss without its norm's, a float32 scalar."""
+        return penalty_of(self.regularizer, self._penalized())
+
+    def _penalized(self) -> tuple[jax.Array, ...]:
+        return (self.kernel[...], *self._penalized_bias())
+
+    def _penalized_bias(self) -> tuple[jax.Array, ...]:
+        return (self.bias[...],) if self.regularize_bias and hasattr(self, "bias") else ()
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
         convolution = depthwise_conv2d if depthwise else conv2d
@@ -77,7 +79,7 @@ class ConvLayer(nnx.Module):
             x.astype(self.dtype),
             kernel.astype(self.dtype),
             self.stride,
-            explicit_padding=self.explicit_padding,
+            padding=self.padding,
         )
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
@@ -171,11 +173,9 @@ class SeparableConv2d(ConvLayer):
         self.depthwise_kernel = _parameter(hyperparams, (size, size, inputs, 1), options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
 
-    def penalized(self) -> tuple[jax.Array, ...]:
-        """Returns the kernels that the regularisation loss counts."""
-        if not self.regularize_depthwise:
-            return (self.kernel[...],)
-        return self.depthwise_kernel[...], self.kernel[...]
+    def _penalized(self) -> tuple[jax.Array, ...]:
+        kernels = super()._penalized()
+        return (self.depthwise_kernel[...], *kernels) if self.regularize_depthwise else kernels
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
@@ -187,17 +187,3 @@ def _parameter(
     hyperparams: schema.ConvHyperparams, shape: Shape, rng: np.random.Generator
 ) -> nnx.Param:
     return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng)))
-
-
-def _half_sum_of_squares(kernel: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.square(kernel)) / 2
-
-
-def _sum_of_magnitudes(kernel: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.abs(kernel))
-
-
-_PENALTIES: dict[type, Callable[[jax.Array], jax.Array]] = {
-    schema.L2: _half_sum_of_squares,
-    schema.L1: _sum_of_magnitudes,
-}

@@ -14,8 +14,9 @@ from stillbox.experiment import schema
 
 Kernel = NDArray[np.float32]
 
-# Cutting a normal distribution at two deviations shrinks its variance to .774; slim's variance
-# scaling makes up for it with this rounded factor, the plain truncated normal does not.
+# Cutting a normal distribution at two deviations shrinks its variance to this part; slim's variance
+# scaling makes up for it with a rounded factor, the plain truncated normal does not.
+_CUT_VARIANCE = 0.87962566103423978**2
 _SLIM_CUT_CORRECTION = 1.3
 
 
@@ -68,7 +69,8 @@ def _variance_scaling(
     if initializer.uniform:
         limit = math.sqrt(3 * variance)
         return rng.uniform(-limit, limit, shape)
-    return math.sqrt(_SLIM_CUT_CORRECTION * variance) * _truncated(shape, rng)
+    correction = 1 / _CUT_VARIANCE if initializer.exact_cut else _SLIM_CUT_CORRECTION
+    return math.sqrt(correction * variance) * _truncated(shape, rng)
 
 
 _DRAW: dict[type, Callable[..., NDArray[np.float64]]] = {

@@ -7,6 +7,7 @@ from flax import nnx
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.lowering import normalize_batch
+from stillbox.models.layers.penalties import penalty_of
 
 
 class BatchNorm(nnx.Module):
@@ -19,9 +20,17 @@ class BatchNorm(nnx.Module):
         channels: C.
         config: decay, epsilon, which of scale and offset exist.
         frozen: use the moving statistics in training too, and leave them alone.
+        regularizer: penalty on scale and offset; None for none.
     """
 
-    def __init__(self, channels: int, config: schema.BatchNorm, *, frozen: bool) -> None:
+    def __init__(
+        self,
+        channels: int,
+        config: schema.BatchNorm,
+        *,
+        frozen: bool,
+        regularizer: schema.Regularizer | None = None,
+    ) -> None:
         if config.scale:
             self.scale = nnx.Param(jnp.ones(channels, jnp.float32))
         if config.center:
@@ -30,6 +39,12 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(channels, jnp.float32))
         self.config = config
         self.frozen = frozen or not config.train
+        self.regularizer = regularizer
+
+    def penalty(self) -> jax.Array:
+        """Its share of the regularisation loss, a float32 scalar."""
+        learnt = [getattr(self, name)[...] for name in ("scale", "bias") if hasattr(self, name)]
+        return penalty_of(self.regularizer, learnt)
 
     def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
         """Normalises and activates `[B, H, W, C]` of any float type; returns the same type."""

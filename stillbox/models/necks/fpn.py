@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part
 
 
@@ -25,7 +26,7 @@ class Fpn(Part):
 
     def __init__(self, config: schema.Fpn, inputs: tuple[int, ...], options: BuildOptions) -> None:
         depth = max(int(config.depth * config.depth_multiplier), config.min_depth)
-        layers = options.layer_arguments() | {"explicit_padding": config.explicit_padding}
+        layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
         plain = replace(config.conv, batch_norm=None, activation="none")
         convolution = SeparableConv2d if config.depthwise else Conv2d
         maps = config.count_maps()

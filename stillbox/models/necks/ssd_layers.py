@@ -4,15 +4,16 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part
 
 
 class SsdLayers(Part):
-    """The taps as they are, then maps that each halve the one before.
+    """The taps as they are, then maps that are each smaller than the one before.
 
-    Map k is made by `extra_{k}_1x1` and the strided `extra_{k}_3x3`; k counts the taps too, as
-    TF1's variable names do. With depthwise convolutions `extra_{k}_depthwise` halves and
-    `extra_{k}_3x3`, which keeps its name, is a 1x1.
+    Map k is made by `extra_{k}_1x1` and `extra_{k}_3x3`, which is strided or not padded; k counts
+    the taps too, as TF1's variable names do. With depthwise convolutions `extra_{k}_depthwise`
+    shrinks and `extra_{k}_3x3`, which keeps its name, is a 1x1.
 
     Args:
         config: widths and hyperparameters.
@@ -28,17 +29,21 @@ class SsdLayers(Part):
 
         channels = list(inputs)
         layers = options.layer_arguments()
-        strided = layers | {"explicit_padding": config.explicit_padding}
-        for index, depth in enumerate(config.extra_depths, start=len(inputs)):
+        strides = config.extra_strides or (2,) * len(config.extra_depths)
+        extras = zip(config.extra_depths, strides, strict=True)
+        for index, (depth, stride) in enumerate(extras, start=len(inputs)):
             squeezed, name = width(depth / 2), f"extra_{index}"
+            # Without a stride the missing padding is what makes the map smaller.
+            padding = "valid" if stride == 1 else padding_of(config.explicit_padding)
+            shrinking = layers | {"padding": padding}
             squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
             setattr(self, f"{name}_1x1", squeeze)
             if config.depthwise:
-                halve = DepthwiseConv2d(squeezed, 3, 2, config.conv, **strided)
+                halve = DepthwiseConv2d(squeezed, 3, stride, config.conv, **shrinking)
                 setattr(self, f"{name}_depthwise", halve)
                 widen = Conv2d(squeezed, width(depth), 1, 1, config.conv, **layers)
             else:
-                widen = Conv2d(squeezed, width(depth), 3, 2, config.conv, **strided)
+                widen = Conv2d(squeezed, width(depth), 3, stride, config.conv, **shrinking)
             setattr(self, f"{name}_3x3", widen)
             channels.append(width(depth))
         self.steps = ("1x1", "depthwise", "3x3") if config.depthwise else ("1x1", "3x3")

@@ -100,7 +100,7 @@ def test_a_program_holds_the_form_of_its_platform_alone(platform, calls):
 @pytest.mark.parametrize(("height", "width"), [(8, 7), (5, 6)])
 def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, width):
     x, kernel = _random(2, height, width, 3), _random(3, 3, 3, depth, seed=1)
-    padded = convolve(x, kernel, 2, explicit_padding=True)
+    padded = convolve(x, kernel, 2, padding="symmetric")
     around = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     groups = 1 if depth > 1 else 3
     expected = jax.lax.conv_general_dilated(

@@ -9,6 +9,15 @@ autodiff to look through it, the residuals of both forms would be kept.
 
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.normalization import batch_statistics, normalize_batch
+from stillbox.models.layers.lowering.padding import Padding, padding_of
 from stillbox.models.layers.lowering.pooling import max_pool
 
-__all__ = ["batch_statistics", "conv2d", "depthwise_conv2d", "max_pool", "normalize_batch"]
+__all__ = [
+    "Padding",
+    "batch_statistics",
+    "conv2d",
+    "depthwise_conv2d",
+    "max_pool",
+    "normalize_batch",
+    "padding_of",
+]

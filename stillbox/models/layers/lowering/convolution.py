@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.lowering.calls import standalone
-from stillbox.models.layers.lowering.padding import even_padding, same_padding
+from stillbox.models.layers.lowering.padding import Padding, padding_pairs
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -25,34 +25,31 @@ Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Gradients = tuple[jax.Array, jax.Array]
 
 
-def conv2d(
-    x: jax.Array, kernel: jax.Array, stride: int, *, explicit_padding: bool = False
-) -> jax.Array:
+def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same") -> jax.Array:
     """Convolves all channels.
 
     Args:
         x: `[B, H, W, C]`.
         kernel: `[kh, kw, C, D]` of the same type.
         stride: of rows and columns alike.
-        explicit_padding: pad alike on all sides, whatever the stride leaves over.
+        padding: see `Padding`.
 
     Returns:
-        `[B, ceil(H / stride), ceil(W / stride), D]` of the same type.
+        `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
     """
     if stride == 1 and kernel.shape[:2] != (1, 1):
         # XLA's own convolution is the best that there is for these, but only where it can see it:
         # inside a call its CPU backend leaves the gradients to a scalar loop, a hundred times
         # slower.
-        return jax.lax.conv_general_dilated(
-            x, kernel, (1, 1), "SAME", dimension_numbers=_DIMENSIONS
-        )
+        pads = padding_pairs(x.shape, kernel.shape, stride, padding)
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
     # Padding outside the call lets the CPU write it together with whatever makes x.
-    padded = _pad(x, kernel.shape, stride, explicit_padding)
+    padded = _pad(x, kernel.shape, stride, padding)
     return _conv_unpadded(padded, kernel, stride)
 
 
 def depthwise_conv2d(
-    x: jax.Array, kernel: jax.Array, stride: int, *, explicit_padding: bool = False
+    x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same"
 ) -> jax.Array:
     """Convolves every channel with its own kernel.
 
@@ -60,12 +57,12 @@ def depthwise_conv2d(
         x: `[B, H, W, C]`.
         kernel: `[k, k, C, 1]` of the same type.
         stride: of rows and columns alike.
-        explicit_padding: pad alike on all sides, whatever the stride leaves over.
+        padding: see `Padding`.
 
     Returns:
-        `[B, ceil(H / stride), ceil(W / stride), C]` of the same type.
+        `[B, ceil(H / stride), ceil(W / stride), C]` of the same type; smaller without padding.
     """
-    padded = _pad(x, kernel.shape, stride, explicit_padding)
+    padded = _pad(x, kernel.shape, stride, padding)
     return _depthwise_unpadded(padded, kernel, stride)
 
 
@@ -169,13 +166,8 @@ def _windows(padded: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> l
     return [padded[:, rows, columns] for rows in spans[0] for columns in spans[1]]
 
 
-def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int, explicit: bool) -> jax.Array:
-    pads = [
-        even_padding(kernel_shape[axis])
-        if explicit
-        else same_padding(x.shape[axis + 1], kernel_shape[axis], stride)
-        for axis in (0, 1)
-    ]
+def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int, padding: Padding) -> jax.Array:
+    pads = padding_pairs(x.shape, kernel_shape, stride, padding)
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))
 
 

@@ -1,12 +1,41 @@
-"""How many zeros stand before and after a row of pixels."""
+"""How many pixels stand before and after an image in a convolution or pooling."""
+
+from typing import Literal
+
+Padding = Literal["same", "symmetric", "valid"]
+"""`same`: TensorFlow's, as little as possible, the odd pixel at the end. `symmetric`: alike on all
+sides, whatever the stride leaves over. `valid`: none."""
+
+Pair = tuple[int, int]
 
 
-def same_padding(side: int, taps: int, stride: int) -> tuple[int, int]:
-    """TF's SAME: as little as possible, the odd pixel at the end."""
+def padding_of(explicit_padding: bool) -> Padding:
+    """Returns what the experiment's `explicit_padding` fields stand for."""
+    return "symmetric" if explicit_padding else "same"
+
+
+def padding_pairs(
+    image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], stride: int, padding: Padding
+) -> tuple[Pair, Pair]:
+    """Returns the pixels before and after, for rows and for columns.
+
+    Args:
+        image_shape: `[B, H, W, C]`.
+        kernel_shape: begins with height and width.
+        stride: of rows and columns alike.
+        padding: the kind.
+    """
+    pairs = [
+        _pair(side, taps, stride, padding)
+        for side, taps in zip(image_shape[1:3], kernel_shape[:2], strict=True)
+    ]
+    return pairs[0], pairs[1]
+
+
+def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:
+    if padding == "valid":
+        return 0, 0
+    if padding == "symmetric":
+        return (taps - 1) // 2, taps // 2
     total = max((-(-side // stride) - 1) * stride + taps - side, 0)
     return total // 2, total - total // 2
-
-
-def even_padding(taps: int) -> tuple[int, int]:
-    """slim's fixed padding: it depends on the kernel only and is the same at both ends."""
-    return (taps - 1) // 2, taps // 2
