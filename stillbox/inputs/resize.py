@@ -84,12 +84,13 @@ def resize_into(image: Pixels, resizer: Resizer, out: Floats) -> Size:
     """
     size = (image.shape[0], image.shape[1])
     height, width = resized_size(size, resizer)
-    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
-        METHODS[resizer.method](image, out[:height, :width])
-    elif isinstance(resizer, ConditionalShapeResizer) and (height, width) != size:
-        METHODS[resizer.method](image, out[:height, :width], align_corners=True)
-    else:
+    if (height, width) == size:
+        # Every method would give the same pixels: an augmentation has already made the size.
         out[:height, :width] = image
+    elif isinstance(resizer, ConditionalShapeResizer):
+        METHODS[resizer.method](image, out[:height, :width], align_corners=True)
+    elif isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+        METHODS[resizer.method](image, out[:height, :width])
     if not isinstance(resizer, FixedShapeResizer):
         out[height:] = resizer.pad_value
         out[:height, width:] = resizer.pad_value

@@ -12,7 +12,9 @@ from stillbox.experiment.schema import (
     KeepAspectRatioResizer,
     PadToMultipleResizer,
 )
+from stillbox.inputs import resize
 from stillbox.inputs.interpolation import METHODS as BY_NAME
+from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import misfit, resize_image, resize_into, resized_size
 from tests.inputs.helpers import picture
 
@@ -67,6 +69,27 @@ def test_bilinear_by_hand():
     assert image[0, :, 0].tolist() == [0, 75, 150, 200]
 
 
+def row(values):
+    return np.array([[[value] * 3 for value in values]], np.float32)
+
+
+# SSD ResNet-34 fact sheet 10: what its evaluation resizes with.
+LEGACY = {4: [0, 0.5, 1, 1.5, 2, 2.5, 3, 3], 8: [0, 2, 4, 6]}
+
+
+@pytest.mark.parametrize("size", LEGACY)
+def test_bilinear_is_the_legacy_resize(size):
+    # Positions o * in / out, the first corners shared: from 4 to 8 half a pixel each, and beyond
+    # the last one the last; from 8 to 4 every other pixel.
+    expected = np.array(LEGACY[size])
+    columns, _ = resize_image(row(range(size)), FIXED(height=1, width=len(expected)))
+    rows, _ = resize_image(
+        row(range(size)).transpose(1, 0, 2), FIXED(height=len(expected), width=1)
+    )
+    np.testing.assert_allclose(columns[0, :, 1], expected, atol=1e-6)
+    np.testing.assert_allclose(rows[:, 0, 1], expected, atol=1e-6)
+
+
 def test_area_by_hand():
     # Three to two: each output covers one and a half pixels. (10 + 20/2) / 1.5, (20/2 + 40) / 1.5
     row = np.array([[[10] * 3, [20] * 3, [40] * 3]], np.uint8)
@@ -99,6 +122,20 @@ def test_the_same_size_changes_nothing(method):
     same, size = resize_image(image, FIXED(height=20, width=30, method=method))
     assert size == (20, 30)
     np.testing.assert_allclose(same, image, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "resizer",
+    [FIXED(height=20, width=30), KEEP(min_dimension=20, max_dimension=30)],
+    ids=lambda resizer: resizer.kind,
+)
+def test_an_image_of_the_right_size_is_not_resized(resizer, monkeypatch):
+    # An augmentation has made the size: interpolating once more would cost as much as the first.
+    monkeypatch.setattr(resize, "METHODS", {})
+    image = picture(20, 30).astype(np.float32) + 0.3
+    same, size = resize_image(image, resizer)
+    assert size == (20, 30)
+    assert (same[:20] == image).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -235,3 +272,58 @@ def test_aligned_bicubic_halfway_by_hand():
 def test_one_pixel_or_one_output_has_no_corners_to_align(method):
     np.testing.assert_allclose(aligned(method, [9], 4), [9] * 4, rtol=1e-6)
     assert np.isfinite(aligned(method, [9, 5, 7], 1)).all()
+
+
+# ---- crop_and_resize -----------------------------------------------------------------------------
+
+
+def cropped(image, window, size):
+    out = np.full((*size, 3), np.nan, np.float32)
+    crop_and_resize(image, np.array(window, np.float64), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("count", "start", "stop", "expected"),
+    [
+        # SSD ResNet-34 fact sheet 10, executed by TensorFlow: 0 .. 3 at steps of 3/7, and
+        # 0 .. 7 from .25 * 7 to .75 * 7 at steps of 3.5/3.
+        (4, 0, 1, [0, 0.4286, 0.8571, 1.2857, 1.7143, 2.1429, 2.5714, 3]),
+        (8, 0.25, 0.75, [1.75, 2.9167, 4.0833, 5.25]),
+        # A single output looks at the middle: (.25 + .75) / 2 * 7.
+        (8, 0.25, 0.75, [3.5]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_crop_and_resize_equals_the_original(count, start, stop, expected, dtype):
+    image = row(range(count)).astype(dtype)
+    columns = cropped(image, [0, start, 1, stop], (1, len(expected)))
+    rows = cropped(image.transpose(1, 0, 2), [start, 0, stop, 1], (len(expected), 1))
+    np.testing.assert_allclose(columns[0, :, 2], expected, atol=1e-4)
+    np.testing.assert_allclose(rows[:, 0, 2], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(7, 9), (300, 300), (1, 5)])
+@pytest.mark.parametrize("window", [(0.1, 0.25, 0.8, 0.6), (0, 0, 1, 1), (0.7, 0.69, 1, 1)])
+def test_crop_and_resize_looks_between_pixels(window, size):
+    # Bilinear interpolation gives a plane back: every value tells the position that it was read at.
+    y, x = np.mgrid[:137, :253].astype(np.float32)
+    image = np.stack([y, x, y + x], axis=2)
+    out = cropped(image, window, size)
+
+    def positions(start, stop, pixels, count):
+        if count == 1:
+            return np.array([(start + stop) / 2 * (pixels - 1)])
+        steps = np.arange(count) / (count - 1)
+        return (start + steps * (stop - start)) * (pixels - 1)
+
+    rows, columns = (positions(*window[a::2], image.shape[a], size[a]) for a in (0, 1))
+    np.testing.assert_allclose(out[..., 0], np.tile(rows[:, None], size[1]), atol=1e-3)
+    np.testing.assert_allclose(out[..., 1], np.tile(columns, (size[0], 1)), atol=1e-3)
+    np.testing.assert_allclose(out[..., 2], rows[:, None] + columns, atol=1e-3)
+
+
+def test_crop_and_resize_leaves_pixels_out_as_the_original_does():
+    # No antialiasing: two outputs of 5 pixels see the first and the last one alone.
+    out = cropped(row([9, 1, 1, 1, 5]), [0, 0, 1, 1], (1, 2))
+    assert out[0, :, 0].tolist() == [9, 5]
