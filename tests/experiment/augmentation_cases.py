@@ -119,3 +119,18 @@ CASES: dict[str, schema.Augmentation] = {
         original_labels=(1, 2), new_label=3
     ),
 }
+
+# What no pipeline.config can say: whole operations, and fields of those above.
+BEYOND_THE_LANGUAGE: tuple[schema.Augmentation, ...] = (
+    schema.SsdIouCrop(
+        whole_image_probability=0.1,
+        min_ious=(-0.5, 0.1, 0.3),
+        min_side=0.4,
+        max_side=0.8,
+        max_aspect_ratio=1.5,
+        candidates=2,
+        max_draws=2,
+        resize_to=(20, 30),
+    ),
+)
+BEYOND_FIELDS = {"clip"}

@@ -15,12 +15,15 @@ from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.rules import check, warnings_about
 from stillbox.experiment.textproto import load_schema
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from tests.experiment.augmentation_cases import CASES
+from tests.experiment.augmentation_cases import BEYOND_FIELDS, BEYOND_THE_LANGUAGE, CASES
 from tests.experiment.sample import SAMPLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
 MODEL = SAMPLE[: SAMPLE.index("train_config")]
 FIXED = "fixed_shape_resizer { height: 160 width: 192 }"
+
+
+EVERY = (*CASES.values(), *BEYOND_THE_LANGUAGE)
 
 
 def read(step):
@@ -52,6 +55,9 @@ def test_every_field_of_every_augmentation_is_read(text, expected):
     # Nothing that is set is the default, or the reader might not look at it at all.
     assert expected != type(expected)() or not dataclasses.fields(expected)
     for field in dataclasses.fields(expected):
+        if field.name in BEYOND_FIELDS:
+            assert getattr(expected, field.name) == field.default
+            continue
         path = f"train.augmentations.0.{field.name}"
         assert any(origin == path or origin.startswith(f"{path}.") for origin in reading.origins)
     assert reading.origins["train.augmentations.0"].startswith("p.config:")
@@ -82,7 +88,7 @@ def test_every_step_of_the_language_is_read_or_refused_with_a_reason():
 
 
 def test_every_class_of_the_schema_is_reached():
-    assert {type(case) for case in CASES.values()} == set(typing.get_args(schema.Augmentation))
+    assert {type(case) for case in EVERY} == set(typing.get_args(schema.Augmentation))
 
 
 @pytest.mark.parametrize(
@@ -155,15 +161,17 @@ def test_an_aspect_ratio_that_the_original_passes_over_is_warned_about():
 def test_the_page_lists_all_augmentations_and_resizers():
     tables = "".join(line for line in PAGE.splitlines(keepends=True) if line.startswith("|"))
     shown = re.findall(r"`([a-z0-9_]+)`", tables)
-    kinds = {case.kind for case in CASES.values()}
+    kinds = {case.kind for case in EVERY}
     assert kinds <= set(shown)
     assert all(shown.count(kind) == 1 for kind in kinds)
     assert {resizer.kind for resizer in typing.get_args(schema.Resizer)} <= set(shown)
 
 
 def test_what_the_page_shows_is_sound():
-    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    check(from_yaml(example), {})
+    examples = [from_yaml(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    for example in examples:
+        check(example, {})
+    assert not any("resized twice" in line for e in examples for line in warnings_about(e, {}))
     (override,) = re.findall(r"--set '(.*?)'", PAGE)
     changed = apply_overrides(schema.Experiment(), [override], {})
     assert changed.model.resizer.input_size == (480, 640)
@@ -173,7 +181,7 @@ def test_what_the_page_shows_is_sound():
 # ---- YAML ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.kind)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.kind)
 def test_yaml_gives_every_augmentation_back(case):
     experiment = with_augmentations(case, type(case)())
     assert from_yaml(to_yaml(experiment)) == experiment
@@ -250,6 +258,18 @@ def broken(*augmentations, **fields):
         (schema.RemapLabels(original_labels=(1, 91)), "original_labels: there is no class 91"),
         (schema.RemapLabels(original_labels=(1,), new_label=91), "new_label: there is no class 91"),
         (schema.RemapLabels(), "remap_labels changes nothing"),
+        (schema.SsdIouCrop(min_ious=()), "ssd_iou_crop has no min_ious to choose from"),
+        (schema.SsdIouCrop(min_ious=(0.5, 1.0)), "min_ious: no window has an IoU above 1"),
+        (schema.SsdIouCrop(min_ious=(1.1,)), "min_ious is 1.1"),
+        (schema.SsdIouCrop(max_aspect_ratio=1.0), "both sides below 1.0 times the other"),
+        (schema.SsdIouCrop(min_side=0.0), "min_side is 0.0"),
+        (schema.SsdIouCrop(max_side=1.1), "max_side is 1.1"),
+        (schema.SsdIouCrop(min_side=0.9, max_side=0.5), "min_side 0.9 is above max_side 0.5"),
+        (schema.SsdIouCrop(candidates=0), "candidates is 0"),
+        (schema.SsdIouCrop(max_draws=0), "max_draws is 0"),
+        (schema.SsdIouCrop(whole_image_probability=1.5), "whole_image_probability is 1.5"),
+        (schema.SsdIouCrop(resize_to=(300,)), "resize_to has 1 numbers"),
+        (schema.SsdIouCrop(resize_to=(0, 300)), "resize_to is 0"),
     ],
     ids=lambda case: str(case)[:60],
 )
@@ -257,7 +277,7 @@ def test_what_cannot_be_is_refused_with_its_place(case, message):
     assert message in broken(schema.RandomHorizontalFlip(), case).replace(".1.", ".0.")
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.kind)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.kind)
 def test_the_defaults_break_no_rule(case):
     if not isinstance(case, schema.RemapLabels):  # it must be told what to do
         check(with_augmentations(type(case)()), {})
@@ -270,6 +290,19 @@ def test_values_that_only_training_sees_are_warned_about():
         "train.augmentations.0",
         "train.augmentations.1",
     ]
+
+
+def test_windows_that_are_resized_twice_are_warned_about():
+    def twice(*cases):
+        found = warnings_about(with_augmentations(*cases), {})
+        return [line for line in found if "resized twice" in line]
+
+    # The network input of the default experiment is 300 x 300.
+    (line,) = twice(schema.SsdIouCrop(resize_to=(320, 300)))
+    assert line.startswith("train.augmentations.0.resize_to: ")
+    assert "[320, 300]" in line
+    assert "[300, 300] resizes them once" in line
+    assert not twice(schema.SsdIouCrop(), schema.SsdIouCrop(resize_to=()))
 
 
 # ---- resizers whose canvas somebody must give ----------------------------------------------------

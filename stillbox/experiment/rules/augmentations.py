@@ -8,9 +8,12 @@ from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
     DropLabelProbabilistically,
     Experiment,
+    FixedShapeResizer,
+    KeepAspectRatioResizer,
     NormalizeImage,
     RandomPadImage,
     RemapLabels,
+    SsdIouCrop,
     SubtractChannelMean,
 )
 from stillbox.experiment.values import Value
@@ -21,6 +24,7 @@ _LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
     "means": ((3,), "give one for each of R, G, B"),
     "min_padded_size_ratio": ((2,), "give one for the height and one for the width"),
     "max_padded_size_ratio": ((2,), "give one for the height and one for the width"),
+    "resize_to": ((0, 2), "give height and width, or none to leave the size to model.resizer"),
 }
 
 
@@ -87,6 +91,27 @@ def values_have_a_range(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
+def iou_crops_are_possible(experiment: Experiment) -> Iterator[Broken]:
+    """There is something to draw, and a window could fulfil it: all bounds are excluded."""
+    for path, section in _sections(experiment):
+        if not isinstance(section, SsdIouCrop):
+            continue
+        if not section.min_ious:
+            yield Broken(
+                f"{path}.min_ious",
+                "ssd_iou_crop has no min_ious to choose from",
+                "leave them out for the usual ones; [-1] asks for no IoU at all",
+            )
+        if 1 in section.min_ious:
+            yield Broken(f"{path}.min_ious", "no window has an IoU above 1", "leave the 1 out")
+        if section.max_aspect_ratio <= 1:
+            yield Broken(
+                f"{path}.max_aspect_ratio",
+                f"no window has both sides below {section.max_aspect_ratio} times the other",
+                "give more than 1; the usual one is 2",
+            )
+
+
 def labels_have_classes(experiment: Experiment) -> Iterator[Broken]:
     """No box gets a class that the model does not have."""
     classes = experiment.model.num_classes
@@ -123,6 +148,23 @@ def values_that_only_training_sees(experiment: Experiment) -> Iterator[tuple[str
             )
 
 
+def crops_that_are_resized_twice(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields a path and a sentence for crops whose size is not that of the network input."""
+    resizer = experiment.model.resizer
+    if not isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+        return
+    for path, section in _sections(experiment):
+        if not isinstance(section, SsdIouCrop):
+            continue
+        if section.resize_to not in ((), resizer.input_size):
+            once = _spell(resizer.input_size)
+            yield (
+                f"{path}.resize_to",
+                f"windows are resized twice: to {_spell(section.resize_to)}, then by "
+                f"model.resizer to {once} (height, width); {once} resizes them once",
+            )
+
+
 def _sections(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     """Yields every augmentation and every operation in one, with its path."""
     for index, augmentation in enumerate(experiment.train.augmentations):
@@ -150,6 +192,7 @@ AUGMENTATION_RULES: tuple[Rule, ...] = (
     lists_have_their_lengths,
     canvases_have_two_sides,
     values_have_a_range,
+    iou_crops_are_possible,
     labels_have_classes,
 )
 """All of them."""

@@ -4,7 +4,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from stillbox.experiment.rules.augmentations import values_that_only_training_sees
+from stillbox.experiment.rules.augmentations import (
+    crops_that_are_resized_twice,
+    values_that_only_training_sees,
+)
 from stillbox.experiment.rules.postprocessing import frames_that_differ
 from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment
 
@@ -26,6 +29,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
         *values_that_only_training_sees(experiment),
+        *crops_that_are_resized_twice(experiment),
         *frames_that_differ(experiment),
     ]
 

@@ -25,6 +25,7 @@ from stillbox.inputs.augment.flips import (
     random_vertical_flip,
 )
 from stillbox.inputs.augment.gray import random_rgb_to_gray, rgb_to_gray
+from stillbox.inputs.augment.iou_crop import ssd_iou_crop
 from stillbox.inputs.augment.jpeg import random_jpeg_quality
 from stillbox.inputs.augment.labels import (
     drop_label_probabilistically,
@@ -66,6 +67,7 @@ OPERATIONS: dict[type, Callable[[Sample, Any, Generator], Sample]] = {
     schema.SsdRandomCropPad: ssd_random_crop_pad,
     schema.SsdRandomCropFixedAspectRatio: ssd_random_crop_fixed_aspect_ratio,
     schema.SsdRandomCropPadFixedAspectRatio: ssd_random_crop_pad_fixed_aspect_ratio,
+    schema.SsdIouCrop: ssd_iou_crop,
     schema.RandomSquareCropByScale: random_square_crop_by_scale,
     schema.RandomScaleCropAndPadToSquare: random_scale_crop_and_pad_to_square,
     schema.RandomPadImage: random_pad_image,

@@ -1,6 +1,8 @@
 """Brightness, contrast, hue and saturation (fact sheet 1.4).
 
-Each takes values in 0..255, works on them in float32, clips to 0..255 and hands float32 on.
+Each takes values in 0..255, works on them in float32, clips to 0..255 unless told not to, and hands
+float32 on. Without clipping they also take values beyond that range and treat them as TensorFlow's
+operations do (SSD ResNet-34 fact sheet 10).
 """
 
 from collections.abc import Callable
@@ -36,49 +38,29 @@ def random_adjust_brightness(
 ) -> Sample:
     """Adds one number, uniform in `-max_delta .. max_delta` times 255."""
     delta = uniform(rng, -settings.max_delta, settings.max_delta)
-    return replace(sample, image=_clip(as_float(sample.image) + np.float32(255 * delta)))
+    return replace(sample, image=adjust_brightness(sample.image, delta, clip=settings.clip))
 
 
 def random_adjust_contrast(
     sample: Sample, settings: RandomAdjustContrast, rng: Generator
 ) -> Sample:
     """Multiplies the distance of every value from the mean of its channel by one factor."""
-    factor = np.float32(uniform(rng, settings.min_factor, settings.max_factor))
-    offset = mean_color(sample.image) * (1 - factor)
-    # Whole rows at a time: numpy is slow at adding three numbers over and over.
-    image = as_float(sample.image)
-    image *= factor
-    rows = image.reshape(image.shape[0], -1)
-    rows += np.tile(offset, image.shape[1])
-    return replace(sample, image=_clip(image))
+    factor = uniform(rng, settings.min_factor, settings.max_factor)
+    return replace(sample, image=adjust_contrast(sample.image, factor, clip=settings.clip))
 
 
 def random_adjust_hue(sample: Sample, settings: RandomAdjustHue, rng: Generator) -> Sample:
     """Turns all hues by one angle, uniform in `-max_turn .. max_turn` of a full turn."""
-    degrees = np.float32(360 * uniform(rng, -settings.max_turn, settings.max_turn))
-
-    def turn(hsv: Floats) -> None:
-        hue = hsv[..., 0]
-        hue += degrees
-        # Not the modulo, which takes several times as long: one turn is all there can be.
-        hue[hue < 0] += 360
-        hue[hue >= 360] -= 360
-
-    return replace(sample, image=_in_hsv(sample.image, turn))
+    turn = uniform(rng, -settings.max_turn, settings.max_turn)
+    return replace(sample, image=adjust_hue(sample.image, turn, clip=settings.clip))
 
 
 def random_adjust_saturation(
     sample: Sample, settings: RandomAdjustSaturation, rng: Generator
 ) -> Sample:
     """Multiplies all saturations by one factor; they end at 1."""
-    factor = np.float32(uniform(rng, settings.min_factor, settings.max_factor))
-
-    def scale(hsv: Floats) -> None:
-        saturation = hsv[..., 1]
-        saturation *= factor
-        np.clip(saturation, 0, 1, out=saturation)
-
-    return replace(sample, image=_in_hsv(sample.image, scale))
+    factor = uniform(rng, settings.min_factor, settings.max_factor)
+    return replace(sample, image=adjust_saturation(sample.image, factor, clip=settings.clip))
 
 
 def random_distort_color(sample: Sample, settings: RandomDistortColor, rng: Generator) -> Sample:
@@ -93,21 +75,77 @@ def random_distort_color(sample: Sample, settings: RandomDistortColor, rng: Gene
     return sample
 
 
+def adjust_brightness(image: Pixels, delta: float, *, clip: bool) -> Floats:
+    """Adds `255 * delta` to all values."""
+    return _finished(as_float(image) + np.float32(255 * delta), clip)
+
+
+def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> Floats:
+    """Multiplies the distance of every value from the mean of its channel by `factor`."""
+    scale = np.float32(factor)
+    offset = mean_color(image) * (1 - scale)
+    # Whole rows at a time: numpy is slow at adding three numbers over and over.
+    pixels = as_float(image)
+    pixels *= scale
+    rows = pixels.reshape(pixels.shape[0], -1)
+    rows += np.tile(offset, pixels.shape[1])
+    return _finished(pixels, clip)
+
+
+def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> Floats:
+    """Turns all hues by `turn` of a full turn; least and greatest channel of a pixel stay."""
+    degrees = np.float32(360 * turn)
+
+    def change(hsv: Floats) -> None:
+        hue = hsv[..., 0]
+        hue += degrees
+        # Not the modulo, which takes several times as long: one turn is all there can be.
+        hue[hue < 0] += 360
+        hue[hue >= 360] -= 360
+
+    pixels = as_float(image)
+    # OpenCV's saturation has no sign: negative values would come back mirrored. A number that is
+    # added to all channels alike changes no hue.
+    below = min(float(pixels.min()), 0.0)
+    if below:
+        pixels -= np.float32(below)
+    result = _in_hsv(pixels, change)
+    if below:
+        result += np.float32(below)
+    return _finished(result, clip)
+
+
+def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
+    """Multiplies all saturations by `factor` and clips them to 0..1.
+
+    As in TensorFlow a pixel with a channel below 0 begins with more than 1, and one without a
+    channel above 0 becomes gray.
+    """
+    scale = np.float32(factor)
+
+    def change(hsv: Floats) -> None:
+        saturation = hsv[..., 1]
+        saturation *= scale
+        np.clip(saturation, 0, 1, out=saturation)
+        saturation[hsv[..., 2] <= 0] = 0
+
+    return _finished(_in_hsv(as_float(image), change), clip)
+
+
 def as_float(image: Pixels) -> Floats:
     """Returns a copy of the pixels that may be written to."""
     return image.astype(np.float32)
 
 
-def _clip(image: Floats) -> Floats:
-    return np.clip(image, 0, 255, out=image)
+def _finished(image: Floats, clip: bool) -> Floats:
+    return np.clip(image, 0, 255, out=image) if clip else image
 
 
-def _in_hsv(image: Pixels, change: Callable[[Floats], None]) -> Floats:
+def _in_hsv(pixels: Floats, change: Callable[[Floats], None]) -> Floats:
     """Changes hue (0..360), saturation (0..1) and value (0..1) in place and returns the pixels."""
-    pixels = as_float(image)
     pixels /= 255
     hsv = cast(Floats, cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
     change(hsv)
     result = cast(Floats, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
     result *= 255
-    return _clip(result)
+    return result

@@ -1,10 +1,17 @@
 import colorsys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.augment.colors import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+)
 from tests.inputs.augment.samples import augmented, many, of_pixels, rng, sample
 
 BRIGHTNESS, CONTRAST = schema.RandomAdjustBrightness, schema.RandomAdjustContrast
@@ -103,3 +110,58 @@ def test_values_beyond_the_range_are_clipped():
         for after in many(settings, sample(), 20):
             assert after.image.min() >= 0
             assert after.image.max() <= 255
+
+
+# ---- TensorFlow's operations, without clipping ---------------------------------------------------
+
+# SSD ResNet-34 fact sheet 10, executed by TensorFlow on values in 0..1.
+TWO = [(0.2, 0.4, 0.6), (0.9, 0.1, 0.3)]
+BEYOND = [(1.1, 0.4, -0.1)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "amount", "before", "expected"),
+    [
+        (adjust_brightness, 0.1, TWO, [(0.3, 0.5, 0.7), (1.0, 0.2, 0.4)]),
+        # About the means .55, .25, .45: .55 + 1.5 * -.35 = .025, and so on.
+        (adjust_contrast, 1.5, TWO, [(0.025, 0.475, 0.675), (1.075, 0.025, 0.225)]),
+        (adjust_saturation, 0.5, TWO, [(0.4, 0.5, 0.6), (0.9, 0.5, 0.6)]),
+        (adjust_hue, 0.05, TWO, [(0.2, 0.28, 0.6), (0.9, 0.14, 0.1)]),
+        (adjust_saturation, 0.5, BEYOND, [(1.1, 0.75, 0.5)]),
+        (adjust_hue, 0.05, BEYOND, [(1.1, 0.76, -0.1)]),
+        # By hand. The saturation, 1.2 / 1.1, ends at 1, so that the least channel is 0. The middle
+        # one keeps its share of the range, .5 / 1.2: 1.1 * .41667 = .45833.
+        (adjust_saturation, 1.0, BEYOND, [(1.1, 0.45833, 0.0)]),
+        # Without a channel above 0 there is no saturation: all become the greatest.
+        (adjust_saturation, 1.5, [(-0.2, -0.1, -0.3)], [(-0.1, -0.1, -0.1)]),
+        # Hue knows no zero: (.4, .2, 0) - .5 turned by a third is (0, .4, .2) - .5.
+        (adjust_hue, 1 / 3, [(-0.1, -0.3, -0.5)], [(-0.5, -0.1, -0.3)]),
+        (adjust_brightness, -0.5, TWO, [(-0.3, -0.1, 0.1), (0.4, -0.4, -0.2)]),
+    ],
+)
+def test_without_clipping_the_operations_are_tensorflows(operation, amount, before, expected):
+    pixels = 255 * np.array([before], np.float32)
+    after = operation(pixels, amount, clip=False)
+    assert after.dtype == np.float32
+    np.testing.assert_allclose(after[0] / 255, expected, atol=1e-5)
+    # Clipping does that and no more.
+    clipped = operation(pixels, amount, clip=True)
+    np.testing.assert_allclose(clipped, np.clip(after, 0, 255), atol=1e-4)
+
+
+def test_pixels_on_both_sides_of_zero_turn_alike():
+    # What the darkest pixel of an image is must not show in the others.
+    pixels = 255 * np.array([[(1.1, 0.4, -0.1), (0.2, 0.4, 0.6), (-0.1, -0.3, -0.5)]], np.float32)
+    together = adjust_hue(pixels, 0.05, clip=False)
+    for place in range(3):
+        alone = adjust_hue(pixels[:, place : place + 1], 0.05, clip=False)
+        np.testing.assert_allclose(together[:, place : place + 1], alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [BRIGHTNESS, CONTRAST, HUE, SATURATION])
+def test_clip_false_leaves_values_beyond_the_range(kind):
+    before = sample()
+    before = replace(before, image=1.5 * before.image.astype(np.float32) - 60)
+    both = [values(kind(clip=clip), before, 3) for clip in (True, False)]
+    assert both[1].max() > 255
+    np.testing.assert_allclose(both[0], np.clip(both[1], 0, 255), atol=1e-3)

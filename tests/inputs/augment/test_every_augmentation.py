@@ -8,7 +8,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.inputs.augment import OPERATIONS
-from tests.experiment.augmentation_cases import CASES
+from tests.experiment.augmentation_cases import BEYOND_THE_LANGUAGE, CASES
 from tests.inputs.augment.samples import augmented, rng, sample
 
 # These hand out values beyond 0..255 on purpose.
@@ -37,6 +37,7 @@ VARIANTS = [
     *(operation() for operation in OPERATIONS),
     *(always(operation()) for operation in OPERATIONS),
     *CASES.values(),
+    *BEYOND_THE_LANGUAGE,
     *(
         schema.RandomJitterBoxes(ratio=1.0, mode=mode)
         for mode in (
@@ -52,6 +53,11 @@ VARIANTS = [
     schema.RandomDownscaleToTargetPixels(min_target_pixels=100, max_target_pixels=200),
     schema.RandomAbsolutePadImage(max_height_padding=9, max_width_padding=9),
     schema.DropLabelProbabilistically(label=2, probability=0.5),
+    schema.SsdIouCrop(resize_to=()),
+    schema.RandomAdjustBrightness(clip=False),
+    schema.RandomAdjustContrast(clip=False),
+    schema.RandomAdjustHue(clip=False),
+    schema.RandomAdjustSaturation(clip=False),
 ]
 every_variant = pytest.mark.parametrize(
     "settings",
@@ -85,7 +91,7 @@ def assert_sound(after, settings):
     assert np.isfinite(after.image).all()
     # Whatever comes next may look at whole pixels as one item.
     assert after.image.strides[1:] == (3 * after.image.itemsize, after.image.itemsize)
-    if not isinstance(settings, UNBOUNDED):
+    if not isinstance(settings, UNBOUNDED) and getattr(settings, "clip", True):
         # Cubic interpolation overshoots, as the original's does.
         assert after.image.min() >= -60
         assert after.image.max() <= 315
@@ -206,6 +212,10 @@ def others(hint, value):
 def outcomes(settings):
     boxes = [[0.1 * i, 0.08 * i, 0.1 * i + 0.1, 0.08 * i + 0.3] for i in range(8)]
     shown = [sample(boxes=boxes, size=size) for size in ((8, 16), (40, 80))]
+    # One box, which a window can have a high IoU with.
+    shown.append(sample(boxes=[[0.2, 0.2, 0.8, 0.8]], size=(8, 16)))
+    # Values beyond 0..255, which an operation before this one may have left.
+    shown.append(dataclasses.replace(shown[0], image=1.4 * shown[0].image.astype(np.float32) - 40))
     return [
         (after.image.tobytes(), after.boxes.tobytes(), after.classes.tobytes())
         for before in shown
@@ -213,7 +223,9 @@ def outcomes(settings):
     ]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.kind)
+@pytest.mark.parametrize(
+    "case", [*CASES.values(), *BEYOND_THE_LANGUAGE], ids=lambda case: case.kind
+)
 def test_every_field_changes_something(case):
     usual = outcomes(case)
     silent = [

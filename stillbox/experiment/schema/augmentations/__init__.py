@@ -20,6 +20,7 @@ from stillbox.experiment.schema.augmentations.crops import (
     RandomCropToAspectRatio,
     RandomScaleCropAndPadToSquare,
     RandomSquareCropByScale,
+    SsdIouCrop,
     SsdRandomCrop,
     SsdRandomCropFixedAspectRatio,
     SsdRandomCropPad,
@@ -62,6 +63,7 @@ Augmentation = (
     | SsdRandomCropPad
     | SsdRandomCropFixedAspectRatio
     | SsdRandomCropPadFixedAspectRatio
+    | SsdIouCrop
     | RandomSquareCropByScale
     | RandomScaleCropAndPadToSquare
     | RandomPadImage
@@ -123,6 +125,7 @@ __all__ = [
     "RemapLabels",
     "ResizeImage",
     "RgbToGray",
+    "SsdIouCrop",
     "SsdRandomCrop",
     "SsdRandomCropFixedAspectRatio",
     "SsdRandomCropPad",

@@ -6,42 +6,50 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAdjustBrightness:
-    """Adds one random number to all values; ends clipped to 0..255."""
+    """Adds one random number to all values."""
 
     kind: ClassVar[str] = "random_adjust_brightness"
     max_delta: float = 0.2
     """Greatest number that is added or taken away, as a share of 255."""
+    clip: bool = True
+    """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAdjustContrast:
-    """Moves all values away from their channel's mean or towards it; clipped to 0..255."""
+    """Moves all values away from their channel's mean or towards it."""
 
     kind: ClassVar[str] = "random_adjust_contrast"
     min_factor: float = 0.8
     """Least factor of the distance from the mean."""
     max_factor: float = 1.25
     """Greatest factor."""
+    clip: bool = True
+    """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAdjustHue:
-    """Turns all hues by one random angle; clipped to 0..255."""
+    """Turns all hues by one random angle."""
 
     kind: ClassVar[str] = "random_adjust_hue"
     max_turn: float = 0.02
     """Greatest angle in both directions, in full turns."""
+    clip: bool = True
+    """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAdjustSaturation:
-    """Multiplies all saturations by one random factor; clipped to 0..255."""
+    """Multiplies all saturations by one random factor; they end at 1."""
 
     kind: ClassVar[str] = "random_adjust_saturation"
     min_factor: float = 0.8
     """Least factor."""
     max_factor: float = 1.25
     """Greatest factor."""
+    clip: bool = True
+    """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)

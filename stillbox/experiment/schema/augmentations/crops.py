@@ -106,6 +106,38 @@ class SsdRandomCropPad:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SsdIouCrop:
+    """Cuts a window that overlaps every box enough (SSD ResNet-34 fact sheet 4.2).
+
+    The crop of MLPerf's SSD. `ssd_random_crop`, of the Object Detection API, is content with one
+    box. A draw ends with the whole image, or with a window if one of its candidates is valid.
+    """
+
+    kind: ClassVar[str] = "ssd_iou_crop"
+    whole_image_probability: float = 1 / 7
+    """How often a draw takes the whole image."""
+    min_ious: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    """The IoU of every box with the window is above one of these, each as likely in a draw; a
+    negative one asks for nothing."""
+    min_side: float = 0.3
+    """Least height and width of the window, as a share of the image's."""
+    max_side: float = 1.0
+    """Greatest height and width of the window, as a share of the image's."""
+    max_aspect_ratio: float = 2.0
+    """Each side of the window is less than so many times the other, both as shares of the
+    image's."""
+    candidates: int = 50
+    """Windows that a draw tries; the last valid one is taken. MLPerf allows 50 and 1."""
+    max_draws: int = 100
+    """Draws without success after which the whole image is taken. With the usual fields fewer than
+    one image in a million comes so far, whatever its boxes: (6/7) ** 100 is 2e-7."""
+    resize_to: tuple[int, ...] = (300, 300)
+    """Height and width that the window is resized to, bilinearly between its corners and without
+    antialiasing (TensorFlow's crop_and_resize), the whole image too. Empty: whole pixels are cut,
+    and `model.resizer` does the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FixedAspectCrop:
     """A random window whose aspect ratio somebody else fixes."""
 
