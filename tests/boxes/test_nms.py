@@ -41,7 +41,9 @@ jitted_nms = jax.jit(
         "change_coordinate_frame",
         "keep_outside",
         "class_agnostic",
+        "clip",
         "drop_at_threshold",
+        "max_candidates_per_class",
         "soft_sigma",
     ),
 )
@@ -363,3 +365,79 @@ def test_varying_contents_compile_once():
         # Times .3 the scores .3 and below fall under the threshold of .1.
         assert nms(BOXES[None], SCORES[None] * np.float32(factor)).count[0] == count
     assert len(traces) == 1
+
+
+# The published test of MLPerf's NMS (SSD ResNet-34 fact sheet 10).
+MLPERF_BOXES = [
+    (0.142864347, 0.58940959, 0.820568502, 0.783712029),
+    (0.113038629, 0.590494156, 0.808443785, 0.777864337),
+    (0.163048059, 0.594742, 0.812249303, 0.787663996),
+    (0.129777223, 0.590861559, 0.843621969, 0.781312227),
+    (0.161663324, 0.593474388, 0.809598088, 0.789204478),
+    (0.113868237, 0.590315461, 0.814452648, 0.77957952),
+    (0.16508393, 0.558505952, 0.459944963, 0.634872854),
+    (0.168551877, 0.559545994, 0.44264257, 0.635466576),
+    (0.185653567, 0.553336978, 0.476624668, 0.63462913),
+    (0.178655505, 0.535557508, 0.759687126, 0.666503549),
+    (0.170532703, 0.618388474, 0.4500283, 0.784762323),
+    (0.170998275, 0.668687463, 0.439314961, 0.772987127),
+]
+MLPERF_SCORES = [
+    0.99056089,
+    0.91968429,
+    0.91328019,
+    0.86525613,
+    0.75137419,
+    0.74802309,
+    0.37547377,
+    0.2663014,
+    0.25483057,
+    0.18991362,
+    0.03,
+    0.01,
+]
+MLPERF = {
+    "score_threshold": 0.05,
+    "iou_threshold": 0.5,
+    "drop_at_threshold": True,
+    "clip": False,
+    "max_candidates_per_class": 200,
+    "max_per_class": 200,
+    "max_total": 200,
+}
+
+
+def test_three_boxes_survive_as_in_mlperfs_test():
+    scores = np.float32(MLPERF_SCORES)[:, None]
+    shown, kept, _ = found(nms_of_one(MLPERF_BOXES, scores, **MLPERF))
+    np.testing.assert_allclose(kept, [0.990561, 0.375474, 0.189914], atol=1e-6)
+    np.testing.assert_array_equal(shown, np.float32(MLPERF_BOXES)[[0, 6, 9]])
+
+
+def test_only_the_best_candidates_of_a_class_take_part():
+    boxes = [[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 2, 1, 3], [0, 4, 1, 5]]
+    scores = [[0.9, 0.2], [0.8, 0.3], [0.7, 0.4], [0.6, 0.5]]
+    shown, kept, classes = found(
+        nms_of_one(boxes, scores, **OPTIONS | {"max_candidates_per_class": 2})
+    )
+    # Of class 0 the first two, of which one suppresses the other; of class 1 the last two.
+    np.testing.assert_allclose(kept, np.float32([0.9, 0.5, 0.4]))
+    assert classes.tolist() == [0, 1, 1]
+    np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 3, 2]])
+
+
+def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():
+    boxes = [[-0.1, 0, 0.3, 0.5], [0, 2, 1, 3]]
+    window = [[0, 0, 0.5, 1]]
+    shown, _, _ = found(
+        nms_of_one(
+            boxes,
+            [[0.9], [0.8]],
+            **OPTIONS,
+            clip=False,
+            clip_window=window,
+            change_coordinate_frame=True,
+        )
+    )
+    # Rows are twice as many windows high, columns stay; what lies outside is kept.
+    np.testing.assert_allclose(shown, [[-0.2, 0, 0.6, 0.5], [0, 2, 2, 3]])

@@ -196,3 +196,27 @@ def _check_moments(boxes, logits, golden):
     moments = [boxes.mean(), boxes.std(), logits.mean(), logits.std()]
     expected = [golden[key] for key in ("box_mean", "box_std", "cls_mean", "cls_std")]
     np.testing.assert_allclose(moments, expected, atol=2e-5)
+
+
+def test_predictions_follow_the_order_of_the_anchors():
+    maps = (
+        schema.DefaultBoxMap(size=9, next_size=20, step=4),
+        schema.DefaultBoxMap(size=20, next_size=40, step=8),
+    )
+    neck = schema.SsdLayers(taps=("conv_3_pointwise", "conv_5_pointwise"), extra_depths=())
+    images = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)), jnp.float32)
+
+    def predicted(order):
+        anchors = schema.DefaultBoxes(maps=maps, order=order)
+        detector = build_detector(_small(anchors=anchors, neck=neck), seed=1)
+        return detector.anchors, detector(images, train=False)
+
+    anchors, predictions = predicted("cell_major")
+    other_anchors, other_predictions = predicted("anchor_major")
+    # Each anchor stands at one place only, so its new place is found by its box.
+    places = {tuple(box): place for place, box in enumerate(anchors.tolist())}
+    assert len(places) == len(anchors)
+    order = [places[tuple(box)] for box in other_anchors.tolist()]
+    assert order != sorted(order)
+    for part, other in zip(predictions, other_predictions, strict=True):
+        np.testing.assert_array_equal(np.asarray(part)[:, order], other)

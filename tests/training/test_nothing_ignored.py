@@ -51,6 +51,7 @@ ELSEWHERE = {
     "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: test_the_loop_follows_its_counters below",
+    "train.summary_every": "the loop: test_the_loop_follows_its_counters below",
     "train.checkpoint_every": "the loop: test_the_loop_follows_its_counters below",
     "train.keep_checkpoints": "the loop: test_the_loop_follows_its_counters below",
     "train.evaluate_every": "the loop: tests/training/test_periodic.py",
@@ -84,12 +85,16 @@ BASE = (
     "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
     "model.head={kernel_size: 3, depthwise: true}",
     "model.head.conv.batch_norm={scale: true}",
+    # Without a bias there would be none to penalise.
+    "model.backbone.conv.force_bias=true",
+    "model.neck.conv.force_bias=true",
     "train.augmentations=[{kind: random_horizontal_flip}]",
     "train.optimizer.schedule={kind: cosine, total_steps: 600, warmup_steps: 50, hold_steps: 9}",
 )
 # Fields that all parts of a kind share, though one of them has no use for it.
 UNUSED = {
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
+    ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
 }
 # A base for each further member of a choice, and the section that holds it.
@@ -100,7 +105,9 @@ VARIANTS = {
     "model.resizer   ": "{kind: pad_to_multiple, multiple: 16, canvas: [48, 64]}",
     "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone ": "{kind: resnet_v1}",
-    "model.backbone.conv": "{regularizer: {kind: l1}, initializer: {kind: random_normal}}",
+    "model.backbone  ": "{kind: resnet, depth: 18}",
+    "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
+    "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
     "model.neck ": "{kind: ppn, tap: conv_3_pointwise, num_maps: 3, depth: 24}",
     "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true}",
@@ -112,6 +119,9 @@ VARIANTS = {
     "model.anchors ": "{kind: multiscale, min_level: 4, max_level: 6}",
     "model.anchors  ": "{kind: grid}",
     "model.anchors   ": "{kind: flexible_grid, grids: [{}, {sizes: [64]}, {sizes: [128]}]}",
+    "model.anchors    ": (
+        "{kind: default_boxes, maps: [{size: 9, next_size: 30}, {size: 30, next_size: 60}, {}]}"
+    ),
     "model.box_coder": "{kind: mean_stddev}",
     "model.box_coder ": "{kind: square}",
     "model.matcher": "{kind: bipartite}",
@@ -149,22 +159,31 @@ VARIANTS = {
 BESIDE = {
     "model.backbone": (
         "model.neck.taps=[block_1, block_2]",
-        "model.backbone={last_layer: conv_1, conv: {regularizer: {kind: l2}, batch_norm: {}}}",
+        "model.backbone={last_layer: conv_1, conv: {force_bias: true, regularizer: {kind: l2}, "
+        "batch_norm: {}}}",
     ),
     "model.backbone ": (
         "model.neck.taps=[root, block_1]",
-        "model.backbone.conv={regularizer: {kind: l2}, batch_norm: {}}",
+        "model.backbone.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
+        "model.resizer={height: 136, width: 144}",
+    ),
+    "model.backbone  ": (
+        "model.neck={taps: [group_2, group_3], extra_depths: [16], extra_strides: [2]}",
+        "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
+        "model.backbone={last_layer: group_4, conv: {force_bias: true, "
+        "regularizer: {kind: l2}, batch_norm: {}}}",
         "model.resizer={height: 136, width: 144}",
     ),
     "model.neck": (
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=5",
-        "model.neck.conv={regularizer: {kind: l2}, batch_norm: {}}",
+        "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
     ),
-    "model.neck ": ("model.neck.conv={regularizer: {kind: l2}, batch_norm: {}}",),
+    "model.neck ": ("model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",),
     "model.head": (
         "model.anchors.reduce_boxes_in_lowest_layer=false",
-        "model.head={dropout: true, conv: {regularizer: {kind: l2}, batch_norm: {}}}",
+        "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "
+        "batch_norm: {}}}",
     ),
     "model.anchors  ": ("model.neck={taps: [conv_11_pointwise], extra_depths: []}",),
     "model.similarity  ": ("model.matcher.ignore_thresholds=true",),
@@ -231,6 +250,7 @@ class Made:
             batch_size=train.batch_size,
             seed=data.seed,
             shuffle=data.train.shuffle,
+            repeat_first_batch=data.repeat_first_batch,
             workers=0,
         )
         some = [loader.batch(step) for step in range(6)]
@@ -435,3 +455,12 @@ def test_the_loop_follows_its_counters(experiment, tmp_path):
         tmp_path,
     )
     assert ModelDirectory.open(tmp_path).steps() == (7, 9)
+
+
+def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capfd):
+    counters = ["train.log_every=2", "train.summary_every=3", "train.checkpoint_every=9"]
+    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
+    kept = [line["step"] for line in read_history(tmp_path / HISTORY).training]
+    assert kept == [3, 6, 7]
+    shown = re.findall(r"^step (\d)/7 ", capfd.readouterr().err, re.MULTILINE)
+    assert shown == ["2", "4", "6", "7"]

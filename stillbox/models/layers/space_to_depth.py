@@ -17,13 +17,13 @@ class SpaceToDepthConv2d(Conv2d):
     """A convolution of odd size, stride 2 and symmetric padding; numbers and kernel as `Conv2d`.
 
     Its arguments are those of `Conv2d`. Only the way it is computed differs: the kernel grows by a
-    row and a column of zeros at the top and left, and both image and kernel are folded.
+    row and a column of zeros, so that it begins where a block does, and both are folded.
     """
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` of even sides to `[B, H / 2, W / 2, D]`."""
         folded_kernel = _fold_kernel(self.kernel[...].astype(self.dtype))
-        before = (self.kernel.shape[0] // 2 + 1) // _BLOCK
+        before = -(-(self.kernel.shape[0] // 2) // _BLOCK)
         after = folded_kernel.shape[0] - 1 - before
         pads = ((0, 0), (before, after), (before, after), (0, 0))
         folded = jnp.pad(space_to_depth(x.astype(self.dtype)), pads)
@@ -40,7 +40,10 @@ def space_to_depth(x: jax.Array) -> jax.Array:
 
 def _fold_kernel(kernel: jax.Array) -> jax.Array:
     """Maps `[k, k, C, D]` of odd k to `[(k + 1) / 2, (k + 1) / 2, 4 C, D]`."""
-    padded = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0)))
+    # The first tap stands half a kernel before the centre, which is the first pixel of a block.
+    first = (kernel.shape[0] // 2) % _BLOCK
+    grow = (first, 1 - first)
+    padded = jnp.pad(kernel, (grow, grow, (0, 0), (0, 0)))
     taps, channels = padded.shape[0] // _BLOCK, kernel.shape[3]
     blocks = padded.reshape(taps, _BLOCK, taps, _BLOCK, kernel.shape[2], channels)
     return blocks.transpose(0, 2, 1, 3, 4, 5).reshape(taps, taps, -1, channels)

@@ -83,3 +83,20 @@ def test_a_separable_convolution_is_a_depthwise_and_a_pointwise_one():
     np.testing.assert_allclose(layer(x, train=False), expected, rtol=1e-6, atol=1e-6)
     squares = np.square(layer.kernel[...]).sum() + np.square(layer.depthwise_kernel[...]).sum()
     np.testing.assert_allclose(layer.penalty(), squares / 2, rtol=1e-6)
+
+
+def test_biases_and_norms_are_penalized_where_it_is_wanted():
+    options = {"regularizer": schema.L2(weight=2.0), "regularize_bias": True}
+    layer = Conv2d(1, 2, 1, 1, schema.ConvHyperparams(**options), **_options())
+    layer.kernel[...], layer.bias[...] = jnp.zeros((1, 1, 1, 2)), jnp.array([1.0, 3.0])
+    # 2 / 2 * (1 + 9)
+    assert float(layer.penalty()) == 10.0
+
+    norm = schema.BatchNorm(scale=True)
+    hyperparams = schema.ConvHyperparams(**options, regularize_norm=True, batch_norm=norm)
+    layer = Conv2d(1, 2, 1, 1, hyperparams, **_options())
+    layer.norm.scale[...], layer.norm.bias[...] = jnp.array([1.0, 2.0]), jnp.array([0.0, 3.0])
+    # 2 / 2 * (1 + 4 + 9); its kernel is not its norm's.
+    assert float(layer.norm.penalty()) == 14.0
+    plain = schema.ConvHyperparams(**options, batch_norm=norm)
+    assert float(Conv2d(1, 2, 1, 1, plain, **_options()).norm.penalty()) == 0.0

@@ -112,3 +112,13 @@ def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, widt
         feature_group_count=groups,
     )
     np.testing.assert_allclose(padded, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_without_padding_the_edges_are_lost(stride):
+    x, kernel = _random(2, 8, 7, 3), _random(3, 3, 3, 4, seed=1)
+    expected = jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "VALID", dimension_numbers=_DIMENSIONS
+    )
+    convolved = conv2d(x, kernel, stride, padding="valid")
+    np.testing.assert_allclose(convolved, expected, atol=1e-5)

@@ -21,6 +21,13 @@ _CUT = 0.87963
         # sqrt(1.3 * 2 / 360) before the cut.
         (schema.VarianceScaling(), 0.0, math.sqrt(2.6 / 360) * _CUT, 2 * math.sqrt(2.6 / 360)),
         (schema.VarianceScaling(mode="fan_out"), 0.0, math.sqrt(2.6 / 450) * _CUT, 1.0),
+        # The deviation is exact after the cut, at two of those before it.
+        (
+            schema.VarianceScaling(exact_cut=True),
+            0.0,
+            math.sqrt(2 / 360),
+            2 * math.sqrt(2 / 360) / _CUT,
+        ),
         # Uniform in +-sqrt(3 / 405) has variance 1 / 405.
         (
             schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),

@@ -1,0 +1,113 @@
+"""ResNet with the stride inside its blocks (SSD ResNet-34 fact sheet 2 and 8)."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.experiment import schema
+from stillbox.models.backbones.resnet import ResNet
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d, space_to_depth
+from stillbox.models.parts import BuildOptions
+
+_NORM = schema.BatchNorm(scale=True)
+_CONFIG = schema.ResNet(conv=schema.ConvHyperparams(activation="relu", batch_norm=_NORM))
+_OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+
+
+def _build(taps, **fields):
+    return ResNet(replace(_CONFIG, **fields), taps, _OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("depth", "parameters"),
+    # torchvision's 11,689,512, 21,797,672, 25,557,032, 44,549,160 and 60,192,808 less a classifier
+    # of C * 1000 + 1000, C 512 up to 34 layers and 2048 above.
+    [
+        (18, 11_176_512),
+        (34, 21_284_672),
+        (50, 23_508_032),
+        (101, 42_500_160),
+        (152, 58_143_808),
+    ],
+)
+def test_the_whole_network_has_the_published_number_of_parameters(depth, parameters):
+    state = nnx.eval_shape(lambda: nnx.state(_build(("group_4",), depth=depth), nnx.Param))
+    assert sum(p.size for p in jax.tree.leaves(state)) == parameters
+
+
+def test_strides_give_the_sizes_of_ssd_and_of_a_pyramid():
+    taps = ("stem", "group_1", "group_2", "group_3")
+    images = jax.ShapeDtypeStruct((2, 300, 300, 3), jnp.float32)
+
+    def sides(**fields):
+        backbone = _build(taps, depth=18, **fields)
+        outputs = jax.eval_shape(lambda x: backbone(x, train=False), images)
+        assert tuple(output.shape[3] for output in outputs) == backbone.channels
+        return [output.shape[1] for output in outputs]
+
+    assert sides(group_strides=(1, 2, 1, 2)) == [150, 75, 38, 38]
+    assert sides() == [150, 75, 38, 19]
+
+
+def test_levels_follow_from_the_strides():
+    assert _CONFIG.levels == {2: "group_1", 3: "group_2", 4: "group_3", 5: "group_4"}
+    ssd = replace(_CONFIG, group_strides=(1, 2, 1, 2))
+    assert ssd.levels == {2: "group_1", 3: "group_3", 4: "group_4"}
+
+
+def test_blocks_start_as_identities_only_where_they_are_told_to():
+    for zero in (True, False):
+        backbone = _build(("group_1",), depth=18, zero_last_scale=zero)
+        block = backbone.group_1.block_1
+        # Stride and channels stay: no projection.
+        assert not hasattr(block, "shortcut")
+        x = jnp.abs(jnp.asarray(np.random.default_rng(1).normal(size=(1, 8, 8, 64)), jnp.float32))
+        assert np.allclose(block(x, train=True), x) == zero
+
+
+@pytest.mark.parametrize("padding", ["same", "symmetric"])
+def test_the_pooling_is_padded_as_its_framework_does(padding):
+    backbone = _build(("group_1",), depth=18, pool_padding=padding)
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(1, 12, 12, 3)), jnp.float32)
+    # Six rows of the stem: TensorFlow pads one at the end, PyTorch one at either end.
+    pads = (0, 1) if padding == "same" else (1, 1)
+    stem = backbone.stem(x, train=False)
+    pooled = jax.lax.reduce_window(
+        stem, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), pads, pads, (0, 0))
+    )
+    expected = backbone.group_1(pooled, train=False)
+    np.testing.assert_allclose(backbone(x, train=False)[0], expected, atol=1e-6)
+
+
+def test_blocks_of_pixels_are_ordered_row_column_channel():
+    # Pixels 0 1 / 2 3 of two channels, the second ten times the first.
+    x = jnp.asarray([[[[0, 0], [1, 10]], [[2, 20], [3, 30]]]])
+    assert space_to_depth(x).ravel().tolist() == [0, 0, 1, 10, 2, 20, 3, 30]
+
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_a_folded_convolution_equals_the_plain_one(size):
+    hyperparams = schema.ConvHyperparams(activation="none")
+    options = _OPTIONS.layer_arguments() | {"padding": "symmetric"}
+    plain = Conv2d(3, 16, size, 2, hyperparams, **options)
+    folded = SpaceToDepthConv2d(3, 16, size, 2, hyperparams, **options)
+    folded.kernel[...] = plain.kernel[...]
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 20, 30, 3)), jnp.float32)
+    np.testing.assert_allclose(folded(x, train=False), plain(x, train=False), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_the_folded_stem_equal_the_plain_ones():
+    def loss(kernel, space_to_depth_stem, x):
+        stem = _build(("stem",), depth=18, space_to_depth_stem=space_to_depth_stem).stem
+        stem.kernel[...] = kernel
+        return jnp.sum(jnp.sin(stem(x, train=True)))
+
+    kernel = jnp.asarray(np.random.default_rng(4).normal(size=(7, 7, 3, 64)) / 12, jnp.float32)
+    x = jnp.asarray(np.random.default_rng(5).normal(size=(2, 32, 32, 3)), jnp.float32)
+    plain, folded = (jax.grad(loss)(kernel, folded, x) for folded in (False, True))
+    np.testing.assert_allclose(folded, plain, rtol=1e-4, atol=1e-4 * float(jnp.abs(plain).max()))
