@@ -10,6 +10,7 @@ from stillbox.checking.data_findings import TOO_MANY_BOXES
 from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import paths_are_real
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.records.label_map import missing_label_map
 from stillbox.records.patterns import expand
 
 RecordsAsked = Literal["present", "all", "none"]
@@ -54,7 +55,8 @@ def _look(
     asked: RecordsAsked,
     on_record: Callable[[int, int], None],
 ) -> Iterator[Advice]:
-    path, sample = f"data.{name}.paths", 0 if asked == "all" else _SAMPLE
+    path, model = f"data.{name}.paths", experiment.model
+    sample = 0 if asked == "all" else _SAMPLE
     try:
         label_map = read_label_map(records)
         check = check_records(
@@ -62,7 +64,8 @@ def _look(
             label_map,
             use_display_name=records.use_display_name,
             max_boxes=records.max_boxes,
-            num_classes=experiment.model.num_classes,
+            # With contiguous slots every id of the label map has its class.
+            num_classes=0 if model.class_slots == "contiguous" else model.num_classes,
             sample=sample,
             on_record=on_record,
         )
@@ -72,7 +75,9 @@ def _look(
     if not records.label_map or label_map is not None:
         yield from _problems(check, path)
     else:
-        yield Advice("warning", f"data.{name}.label_map", f"there is no file {records.label_map}")
+        missing = missing_label_map(records.label_map)
+        what = f"there is no label map {records.label_map}"
+        yield Advice("warning", f"data.{name}.label_map", what, missing.fix or "")
     yield from _boxes_lost(check, f"data.{name}.max_boxes")
     yield Advice(
         "note",

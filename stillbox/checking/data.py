@@ -99,7 +99,7 @@ def check_records(
         label_map: the classes.
         use_display_name: match class texts against display names.
         max_boxes: room for boxes in a batch; what is beyond it is counted.
-        num_classes: classes of the model; 0 where that is not known yet.
+        num_classes: greatest id that the model has a class for; 0 where that is not known yet.
         workers: threads; 0 takes one for each core, at most 8.
         sample: look at no more than so many records, from all over the set; 0 looks at all.
         on_record: called after each record with how many are done and how many there are.

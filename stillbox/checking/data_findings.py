@@ -36,7 +36,8 @@ _FIXES = {
     rules.UNKNOWN_CLASS: "give the label map that belongs to the records, or see use_display_name",
     rules.IN_PIXELS: "divide the coordinates by the image size: convert the data again",
     "class texts need a label map": "give one with --label-map",
-    "class id above num_classes": "raise model.num_classes to the label map's greatest id",
+    "class id above num_classes": "raise model.num_classes to the label map's greatest id, or set "
+    "model.class_slots=contiguous",
     "no box in any record": "see that the records hold image/object/bbox lists",
 }
 

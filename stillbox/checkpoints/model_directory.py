@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from stillbox.checkpoints.checkpoint import (
     EXPERIMENT,
     LABEL_MAP,
+    MANIFEST,
     VERSIONS,
     Arrays,
     Checkpoint,
@@ -284,3 +285,14 @@ class ModelDirectory:
 def is_model_directory(path: Path) -> bool:
     """Whether a folder looks like one that training wrote."""
     return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()
+
+
+def own_checkpoint(path: Path) -> Checkpoint | None:
+    """Returns what a model directory or one of its checkpoints is loaded from, None elsewhere.
+
+    Raises:
+        UserError: it is a model directory without a checkpoint.
+    """
+    if is_model_directory(path):
+        return ModelDirectory.open(path).checkpoint("best")
+    return Checkpoint(path) if (path / MANIFEST).is_file() else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.importer import ImportReport, import_weights
-from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.model_directory import ModelDirectory, own_checkpoint
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
@@ -21,6 +21,7 @@ from stillbox.inputs.batch import Floats, Ints
 from stillbox.models.build import build_detector
 from stillbox.models.detect import make_detect
 from stillbox.models.variables import Arrays, split_detector
+from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.label_map import LabelMap
 
 BoundDetect = Callable[[Floats, Ints], Detections]
@@ -33,7 +34,7 @@ class TrainedModel:
     experiment: schema.Experiment
     """The experiment that the weights belong to."""
     label_map: LabelMap | None
-    """Names of the classes; None where only weights were given."""
+    """Names of the classes; None where weights came without any."""
     graph: Any
     """Static part of the detector."""
     params: Arrays
@@ -53,7 +54,22 @@ class TrainedModel:
         """Returns names for people by label map id."""
         if self.label_map is None:
             return {}
-        return {item.id: self.label_map.name_of(item.id) for item in self.label_map}
+        return self.label_map.names
+
+    def slots(self) -> ClassSlots:
+        """Returns what the class indices of detections stand for.
+
+        Raises:
+            UserError: the label map is not known, or does not fit the model's classes.
+        """
+        if self.label_map is None:
+            raise UserError(
+                "only weights are given, so that nothing says what their classes are",
+                where=self.source,
+                fix="give the model directory that training wrote",
+            )
+        model = self.experiment.model
+        return assign_slots(self.label_map, model.num_classes, model.class_slots)
 
     def compile(self) -> BoundDetect:
         """Returns `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`, compiled for each B."""
@@ -102,7 +118,9 @@ def load_trained(
 
 
 def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
-    """Builds the experiment's detector with all its weights from a file.
+    """Builds the experiment's detector with all its weights from a file or a model directory.
+
+    A model directory brings its label map along; no other weights say what their classes are.
 
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
@@ -120,7 +138,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     graph, params, stats = split_detector(detector)
     return TrainedModel(
         experiment=experiment,
-        label_map=None,
+        label_map=_label_map_beside(weights),
         graph=graph,
         params=params,
         stats=stats,
@@ -128,6 +146,13 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         source=weights,
         report=report,
     )
+
+
+def _label_map_beside(weights: str) -> LabelMap | None:
+    checkpoint = own_checkpoint(Path(weights))
+    if checkpoint is None or not checkpoint.label_map:
+        return None
+    return LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder))
 
 
 def _check_shapes(wanted: Arrays, stored: Mapping[str, np.ndarray], where: str) -> None:

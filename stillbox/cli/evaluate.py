@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{model.source}: scoring {count} images", file=sys.stderr)
     with progress_bar("images") as progress:
         result = score_dataset(
-            model.compile(), experiment, dataset, progress, trained_names=model.class_names()
+            model.compile(), experiment, dataset, progress, trained=model.label_map
         )
     for warning in (*result.warnings, *dataset.source.problems.lines()):
         print(f"warning: {warning}", file=sys.stderr)

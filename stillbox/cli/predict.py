@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     records = []
     pictures = picture_names(arguments.images)
-    found_in = predict_images(model.compile(), arguments.images, model.experiment.model.resizer)
+    found_in = predict_images(
+        model.compile(), arguments.images, model.experiment.model.resizer, model.slots()
+    )
     for (path, image, found), picture in zip(found_in, pictures, strict=True):
         shown = found.at_least(arguments.min_score)
         marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)

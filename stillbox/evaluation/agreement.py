@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageTruth
+from stillbox.records.class_slots import ClassSlots
 
 _SHOWN = 5
 
@@ -17,7 +18,7 @@ def check_agreement(
     truths: Sequence[ImageTruth],
     class_names: Mapping[int, str],
     *,
-    num_classes: int,
+    slots: ClassSlots,
     other_names: Mapping[int, str] | None = None,
 ) -> tuple[str, ...]:
     """Checks that the ground truth can be scored with this label map and this model.
@@ -25,7 +26,7 @@ def check_agreement(
     Args:
         truths: the ground truth.
         class_names: label map id -> name.
-        num_classes: classes that the model tells apart; class index i is label map id i + 1.
+        slots: classes that the model tells apart.
         other_names: id -> name from another source, where there is one: the label map that the
             model was trained with, or the categories of a COCO file.
 
@@ -37,7 +38,7 @@ def check_agreement(
     """
     problems = [
         *_unknown_ids(truths, class_names),
-        *_model_too_small(class_names, num_classes),
+        *_model_too_small(class_names, slots),
         *_different_names(class_names, other_names or {}),
     ]
     if problems:
@@ -45,7 +46,7 @@ def check_agreement(
             "label map, model and annotations disagree:" + "".join(f"\n  - {p}" for p in problems),
             fix="score with the label map that both the records and the model were made with",
         )
-    return tuple(_oddities(truths, class_names, num_classes))
+    return tuple(_oddities(truths, class_names, slots))
 
 
 def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> list[str]:
@@ -64,16 +65,16 @@ def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -
     return lines + _and_more(unknown)
 
 
-def _model_too_small(class_names: Mapping[int, str], num_classes: int) -> list[str]:
+def _model_too_small(class_names: Mapping[int, str], slots: ClassSlots) -> list[str]:
     # Id 0 is the background's where a label map has it, and no class to be found (fact sheet 4.2).
     findable = {i for i, name in class_names.items() if (i, name) != (0, "background")}
-    beyond = sorted(i for i in findable if not 1 <= i <= num_classes)
+    beyond = sorted(i for i in findable if i not in slots)
     if not beyond:
         return []
     named = ", ".join(f"{i} ({class_names[i]})" for i in beyond[:_SHOWN])
     more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     return [
-        f"the model has {num_classes} classes and can only find ids 1 to {num_classes}, "
+        f"the model has {len(slots)} classes and can only find ids {slots}, "
         f"but the label map also has {named}{more}"
     ]
 
@@ -95,14 +96,15 @@ def _and_more(ids: Sequence[int]) -> list[str]:
 
 
 def _oddities(
-    truths: Sequence[ImageTruth], class_names: Mapping[int, str], num_classes: int
+    truths: Sequence[ImageTruth], class_names: Mapping[int, str], slots: ClassSlots
 ) -> list[str]:
     warnings = []
     largest = max(class_names, default=0)
-    if num_classes > largest:
+    beyond = tuple(class_id for class_id in slots.ids if class_id > largest)
+    if beyond:
         warnings.append(
-            f"the model has {num_classes} classes, the label map ends at id {largest}: "
-            f"what it finds of ids {largest + 1} to {num_classes} is not scored"
+            f"the model has {len(slots)} classes, the label map ends at id {largest}: "
+            f"what it finds of ids {ClassSlots(beyond)} is not scored"
         )
     seen = {class_id for truth in truths for class_id in truth.class_ids.tolist()}
     absent = [name for i, name in sorted(class_names.items()) if i not in seen]

@@ -16,6 +16,7 @@ from stillbox.evaluation.voc import Interpolation
 from stillbox.experiment.schema.evaluation import Metric
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.records.class_slots import ClassSlots
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and to do."""
@@ -71,7 +72,7 @@ def evaluate(
     source: TruthSource,
     class_names: Mapping[int, str],
     *,
-    num_classes: int,
+    slots: ClassSlots,
     metrics: Sequence[Metric] = ("coco",),
     interpolation: Interpolation = "all_points",
     records: Sequence[int] | None = None,
@@ -87,8 +88,8 @@ def evaluate(
         loader: the evaluation set in batches. Row r of a batch belongs to record
             `batch.records[r]`; -1 marks a row that only fills up.
         source: the same set's ground truth.
-        class_names: label map id -> name; class index i of the detector is id i + 1.
-        num_classes: classes that the detector tells apart.
+        class_names: label map id -> name.
+        slots: the ids that the detector's class indices stand for.
         metrics: what is computed.
         interpolation: how Pascal VOC's metrics turn a curve into one number.
         records: the records that the loader goes through; None: all of `source`.
@@ -101,14 +102,14 @@ def evaluate(
     wanted = range(len(source)) if records is None else records
     started = time.perf_counter()
     truths = read_truths(source, wanted)
-    warnings = check_agreement(tuple(truths.values()), class_names, num_classes=num_classes)
+    warnings = check_agreement(tuple(truths.values()), class_names, slots=slots)
     reading = time.perf_counter() - started
 
     clock = _Clock()
     results: dict[int, ImageResult] = {}
     seen: Counter[int] = Counter()
     for batch, detections in _one_ahead(detect, loader, clock):
-        for record, result in _results_of(batch, detections, truths):
+        for record, result in _results_of(batch, detections, truths, slots):
             seen[record] += 1
             results[record] = result
         if progress is not None:
@@ -175,7 +176,7 @@ def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
 
 
 def _results_of(
-    batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth]
+    batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth], slots: ClassSlots
 ) -> Iterator[tuple[int, ImageResult]]:
     """Yields record and result of every row that is an image."""
     for row, record in enumerate(np.asarray(batch.records).tolist()):
@@ -190,7 +191,7 @@ def _results_of(
                 truth,
                 np.asarray(detections.boxes[row, :count]),
                 np.asarray(detections.scores[row, :count]),
-                np.asarray(detections.classes[row, :count]),
+                slots.id_of(np.asarray(detections.classes[row, :count])),
             ),
         )
 
@@ -199,22 +200,22 @@ def result_of(
     image: ImageTruth,
     boxes: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
     scores: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    classes: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+    class_ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 ) -> ImageResult:
-    """Converts one row of `Detections` to pixels of the original image and label map ids.
+    """Converts one row of `Detections` to pixels of the original image.
 
     Args:
         image: the image that the row belongs to.
         boxes: `[K, 4]`, normalised to the true image.
         scores: `[K]`.
-        classes: `[K]`, class indices that start at 0.
+        class_ids: `[K]`, label map ids.
     """
     scale = np.array([image.height, image.width, image.height, image.width], np.float64)
     return ImageResult(
         image_id=image.image_id,
         boxes=boxes.astype(np.float64) * scale,
         scores=scores.astype(np.float64),
-        class_ids=classes.astype(np.int64) + 1,
+        class_ids=class_ids,
     )
 
 

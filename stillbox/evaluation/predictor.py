@@ -14,6 +14,7 @@ from stillbox.experiment import schema
 from stillbox.inputs.batch import Floats, Ints
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.resize import resize_image
+from stillbox.records.class_slots import ClassSlots
 
 BoundDetect = Callable[[Floats, Ints], Detections]
 _SHOWN = 5
@@ -30,7 +31,12 @@ class PredictedImage(NamedTuple):
 
 
 def predict_images(
-    detect: BoundDetect, paths: Sequence[Path], resizer: schema.Resizer, *, batch_size: int = 1
+    detect: BoundDetect,
+    paths: Sequence[Path],
+    resizer: schema.Resizer,
+    slots: ClassSlots,
+    *,
+    batch_size: int = 1,
 ) -> Iterator[PredictedImage]:
     """Detects in image files, a batch at a time; the last batch is padded with its last image.
 
@@ -41,6 +47,7 @@ def predict_images(
         detect: `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`.
         paths: image files.
         resizer: of the model.
+        slots: class indices of the model.
         batch_size: images a call of `detect`.
 
     Raises:
@@ -70,7 +77,8 @@ def predict_images(
             )
         )
         for row, (path, image) in enumerate(zip(chunk, images, strict=True)):
-            yield PredictedImage(path, image, _in_pixels(found, row, str(path), image))
+            result = _in_pixels(found, row, slots, str(path), image)
+            yield PredictedImage(path, image, result)
 
 
 def _decode(path: Path) -> np.ndarray:
@@ -82,7 +90,9 @@ def _decode(path: Path) -> np.ndarray:
         ) from error
 
 
-def _in_pixels(found: Detections, row: int, name: str, image: np.ndarray) -> ImageResult:
+def _in_pixels(
+    found: Detections, row: int, slots: ClassSlots, name: str, image: np.ndarray
+) -> ImageResult:
     count = int(found.count[row])
     height, width = image.shape[:2]
     scale = (height, width, height, width)
@@ -90,5 +100,5 @@ def _in_pixels(found: Detections, row: int, name: str, image: np.ndarray) -> Ima
         image_id=name,
         boxes=np.asarray(found.boxes[row, :count], np.float64) * np.array(scale, np.float64),
         scores=np.asarray(found.scores[row, :count], np.float64),
-        class_ids=np.asarray(found.classes[row, :count], np.int64) + 1,
+        class_ids=slots.id_of(np.asarray(found.classes[row, :count])),
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from stillbox.boxes.detections import Detections
@@ -18,6 +18,8 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.batch import Floats, Ints
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.loader import EvalLoader
+from stillbox.records.class_slots import ClassSlots, assign_slots
+from stillbox.records.label_map import LabelMap
 
 Detect = Callable[[Floats, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]` to detections."""
@@ -29,7 +31,7 @@ def score_dataset(
     dataset: Dataset,
     progress: Progress | None = None,
     *,
-    trained_names: Mapping[int, str] | None = None,
+    trained: LabelMap | None = None,
 ) -> EvaluationResult:
     """Runs a detector over `dataset` and scores it.
 
@@ -38,18 +40,14 @@ def score_dataset(
         experiment: batch size, number of images and classes come from here.
         dataset: the evaluation set.
         progress: told after every batch.
-        trained_names: label map id -> name as the model was trained, where that is known.
+        trained: the label map that the model was trained with, where that is known: its ids are
+            those of the model's classes. Otherwise they are those of the evaluation set.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
     """
     settings = experiment.evaluation
-    check_agreement(
-        (),
-        dataset.class_names,
-        num_classes=experiment.model.num_classes,
-        other_names=trained_names,
-    )
+    slots = check_label_maps(experiment.model, dataset, trained)
     mesh = data_mesh(settings.batch_size)
     loader = EvalLoader(
         dataset,
@@ -63,7 +61,7 @@ def score_dataset(
         (put_batch(batch, mesh) for batch in loader),
         dataset.source,
         dataset.class_names,
-        num_classes=experiment.model.num_classes,
+        slots=slots,
         metrics=settings.metrics,
         interpolation=settings.voc_interpolation,
         records=loader.records,
@@ -71,6 +69,23 @@ def score_dataset(
     )
     cut = cut_short(settings, dataset)
     return dataclasses.replace(result, warnings=(*result.warnings, *cut))
+
+
+def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
+    """Compares the label map of an evaluation set with the one that a model was trained with.
+
+    Returns:
+        What the model's class indices stand for.
+
+    Raises:
+        UserError: the two disagree, or the model's does not fit its classes.
+    """
+    slots = dataset.slots
+    if trained is not None:
+        slots = assign_slots(trained, model.num_classes, model.class_slots)
+    names = None if trained is None else trained.names
+    check_agreement((), dataset.class_names, slots=slots, other_names=names)
+    return slots
 
 
 def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     boxes: Floats
     """`[B, N, 4]` float32, normalised to the network input, padding included."""
     classes: Ints
-    """`[B, N]` int32, class indices that start at 0 (label map id - 1)."""
+    """`[B, N]` int32, class indices that start at 0; `Dataset.slots` says what they stand for."""
     weights: Floats
     """`[B, N]` float32, 0 for padding and for ignored boxes."""
     true_sizes: Ints

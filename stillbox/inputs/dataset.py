@@ -12,6 +12,7 @@ from stillbox.inputs.cache import SampleCache
 from stillbox.inputs.class_texts import refuse_foreign_label_map
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.sample import Sample
+from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
@@ -23,6 +24,7 @@ class Dataset:
     Args:
         source: the records.
         label_map: what their class ids mean.
+        slots: class indices of the model.
         resizer: of the model.
         max_boxes: the N of `Batch`.
         ignore_crowds: give crowd boxes weight 0.
@@ -34,6 +36,7 @@ class Dataset:
         self,
         source: ExampleSource,
         label_map: LabelMap,
+        slots: ClassSlots,
         resizer: schema.Resizer,
         *,
         max_boxes: int = 100,
@@ -41,7 +44,8 @@ class Dataset:
         num_epochs: int = 0,
         cache: SampleCache | None = None,
     ) -> None:
-        self.source, self.label_map, self.resizer = source, label_map, resizer
+        self.source, self.resizer = source, resizer
+        self.label_map, self.slots = label_map, slots
         self.max_boxes, self.ignore_crowds = max_boxes, ignore_crowds
         self.num_epochs, self.cache = num_epochs, cache
         self._wrong_sizes: set[int] = set()
@@ -52,7 +56,7 @@ class Dataset:
     @property
     def class_names(self) -> Mapping[int, str]:
         """Names for people by label map id."""
-        return {item.id: self.label_map.name_of(item.id) for item in self.label_map}
+        return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
         """Returns a record decoded, or None where the policy leaves it out.
@@ -99,7 +103,7 @@ class Dataset:
         weights = example.weights
         if self.ignore_crowds:
             weights = np.where(example.is_crowd, np.float32(0), weights)
-        return Sample(image, example.boxes, example.class_ids - np.int32(1), weights)
+        return Sample(image, example.boxes, example.class_ids, weights)
 
     def _check_size(self, record: int, example: Example, image: NDArray[np.uint8]) -> None:
         """Notes a record that claims a wrong size. Boxes are normalised, so the pixels decide."""
@@ -120,11 +124,11 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
     Args:
         data: the policies that hold for all records.
         records: the set, `data.train` or `data.evaluation`.
-        model: gives the number of classes and the resizer.
+        model: gives the number of classes, their slots and the resizer.
 
     Raises:
-        UserError: there is no record or no label map, or the label map has more classes than the
-            model or belongs to other records.
+        UserError: there is no record or no label map, or the label map does not fit the model's
+            classes or belongs to other records.
     """
     if not records.label_map:
         raise UserError(
@@ -133,14 +137,7 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
             fix="set label_map to a .pbtxt file with an item for every class",
         )
     label_map = LabelMap.from_file(records.label_map)
-    if label_map.max_id > model.num_classes:
-        raise UserError(
-            f"the label map goes up to id {label_map.max_id}, the model has {model.num_classes} "
-            "classes",
-            where=records.label_map,
-            fix=f"set model.num_classes={label_map.max_id} (the greatest id, gaps included), or "
-            "give the label map that belongs to the model",
-        )
+    slots = assign_slots(label_map, model.num_classes, model.class_slots)
     source = ExampleSource(
         records.paths,
         label_map,
@@ -153,6 +150,7 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
     return Dataset(
         source,
         label_map,
+        slots,
         model.resizer,
         max_boxes=records.max_boxes,
         ignore_crowds=records.crowds == "ignore",

@@ -6,8 +6,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.errors import UserError
 from stillbox.experiment.schema import Augmentation
 from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.batching import BatchMaker, Row
 from stillbox.inputs.dataset import Dataset
@@ -35,7 +37,8 @@ class TrainLoader(BatchMaker):
         process_count: processes that share every batch.
 
     Raises:
-        UserError: the batch cannot be divided among the processes.
+        UserError: the batch cannot be divided among the processes, or an augmentation names a
+            class that the model does not have.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class TrainLoader(BatchMaker):
             process_index=process_index,
             process_count=process_count,
         )
+        _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
         # Two: a batch, and with it the workers, may stand in two epochs at once.
         self._order = lru_cache(maxsize=2)(self._order_of)
@@ -149,6 +153,12 @@ class EvalLoader(BatchMaker):
         first = step * self._batch_size
         samples = range(first + self._local.start, first + self._local.stop)
         return [Row(sample if sample < len(self.records) else -1) for sample in samples]
+
+
+def _refuse_unknown_labels(augmentations: Sequence[Augmentation], dataset: Dataset) -> None:
+    """The rules know no label map, and with contiguous slots it says which ids there are."""
+    for path, what in labels_without_slots(augmentations, dataset.slots):
+        raise UserError(what, where=path, fix=f"give ids of {dataset.label_map.where}")
 
 
 def _count(start: int, stop: int | None) -> Iterator[int]:

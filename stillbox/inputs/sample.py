@@ -17,8 +17,8 @@ class Sample:
     """`[h, w, 3]` RGB."""
     boxes: NDArray[np.float32]
     """`[N, 4]`, normalised to `image`."""
-    classes: NDArray[np.int32]
-    """`[N]`, class indices that start at 0."""
+    class_ids: NDArray[np.int32]
+    """`[N]`, label map ids. They become class indices in the batch."""
     weights: NDArray[np.float32]
     """`[N]`, 0 for boxes that matcher and loss ignore."""
 

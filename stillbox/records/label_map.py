@@ -1,11 +1,13 @@
 """Label maps: which class name has which id (`StringIntLabelMap` in text form, fact sheet 4.2)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.records.label_map_text import SHAPE, LabelMapItem, quoted, read_items
+
+_FOLDER = Path(__file__).parent / "label_maps"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class LabelMap:
         """The greatest id: a model needs at least as many classes."""
         return self.items[-1].id if self.items else 0
 
+    @property
+    def names(self) -> Mapping[int, str]:
+        """Names for people by id."""
+        return {item.id: self.name_of(item.id) for item in self}
+
     def id_of(self, text: str, *, use_display_name: bool = False) -> int | None:
         """Returns the id of a class text, or None for a text that the map does not hold."""
         return (self._by_display_name if use_display_name else self._by_name).get(text)
@@ -70,28 +77,26 @@ class LabelMap:
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LabelMap":
-        """Reads a `.pbtxt` file.
+        """Reads a `.pbtxt` file, or a built-in label map by its name.
 
         Raises:
-            UserError: there is no such file, or `from_text` refuses its content.
+            UserError: there is no such file and no such name, or `from_text` refuses the content.
         """
         path = Path(path)
+        file, where = path, str(path)
         if not path.is_file():
-            beside = [p.name for p in path.parent.glob("*.pbtxt")] if path.parent.is_dir() else []
-            raise UserError(
-                "there is no such label map",
-                where=str(path),
-                fix=nearest(path.name, beside) if beside else "give the path of a .pbtxt file",
-            )
+            if not is_label_map(path):
+                raise missing_label_map(path)
+            file, where = _built_in()[where], f"built-in label map {where}"
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text = file.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"the label map is not UTF-8 text (byte {error.start})",
                 where=str(path),
                 fix="save it as UTF-8, or see whether this is the right file",
             ) from error
-        return cls.from_text(text, str(path))
+        return cls.from_text(text, where)
 
     @classmethod
     def from_text(cls, text: str, where: str = "label map") -> "LabelMap":
@@ -118,6 +123,31 @@ class LabelMap:
                 lines.append(f"  display_name: {quoted(item.display_name)}")
             blocks.append("\n".join(["item {", *lines, "}"]))
         return "\n".join(blocks) + "\n"
+
+
+def is_label_map(path: str | Path) -> bool:
+    """Tells whether `LabelMap.from_file` finds something: a file, or else a built-in label map."""
+    return Path(path).is_file() or str(path) in _built_in()
+
+
+def missing_label_map(path: str | Path) -> UserError:
+    """Returns what is to be said of a label map that is neither a file nor built in."""
+    path = Path(path)
+    names = {entry.name for entry in path.parent.glob("*.pbtxt")}
+    if path.parent == Path():
+        names |= _built_in().keys()
+    known = ", ".join(sorted(_built_in()))
+    return UserError(
+        "there is no such label map",
+        where=str(path),
+        fix=nearest(path.name, names)
+        if names
+        else f"give the path of a .pbtxt file, or a built-in one: {known}",
+    )
+
+
+def _built_in() -> dict[str, Path]:
+    return {path.stem: path for path in _FOLDER.glob("*.pbtxt")}
 
 
 def _check(items: list[tuple[LabelMapItem, int]], where: str) -> None:

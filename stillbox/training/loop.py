@@ -82,7 +82,7 @@ def train(
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     state = put_everywhere(started.state, mesh)
     evaluation = PeriodicEvaluation(
-        experiment, graph, started.detector.anchors, dataset.class_names, stop_at
+        experiment, graph, started.detector.anchors, dataset.label_map, stop_at
     )
     directory = ModelDirectory.create(
         model_directory,
@@ -145,7 +145,7 @@ def train(
                 if step == first + 1:
                     jax.block_until_ready(metrics)
                     first_step_seconds = time.monotonic() - began
-                    inputs = draw_inputs(batch, dataset.class_names)
+                    inputs = draw_inputs(batch, dataset)
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
                 asked = stop.signal

@@ -9,15 +9,15 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.mesh import data_mesh
-from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
-from stillbox.evaluation.scoring import cut_short, score_dataset
+from stillbox.evaluation.scoring import check_label_maps, cut_short, score_dataset
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
-from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.models.detect import make_detect
+from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
@@ -38,7 +38,7 @@ class PeriodicEvaluation:
         experiment: all of it.
         graph: static part of the detector.
         anchors: `[A, 4]`.
-        class_names: of the label map that is trained with.
+        label_map: what the model is trained with.
         last_step: step that is scored in any case; None if there is no last one.
 
     Raises:
@@ -50,10 +50,10 @@ class PeriodicEvaluation:
         experiment: schema.Experiment,
         graph: Any,  # noqa: ANN401
         anchors: np.ndarray,
-        class_names: Mapping[int, str],
+        label_map: LabelMap,
         last_step: int | None,
     ) -> None:
-        self._experiment, self._last_step = experiment, last_step
+        self._experiment, self._label_map, self._last_step = experiment, label_map, last_step
         self._settings = experiment.evaluation
         self._dataset = (
             open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
@@ -62,12 +62,7 @@ class PeriodicEvaluation:
         )
         if self._dataset is not None:
             data_mesh(self._settings.batch_size)
-            check_agreement(
-                (),
-                self._dataset.class_names,
-                num_classes=experiment.model.num_classes,
-                other_names=class_names,
-            )
+            check_label_maps(experiment.model, self._dataset, label_map)
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
         self._done = 0
 
@@ -114,7 +109,10 @@ class PeriodicEvaluation:
         # The loop forbids transfers that nobody asked for; scoring may look at what it likes.
         with jax.transfer_guard("allow"):
             result = score_dataset(
-                partial(self._detect, params, state.stats), self._experiment, self._dataset
+                partial(self._detect, params, state.stats),
+                self._experiment,
+                self._dataset,
+                trained=self._label_map,
             )
         scores = result.scores.summary
         settings = self._settings
@@ -169,22 +167,29 @@ class PeriodicEvaluation:
             yield shown.picture
 
 
-def draw_inputs(batch: Batch, class_names: Mapping[int, str], *, limit: int = 8) -> np.ndarray:
-    """Returns a contact sheet of the images that the model trains on, with their boxes."""
+def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray:
+    """Returns a contact sheet of the images that the model trains on, with their boxes.
+
+    Args:
+        batch: of the training set.
+        dataset: that set.
+        limit: show no more images than this.
+    """
     host = jax.device_get(batch)
     height, width = host.images.shape[1:3]
     scale = np.array([height, width, height, width], np.float64)
+    class_ids = dataset.slots.id_of(host.classes)
     pictures = []
     for row in range(min(limit, len(host.images))):
         marks = [
             Mark(
                 box=tuple(box * scale),
-                text=class_names.get(int(index) + 1, f"class {index + 1}"),
-                color=class_color(int(index) + 1),
+                text=dataset.label_map.name_of(int(class_id)),
+                color=class_color(int(class_id)),
                 dashed=False,
             )
-            for box, index, weight in zip(
-                host.boxes[row], host.classes[row], host.weights[row], strict=True
+            for box, class_id, weight in zip(
+                host.boxes[row], class_ids[row], host.weights[row], strict=True
             )
             if weight > 0
         ]

@@ -165,7 +165,7 @@ class CheckpointWatcher:
             partial(self._detect, model.params, model.stats),
             experiment,
             self._dataset,
-            trained_names=model.class_names(),
+            trained=model.label_map,
         )
         self._record(step, model, result, summaries)
         return True

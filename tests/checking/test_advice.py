@@ -1,5 +1,7 @@
 """Each counsel speaks where it should, names the field and the mend, and is silent otherwise."""
 
+from pathlib import Path
+
 import pytest
 
 from stillbox.checking.advice import (
@@ -15,6 +17,7 @@ from stillbox.checking.advice import (
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map_text import LabelMapItem
 from tests.checking.advised import SMALL_SOUND, advice_of
 
 COSINE = "train.optimizer.schedule"
@@ -460,12 +463,37 @@ def test_label_maps_and_classes_are_as_many(label_map):
     sets = [f"data.train.label_map={label_map('m.pbtxt', 'cat', 'owl')}"]
     (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=1"])
     assert (advice.severity, advice.path) == ("error", "model.num_classes")
-    assert "goes up to id 2, and the model has 1 classes" in advice.what
+    assert "goes up to id 2, the model has 1 classes" in advice.what
     (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=90"])
     assert advice.severity == "warning"
     assert "ends at id 2: the other 88 are never trained" in advice.what
     assert advice.fix == "--set model.num_classes=2"
     assert advice_of(files.label_maps_fit, [*sets, "model.num_classes=2"]) == []
+
+
+def test_contiguous_classes_are_as_many_as_the_label_map_s(label_map):
+    name = label_map("m.pbtxt")
+    items = (LabelMapItem(1, "cat"), LabelMapItem(7, "owl"))
+    Path(name).write_text(LabelMap(items).to_text())
+    sets = [f"data.train.label_map={name}", "model.class_slots=contiguous"]
+    (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=7"])
+    assert (advice.severity, advice.path) == ("error", "model.num_classes")
+    assert "the label map has 2 classes, the model 7" in advice.what
+    assert advice.fix == "--set model.num_classes=2"
+    fitting = [*sets, "model.num_classes=2"]
+    assert advice_of(files.label_maps_fit, fitting) == []
+    remap = "train.augmentations=[{kind: remap_labels, original_labels: [2], new_label: 7}]"
+    (advice,) = advice_of(files.label_maps_fit, [*fitting, remap])
+    assert (advice.severity, advice.path) == ("error", "train.augmentations.0.original_labels")
+    assert "there is no class 2: the model has ids 1, 7" in advice.what
+
+
+def test_the_built_in_label_map_fits_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sets = ["data.train.label_map=coco", "model.class_slots=contiguous"]
+    (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=90"])
+    assert advice.what.startswith("built-in label map coco: the label map has 80 classes")
+    assert advice_of(files.label_maps_fit, [*sets, "model.num_classes=80"]) == []
 
 
 def test_label_maps_of_both_sets_agree(label_map):

@@ -134,7 +134,7 @@ def test_boxes_beyond_the_limit_are_counted(scenes):
 def test_records_and_classes_belong_together(scenes):
     check = check_config("demo_scenes", small_overrides(scenes, "model.num_classes=2"))
     errors = [what for _, what in said(check, "error")]
-    assert any("goes up to id 6, and the model has 2 classes" in what for what in errors)
+    assert any("goes up to id 6, the model has 2 classes" in what for what in errors)
     assert any("class id above num_classes" in what for what in errors)
 
 

@@ -3,6 +3,12 @@
 import numpy as np
 
 from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.records.class_slots import ClassSlots
+
+
+def by_id(num_classes):
+    """The slots of a model whose class index c stands for label map id c + 1."""
+    return ClassSlots(tuple(range(1, num_classes + 1)))
 
 
 def truth(image_id="1", boxes=(), class_ids=None, *, size=(200, 200), **columns):

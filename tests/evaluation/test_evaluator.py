@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader
+from stillbox.records.class_slots import ClassSlots
 from stillbox.records.example import Example
 from stillbox.records.scenes import write_scenes
+from tests.evaluation.builders import by_id
 
 NAMES = {1: "cat", 2: "dog"}
 MOST = 3
@@ -106,7 +109,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
         batches([0, 1, 2, 3, 4], batch_size),
         source,
         NAMES,
-        num_classes=2,
+        slots=by_id(2),
         progress=lambda done, total: said.append((done, total)),
     )
     assert result.scores.summary["AP"] == pytest.approx(1.0)
@@ -122,16 +125,32 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
 
 
 def test_detections_come_back_in_pixels_and_label_map_ids(source):
-    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 2), source, NAMES, num_classes=2)
+    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 2), source, NAMES, slots=by_id(2))
     # Image c has 60 rows and 40 columns: ymin .2 * 60, xmin .2 * 40, ymax .9 * 60, xmax .4 * 40.
     np.testing.assert_allclose(result.results[2].boxes[0], [12, 8, 54, 16], rtol=1e-6)
     assert result.results[2].class_ids.tolist() == [2, 1]
     assert result.results[1].boxes.shape == (0, 4)
 
 
+def test_class_indices_stand_for_the_ids_of_their_slots(source):
+    # The detector says 1 and 0 for image c; with these slots they are 90 and 44.
+    source.examples[2] = replace(source.examples[2], class_ids=np.array([90, 44], np.int32))
+    found = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
+    result = evaluate(
+        perfect(Source([None, None, found])),
+        batches([2], 1),
+        source,
+        {44: "bottle", 90: "toothbrush"},
+        slots=ClassSlots((44, 90)),
+        records=[2],
+    )
+    assert result.results[0].class_ids.tolist() == [90, 44]
+    assert result.scores.summary["AP"] == pytest.approx(1.0)
+
+
 def test_a_part_of_the_records_can_be_scored(source):
     result = evaluate(
-        perfect(source), batches([0, 1], 4), source, NAMES, num_classes=2, records=range(2)
+        perfect(source), batches([0, 1], 4), source, NAMES, slots=by_id(2), records=range(2)
     )
     assert result.records == (0, 1)
     assert result.warnings == ("no ground truth of dog: left out of the means",)
@@ -146,13 +165,13 @@ def test_a_part_of_the_records_can_be_scored(source):
 )
 def test_a_loader_that_loses_or_repeats_an_image_is_found_out(source, records, message):
     with pytest.raises(RuntimeError, match=message):
-        evaluate(perfect(source), batches(records, 2), source, NAMES, num_classes=2)
+        evaluate(perfect(source), batches(records, 2), source, NAMES, slots=by_id(2))
 
 
 def test_what_the_policy_leaves_out_is_counted_and_not_scored(source):
     source.examples[1] = None
     source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
-    result = evaluate(perfect(source), batches([0, 2, 4], 2), source, NAMES, num_classes=2)
+    result = evaluate(perfect(source), batches([0, 2, 4], 2), source, NAMES, slots=by_id(2))
     assert result.records == (0, 2, 4)
     assert result.left_out == 2
     assert result.scores.summary["AP"] == pytest.approx(1.0)
@@ -163,14 +182,14 @@ def test_a_wrong_label_map_costs_no_time_on_the_device(source):
         raise AssertionError("the detector ran")
 
     with pytest.raises(UserError, match="2 boxes have class id 2"):
-        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, {1: "cat"}, num_classes=2)
+        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, {1: "cat"}, slots=by_id(2))
     with pytest.raises(UserError, match="the model has 1 classes"):
-        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, NAMES, num_classes=1)
+        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, NAMES, slots=by_id(1))
 
 
 def test_images_that_share_an_id_all_count(source):
     source.examples = [example("same", [[0, 0, 1, 1]], [1]), example("same")]
-    result = evaluate(perfect(source), batches([0, 1], 2), source, NAMES, num_classes=2)
+    result = evaluate(perfect(source), batches([0, 1], 2), source, NAMES, slots=by_id(2))
     assert [t.image_id for t in result.truths] == ["same (record 0)", "same (record 1)"]
 
 
@@ -213,7 +232,7 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
         loader,
         dataset.source,
         dataset.class_names,
-        num_classes=6,
+        slots=dataset.slots,
         records=loader.records,
     )
     truths, _ = from_coco_json(tmp_path / "annotations" / "val.json")

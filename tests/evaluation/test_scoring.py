@@ -10,6 +10,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.history import History
 from stillbox.evaluation.scoring import score_dataset, write_evaluation
 from stillbox.inputs.dataset import open_dataset
+from stillbox.records.label_map import LabelMap
 
 
 def perfect(dataset):
@@ -148,7 +149,7 @@ def test_classes_of_other_names_than_trained_are_refused(opened):
         raise AssertionError("nothing is to be computed")
 
     with pytest.raises(UserError, match="class id 2 is 'ring' in the label map and 'hoop'"):
-        score_dataset(never, settings, dataset, trained_names={1: "disc", 2: "hoop"})
+        score_dataset(never, settings, dataset, trained=LabelMap.from_names(("disc", "hoop")))
 
 
 def test_an_evaluation_leaves_numbers_detections_pictures_and_a_page(opened, tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,15 +13,15 @@ DROP = schema.Data(bad_records="drop")
 BROKEN = example(1, encoded=b"\xff\xd8\xff\xe0 no jpeg")
 
 
-def test_a_record_becomes_pixels_boxes_and_class_indices(tmp_path):
+def test_a_record_becomes_pixels_boxes_and_class_ids(tmp_path):
     one = example(0, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]], [1, 4])
     data = dataset(tmp_path, [one])
     sample = data.load(0)
     assert len(data) == 1
     assert (sample.image == decode_image(one.encoded)).all()
     np.testing.assert_array_equal(sample.boxes, one.boxes)
-    assert sample.classes.tolist() == [0, 3]  # label map id - 1, gaps included
-    assert sample.classes.dtype == np.int32
+    assert sample.class_ids.tolist() == [1, 4]
+    assert sample.class_ids.dtype == np.int32
     assert sample.weights.tolist() == [1, 1]
 
 
@@ -43,6 +45,17 @@ def test_without_a_label_map_nothing_is_opened(tmp_path):
 def test_a_label_map_beyond_the_model_is_refused_with_the_number_to_set(tmp_path):
     with pytest.raises(UserError, match=r"id 4.*3 classes[\s\S]*model\.num_classes=4"):
         open_dataset(schema.Data(), write(tmp_path, [example()]), schema.Model(num_classes=3))
+
+
+def test_contiguous_slots_want_as_many_classes_as_the_label_map_has(tmp_path):
+    # Ids 1, 2 and 4: three classes, or four with a gap.
+    records = write(tmp_path, [example()])
+    contiguous = schema.Model(num_classes=3, class_slots="contiguous")
+    assert open_dataset(schema.Data(), records, contiguous).slots.ids == (1, 2, 4)
+    by_id = schema.Model(num_classes=4)
+    assert open_dataset(schema.Data(), records, by_id).slots.ids == (1, 2, 3, 4)
+    with pytest.raises(UserError, match=r"3 classes, the model 4[\s\S]*num_classes=3"):
+        open_dataset(schema.Data(), records, replace(by_id, class_slots="contiguous"))
 
 
 def test_a_bad_image_stops_and_names_its_record(tmp_path):

@@ -129,3 +129,34 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
     path = tmp_path / "map.pbtxt"
     path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")
     assert LabelMap.from_file(path).id_of("a") == 1
+
+
+def test_coco_is_built_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "coco").mkdir()  # where the images lie: no file
+    coco = LabelMap.from_file("coco")
+    # SSD ResNet-34 fact sheet 2.
+    gaps = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+    assert {item.id for item in coco} == set(range(1, 91)) - gaps
+    named = {1: "person", 13: "stop sign", 44: "bottle", 64: "potted plant", 90: "toothbrush"}
+    assert named.items() <= coco.names.items()
+    # A record's class text is COCO's name, whichever of the two names it is matched with.
+    assert coco.id_of("hair drier") == coco.id_of("hair drier", use_display_name=True) == 89
+    assert coco.where == "built-in label map coco"
+    # What a conversion of COCO writes is the same map.
+    assert LabelMap.from_text(coco.to_text()) == coco
+
+
+def test_a_file_comes_before_what_is_built_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "coco").write_text("item { id: 1 name: 'owl' }")
+    assert dict(LabelMap.from_file("coco").names) == {1: "owl"}
+
+
+def test_a_misspelt_built_in_name_gives_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no such label map\n  fix: did you mean 'coco'"):
+        LabelMap.from_file("cocoo")
+    # In a folder of its own it would be a file.
+    with pytest.raises(UserError, match=r"fix: give the path of a .pbtxt file, or .*: coco"):
+        LabelMap.from_file("maps/coco")

@@ -13,12 +13,14 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from stillbox.records.class_slots import ClassSlots
+from stillbox.records.label_map import LabelMap
 from stillbox.training import periodic
 from stillbox.training.loop import train
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.state import create_state
 
-NAMES = dict(enumerate(("disc", "ring", "square", "triangle", "star", "cross"), start=1))
+NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cross"))
 
 
 class History:
@@ -48,7 +50,7 @@ def scored(monkeypatch):
     """Every evaluation brings the next of these scores; nothing is computed."""
     scores = []
 
-    def score(detect, experiment, dataset):
+    def score(detect, experiment, dataset, trained):
         summary = {"AP": 0.0, "AP50": scores.pop(0), "AP75": 0.0}
         text = SimpleNamespace(
             summary=summary, headline=lambda: str(summary), original_names=lambda **options: {}
@@ -209,7 +211,7 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
     )
     seen = []
 
-    def score(detect, *rest):
+    def score(detect, *rest, **options):
         seen.append(detect.args[0])
         raise StopIteration
 
@@ -223,14 +225,14 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
 
 def test_records_that_mean_other_classes_are_refused_at_once(experiment):
     with pytest.raises(UserError, match="class id 2 is 'ring' in the label map and 'cat'"):
-        make(experiment, names=NAMES | {2: "cat"})
+        make(experiment, names=LabelMap.from_names(("disc", "cat")))
 
 
 def test_scoring_may_transfer_what_the_loop_may_not(experiment, directory, monkeypatch):
     evaluation = make(experiment)
     moved = np.ones(3, np.float32)
 
-    def score(*rest):
+    def score(*rest, **options):
         raise StopIteration(jnp.asarray(moved) + 1)
 
     monkeypatch.setattr(periodic, "score_dataset", score)
@@ -256,11 +258,18 @@ def test_inputs_are_drawn_with_their_boxes():
         records=np.arange(3, dtype=np.int32),
         image_weights=np.ones(3, np.float32),
     )
-    sheet = draw_inputs(batch, NAMES)
+    dataset = SimpleNamespace(label_map=NAMES, slots=ClassSlots((1,)))
+    sheet = draw_inputs(batch, dataset)
     assert sheet.dtype == np.uint8
     assert sheet.any()
-    without = draw_inputs(batch._replace(weights=weights * 0), NAMES)
+    without = draw_inputs(batch._replace(weights=weights * 0), dataset)
     assert (sheet != without).any()
+    # The first class of a model whose only id is 2 is the second of one with ids 1 and 2.
+    ring = draw_inputs(batch, SimpleNamespace(label_map=NAMES, slots=ClassSlots((2,))))
+    second = batch._replace(classes=batch.classes + 1)
+    both = SimpleNamespace(label_map=NAMES, slots=ClassSlots((1, 2)))
+    np.testing.assert_array_equal(ring, draw_inputs(second, both))
+    assert (ring != sheet).any()
 
 
 def test_a_run_follows_what_evaluation_says(experiment, tmp_path):

@@ -7,7 +7,9 @@ from stillbox.checking.advice.advice import Advice, Counsel
 from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import paths_are_real
 from stillbox.experiment.schema import Experiment, Records
-from stillbox.records.label_map import LabelMap
+from stillbox.inputs.augment.labels import labels_without_slots
+from stillbox.records.class_slots import assign_slots, classes_wanted
+from stillbox.records.label_map import LabelMap, is_label_map
 
 
 def checkpoint_is_here(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
@@ -29,7 +31,7 @@ def checkpoint_is_here(experiment: Experiment, origins: Mapping[str, str]) -> It
 
 def label_maps_fit(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
     """Every id has a slot, and every slot has an id."""
-    classes = experiment.model.num_classes
+    model, classes = experiment.model, experiment.model.num_classes
     for name, records in _sets(experiment):
         path = f"data.{name}.label_map"
         try:
@@ -39,15 +41,17 @@ def label_maps_fit(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
             continue
         if label_map is None or not len(label_map):
             continue
-        if label_map.max_id > classes:
-            yield Advice(
-                "error",
-                "model.num_classes",
-                f"the label map {records.label_map} goes up to id {label_map.max_id}, and the "
-                f"model has {classes} classes",
-                f"--set model.num_classes={label_map.max_id}",
-            )
-        elif label_map.max_id < classes:
+        try:
+            slots = assign_slots(label_map, classes, model.class_slots)
+        except UserError as error:
+            wanted = classes_wanted(label_map, model.class_slots)
+            fix = f"--set model.num_classes={wanted}"
+            yield Advice("error", "model.num_classes", f"{error.where}: {error.what}", fix)
+            continue
+        if name == "train":
+            for field, what in labels_without_slots(experiment.train.augmentations, slots):
+                yield Advice("error", field, what, f"give ids of {records.label_map}")
+        if label_map.max_id < max(slots.ids):
             yield Advice(
                 "warning",
                 "model.num_classes",
@@ -108,7 +112,7 @@ def read_label_map(records: Records) -> LabelMap | None:
     Raises:
         UserError: it is here and cannot be read.
     """
-    if not records.label_map or not Path(records.label_map).expanduser().is_file():
+    if not records.label_map or not is_label_map(records.label_map):
         return None
     return LabelMap.from_file(records.label_map)
 

@@ -1,11 +1,12 @@
 """Rules about augmentations, and what is allowed but seldom meant."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
+    Augmentation,
     DropLabelProbabilistically,
     Experiment,
     FixedShapeResizer,
@@ -114,27 +115,27 @@ def iou_crops_are_possible(experiment: Experiment) -> Iterator[Broken]:
 
 def labels_have_classes(experiment: Experiment) -> Iterator[Broken]:
     """No box gets a class that the model does not have."""
-    classes = experiment.model.num_classes
-    for path, section in _sections(experiment):
-        labels: dict[str, tuple[int, ...]] = {}
-        if isinstance(section, DropLabelProbabilistically):
-            labels = {"label": (section.label,)}
-        elif isinstance(section, RemapLabels):
-            labels = {
-                "original_labels": section.original_labels,
-                "new_label": (section.new_label,),
-            }
-        for name, ids in labels.items():
-            if ids and max(ids) > classes:
-                yield Broken(
-                    f"{path}.{name}",
-                    f"there is no class {max(ids)}: the model has {classes}",
-                    f"give label map ids from 1 to {classes}",
-                )
-        if isinstance(section, RemapLabels) and not section.original_labels:
+    classes, known = experiment.model.num_classes, experiment.model.class_slots == "label_map_id"
+    for path, ids in named_labels(experiment.train.augmentations):
+        # Contiguous slots have the label map's ids, which the loader of the records looks at.
+        if known and ids and max(ids) > classes:
             yield Broken(
-                f"{path}.original_labels", "remap_labels changes nothing", "name the classes"
+                path,
+                f"there is no class {max(ids)}: the model has {classes}",
+                f"give label map ids from 1 to {classes}",
             )
+        if path.endswith("original_labels") and not ids:
+            yield Broken(path, "remap_labels changes nothing", "name the classes")
+
+
+def named_labels(augmentations: Sequence[Augmentation]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields path and label map ids of every field that names classes."""
+    for path, section in _sections_of(augmentations):
+        if isinstance(section, DropLabelProbabilistically):
+            yield f"{path}.label", (section.label,)
+        elif isinstance(section, RemapLabels):
+            yield f"{path}.original_labels", section.original_labels
+            yield f"{path}.new_label", (section.new_label,)
 
 
 def values_that_only_training_sees(experiment: Experiment) -> Iterator[tuple[str, str]]:
@@ -167,7 +168,11 @@ def crops_that_are_resized_twice(experiment: Experiment) -> Iterator[tuple[str, 
 
 def _sections(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     """Yields every augmentation and every operation in one, with its path."""
-    for index, augmentation in enumerate(experiment.train.augmentations):
+    return _sections_of(experiment.train.augmentations)
+
+
+def _sections_of(augmentations: Sequence[Augmentation]) -> Iterator[tuple[str, Any]]:
+    for index, augmentation in enumerate(augmentations):
         path = f"train.augmentations.{index}"
         yield path, augmentation
         for number, operation in enumerate(getattr(augmentation, "operations", ())):

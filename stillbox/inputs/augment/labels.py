@@ -1,12 +1,20 @@
 """Operations on boxes and classes alone (fact sheet 1.2 and 1.4)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.random import Generator
 
-from stillbox.experiment.schema import DropLabelProbabilistically, RandomJitterBoxes, RemapLabels
+from stillbox.experiment.rules.augmentations import named_labels
+from stillbox.experiment.schema import (
+    Augmentation,
+    DropLabelProbabilistically,
+    RandomJitterBoxes,
+    RemapLabels,
+)
 from stillbox.inputs.sample import Sample
+from stillbox.records.class_slots import ClassSlots
 
 # A box without height or width grows from this, as in the original.
 _LEAST_SIDE = 1e-6
@@ -40,12 +48,22 @@ def drop_label_probabilistically(
     sample: Sample, settings: DropLabelProbabilistically, rng: Generator
 ) -> Sample:
     """Drops boxes of one class, each with the given probability on its own."""
-    lucky = rng.random(len(sample.classes)) >= settings.probability
-    return sample.select(lucky | (sample.classes != settings.label - 1))
+    lucky = rng.random(len(sample.class_ids)) >= settings.probability
+    return sample.select(lucky | (sample.class_ids != settings.label))
 
 
 def remap_labels(sample: Sample, settings: RemapLabels, rng: Generator) -> Sample:
     """Gives the boxes of some classes another class. Nothing is random."""
-    changed = np.isin(sample.classes, np.array(settings.original_labels, np.int32) - 1)
-    classes = np.where(changed, np.int32(settings.new_label - 1), sample.classes)
-    return replace(sample, classes=classes)
+    changed = np.isin(sample.class_ids, np.array(settings.original_labels, np.int32))
+    class_ids = np.where(changed, np.int32(settings.new_label), sample.class_ids)
+    return replace(sample, class_ids=class_ids)
+
+
+def labels_without_slots(
+    augmentations: Sequence[Augmentation], slots: ClassSlots
+) -> Iterator[tuple[str, str]]:
+    """Yields path and a sentence for fields that name a class which the model does not have."""
+    for path, class_ids in named_labels(augmentations):
+        unknown = [class_id for class_id in class_ids if class_id not in slots]
+        if unknown:
+            yield path, f"there is no class {unknown[0]}: the model has ids {slots}"

@@ -14,13 +14,13 @@ BOXES = ((0.25, 0.25, 0.75, 0.5), (0.5, 0.5, 1.0, 1.0))
 
 
 def sample(boxes=BOXES, size=(40, 80), dtype=np.uint8) -> Sample:
-    """Returns a picture with boxes of the classes 0, 1, 2 ... and weights from 0 to 1."""
+    """Returns a picture with boxes of the class ids 1, 2, 3 ... and weights from 0 to 1."""
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
     count = len(boxes)
     return Sample(
         image=picture(*size).astype(dtype),
         boxes=boxes,
-        classes=np.arange(count, dtype=np.int32),
+        class_ids=np.arange(1, count + 1, dtype=np.int32),
         weights=np.linspace(0, 1, count, dtype=np.float32),
     )
 

@@ -73,8 +73,8 @@ def clips(settings):
 def assert_sound(after, settings):
     count = len(after.boxes)
     assert after.boxes.shape == (count, 4)
-    assert after.classes.shape == after.weights.shape == (count,)
-    assert [after.boxes.dtype, after.classes.dtype, after.weights.dtype] == [
+    assert after.class_ids.shape == after.weights.shape == (count,)
+    assert [after.boxes.dtype, after.class_ids.dtype, after.weights.dtype] == [
         np.float32,
         np.int32,
         np.float32,
@@ -217,7 +217,7 @@ def outcomes(settings):
     # Values beyond 0..255, which an operation before this one may have left.
     shown.append(dataclasses.replace(shown[0], image=1.4 * shown[0].image.astype(np.float32) - 40))
     return [
-        (after.image.tobytes(), after.boxes.tobytes(), after.classes.tobytes())
+        (after.image.tobytes(), after.boxes.tobytes(), after.class_ids.tobytes())
         for before in shown
         for after in (augmented(settings, before, number) for number in range(25))
     ]

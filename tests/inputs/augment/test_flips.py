@@ -15,7 +15,7 @@ def test_a_flip_mirrors_image_and_boxes():
     assert (after.image == before.image[:, ::-1]).all()
     # (ymin, 1 - xmax, ymax, 1 - xmin)
     np.testing.assert_allclose(after.boxes, [[0.25, 0.5, 0.75, 0.75], [0.5, 0, 1, 0.5]])
-    assert after.classes is before.classes
+    assert after.class_ids is before.class_ids
 
 
 def test_probability_0_never_flips_and_1_always_does():

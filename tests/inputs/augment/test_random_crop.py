@@ -30,15 +30,15 @@ def test_a_box_stays_if_enough_of_its_own_area_is_inside():
     # Box 1 is .5 x .5, its part inside is .25 x .25: a quarter, although its IoU with the window
     # (.5 x .5) is .0625 / .4375 = .14.
     window = Window(10, 20, 20, 40)
-    assert crop(sample(), window, 0.25, clip=True).classes.tolist() == [0, 1]
+    assert crop(sample(), window, 0.25, clip=True).class_ids.tolist() == [1, 2]
     after = crop(sample(), window, 0.26, clip=True)
-    assert after.classes.tolist() == [0]
+    assert after.class_ids.tolist() == [1]
     assert after.weights.tolist() == [0]  # what belongs to a box goes with it
 
 
 def test_a_box_that_only_touches_the_window_goes_even_without_a_threshold():
     touching = sample([[0.0, 0.0, 0.25, 1.0], [0.2, 0.0, 0.26, 1.0]])
-    assert crop(touching, Window(10, 0, 20, 80), 0.0, clip=True).classes.tolist() == [1]
+    assert crop(touching, Window(10, 0, 20, 80), 0.0, clip=True).class_ids.tolist() == [2]
 
 
 def test_the_whole_image_as_window_changes_nothing():

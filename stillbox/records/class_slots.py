@@ -1,0 +1,107 @@
+"""Class indices of a model and label map ids: the one place that knows how they belong together.
+
+Records, annotations, tables and predictions speak of ids, arrays of indices. Ids start at 1 and may
+have gaps; indices start at 0 and have none.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.records.label_map import LabelMap
+
+SlotRule = Literal["label_map_id", "contiguous"]
+"""`label_map_id`: class index c is id c + 1, and an id that the label map leaves out is an index
+that nothing uses. `contiguous`: class index c is the c-th id of the label map."""
+
+_BELONGING = "give the label map that belongs to the model"
+
+
+@dataclass(frozen=True)
+class ClassSlots:
+    """Which label map id every class index of a model stands for."""
+
+    ids: tuple[int, ...]
+    """`[num_classes]`, the id of each class index; they rise."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, class_id: object) -> bool:
+        return class_id in self.ids
+
+    def __str__(self) -> str:
+        """Returns the ids in words, such as `1 to 11, 13`."""
+        runs = [
+            [class_id for _, class_id in run]
+            for _, run in groupby(enumerate(self.ids), lambda pair: pair[1] - pair[0])
+        ]
+        return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
+
+    def index_of(self, class_ids: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Returns class indices `[N]` of label map ids `[N]`.
+
+        An id that the model does not have becomes `num_classes`, an index without a slot: a target
+        of it is all zeros.
+        """
+        places = np.searchsorted(self._ids, class_ids)
+        known = self._ids[np.minimum(places, len(self) - 1)] == class_ids
+        return np.where(known, places, len(self)).astype(np.int32)
+
+    def id_of(self, indices: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Returns label map ids `[N]` of class indices `[N]` below `num_classes`."""
+        return self._ids[indices]
+
+    @cached_property
+    def _ids(self) -> NDArray[np.int64]:
+        return np.array(self.ids, np.int64)
+
+
+def classes_wanted(label_map: LabelMap, rule: SlotRule) -> int:
+    """Returns the `num_classes` that a label map asks for; with `label_map_id`, the least."""
+    return len(label_map) if rule == "contiguous" else label_map.max_id
+
+
+def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> ClassSlots:
+    """Returns the class slots of a model.
+
+    Args:
+        label_map: what the model is trained with.
+        num_classes: foreground classes of the model.
+        rule: how indices and ids belong together.
+
+    Raises:
+        UserError: label map and `num_classes` do not fit together under this rule; says which
+            number would, and whether the other rule would.
+    """
+    wanted = classes_wanted(label_map, rule)
+    if rule == "contiguous":
+        if wanted != num_classes:
+            raise UserError(
+                f"the label map has {wanted} classes, the model {num_classes}, and with "
+                "model.class_slots=contiguous each has one of the model's",
+                where=label_map.where,
+                fix=_remedy(f"{wanted} (the number of items)", label_map, num_classes, rule),
+            )
+        return ClassSlots(tuple(item.id for item in label_map))
+    if wanted > num_classes:
+        raise UserError(
+            f"the label map goes up to id {wanted}, the model has {num_classes} classes",
+            where=label_map.where,
+            fix=_remedy(f"{wanted} (the greatest id, gaps included)", label_map, num_classes, rule),
+        )
+    return ClassSlots(tuple(range(1, num_classes + 1)))
+
+
+def _remedy(number: str, label_map: LabelMap, num_classes: int, rule: SlotRule) -> str:
+    """Names the other rule only where it would fit as it is."""
+    ways = [f"set model.num_classes={number}"]
+    other: SlotRule = "label_map_id" if rule == "contiguous" else "contiguous"
+    if classes_wanted(label_map, other) == num_classes:
+        ways.append(f"set model.class_slots={other}")
+    return ", or ".join([*ways, _BELONGING])
