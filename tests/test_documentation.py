@@ -252,7 +252,12 @@ def test_commands_inside_sentences_exist(page):
 @functools.cache
 def bases():
     """Experiments with different kinds at their choices, because fields belong to kinds."""
-    names = ("ssd_mobilenet_v1_bccd", "demo_scenes", "ssd_mobilenet_v1_fpn_640x640")
+    names = (
+        "ssd_mobilenet_v1_bccd",
+        "demo_scenes",
+        "ssd_mobilenet_v1_fpn_640x640",
+        "ssd_resnet34",
+    )
     kinds = ["model.resizer.kind=keep_aspect_ratio", "train.early_stopping={patience: 1}"]
     return [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]
 

@@ -95,7 +95,7 @@ def explain_failure(
     if _OBJECT_GRAPH in held:
         advice.append("this is an object-based TF2 checkpoint; give one of TF1, or an .npz")
     scope = max(found_by_scope, key=lambda scope: found_by_scope[scope])
-    if found_by_scope[scope] > report.wanted / 2 > len(report.loaded):
+    if found_by_scope[scope] > report.wanted / 2 > len(report.loaded) + len(report.mismatched):
         advice.append(
             f"the file holds {found_by_scope[scope]} names of a {scope} checkpoint: "
             f"--set train.fine_tune.scope={scope}"
@@ -103,7 +103,7 @@ def explain_failure(
     if report.mismatched:
         advice.append(
             f"{len(report.mismatched)} shapes differ ({report.mismatched[0]}): is it the same "
-            "architecture, with the same depth_multiplier?"
+            "architecture, with the same depth and depth_multiplier?"
         )
     if report.missing:
         name = min(report.missing.values())

@@ -1,6 +1,5 @@
 """Weights from elsewhere into a detector, with an account of every array."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from stillbox.checkpoints.dialects import Dialect, choose_dialect
+from stillbox.checkpoints.import_reasons import EMA, backbone_notes, explain_rest, head_notes
 from stillbox.checkpoints.import_report import ImportReport, Mismatch, explain_failure
-from stillbox.checkpoints.names import Scope, reference_names
+from stillbox.checkpoints.name_tables.rules import Scope
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-
-_EMA = "/ExponentialMovingAverage"
-# What TF1's optimizers keep beside a variable, and beside the graph.
-_SLOTS = r"(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?"
-_COUNTERS = r"global_step|beta[12]_power|learning_rate"
 
 
 def import_weights(
@@ -38,7 +34,7 @@ def import_weights(
 
     Args:
         detector: its parameters and moving statistics are replaced in place.
-        model: the detector's description, for the names that the parts have in TF1.
+        model: the detector's description, for the names that other frameworks give its parts.
         path: see `open_weights`.
         scope: what kind of model the weights come from.
         load_heads: want the head of a detector too.
@@ -56,10 +52,10 @@ def import_weights(
     variables = _variables(detector)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if _is_wanted(name, scope, load_heads)]
-    names = reference_names(model, variables, scope=scope)
+    dialect = choose_dialect(weights, model, variables, wanted, scope=scope)
 
-    sources = _choose_sources(wanted, names, weights, prefer_ema)
-    arrays = {name: np.asarray(weights.arrays[source]) for name, source in sources.items()}
+    sources = _choose_sources(wanted, dialect, weights, prefer_ema)
+    arrays = {name: _read(weights, dialect, name, source) for name, source in sources.items()}
     mismatched = tuple(
         Mismatch(name, sources[name], shapes[name], array.shape)
         for name, array in arrays.items()
@@ -69,10 +65,10 @@ def import_weights(
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
-        skipped=_explain_rest(weights, sources, names),
-        missing={name: names.get(name, name) for name in wanted if name not in sources},
+        skipped=explain_rest(weights.arrays, sources, variables, dialect),
+        missing={name: dialect.names.get(name, name) for name in wanted if name not in sources},
         mismatched=mismatched,
-        notes=_head_notes(mismatched, model),
+        notes=backbone_notes(dialect, loaded, mismatched, model) + head_notes(mismatched, model),
     )
     if not loaded or report.loaded_share < min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.
@@ -104,69 +100,32 @@ def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:
 
 
 def _choose_sources(
-    wanted: list[str], names: Mapping[str, str], weights: Weights, prefer_ema: bool
+    wanted: list[str], dialect: Dialect, weights: Weights, prefer_ema: bool
 ) -> dict[str, str]:
     """Finds for every wanted path the name in the file that it is read from."""
     sources = {}
     for path in wanted:
-        name = names.get(path, path)
-        candidates = [path] + [name + _EMA] * prefer_ema + [name]
+        name = dialect.names.get(path, path)
+        candidates = [path] + [name + EMA] * prefer_ema + [name]
         found = next((candidate for candidate in candidates if candidate in weights.arrays), None)
         if found:
             sources[path] = found
     return sources
 
 
+def _read(weights: Weights, dialect: Dialect, path: str, source: str) -> np.ndarray:
+    array = np.asarray(weights.arrays[source])
+    # What has our own name has our layout.
+    return array if source == path else dialect.convert(path, array)
+
+
 def _found_by_scope(
     model: schema.Model, variables: Mapping[str, Any], weights: Weights
 ) -> dict[str, int]:
     scopes: tuple[Scope, ...] = ("classification", "detection")
-    return {
-        scope: sum(
-            name in weights.arrays
-            for name in reference_names(model, variables, scope=scope).values()
-        )
-        for scope in scopes
-    }
-
-
-def _explain_rest(
-    weights: Weights, sources: Mapping[str, str], names: Mapping[str, str]
-) -> dict[str, str]:
-    """Says for every array of the file that was not asked for why it was not."""
-    used = set(sources.values())
-    paths = {name: path for path, name in names.items()} | {path: path for path in names}
-    return {name: _reason(name, paths, used) for name in weights.arrays if name not in used}
-
-
-def _reason(name: str, paths: Mapping[str, str], used: set[str]) -> str:
-    *_, last = name.split("/")
-    if name + _EMA in used:
-        return "its moving average was taken"
-    if name.endswith(_EMA):
-        return "moving average"
-    if re.fullmatch(_SLOTS, last):
-        return "optimizer slot"
-    if re.fullmatch(_COUNTERS, last):
-        return "training counter"
-    if "/Logits/" in name:
-        return "classifier's logits"
-    if name in paths:
-        part = paths[name].partition(".")[0]
-        return f"{part} not asked for"
-    if last == "gamma" and name.replace("gamma", "beta") in paths:
-        return "gamma, but this model's batch norm has no scale"
-    return "no such parameter in this model"
-
-
-def _head_notes(mismatched: tuple[Mismatch, ...], model: schema.Model) -> tuple[str, ...]:
-    """Says in words what the shapes of a head for other classes mean."""
-    logits = model.num_classes + model.background_class
-    for mismatch in mismatched:
-        if mismatch.path.endswith(".class_.bias"):
-            anchors = mismatch.wanted[0] // logits
-            return (
-                f"the class head in the file has {mismatch.found[0] / anchors:g} logits an anchor, "
-                f"this model's has {logits}: heads of another shape keep their fresh weights",
-            )
-    return ()
+    found: dict[str, int] = {}
+    for scope in scopes:
+        wanted = [path for path in variables if _is_wanted(path, scope, load_heads=True)]
+        dialect = choose_dialect(weights, model, variables, wanted, scope=scope)
+        found[scope] = dialect.found(wanted, weights.arrays)
+    return found

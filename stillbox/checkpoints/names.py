@@ -1,27 +1,17 @@
-"""What the original calls a detector's parameters in its TF1 checkpoints (fact sheet 3.2, 3.3).
+"""What other frameworks call a detector's parameters.
+
+Sources: fact sheet 3.2 and 3.3; SSD ResNet-34 fact sheet 2 and 7.
 
 The names are data, in `name_tables`; this file only puts the tables of a model's parts together.
 """
 
 import re
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
-from stillbox.checkpoints.name_tables import (
-    convolutional_head,
-    fpn,
-    mobilenet_v1,
-    mobilenet_v2,
-    ppn,
-    resnet_v1,
-    ssd_layers,
-    weight_shared_head,
-)
-from stillbox.checkpoints.name_tables.rules import LayerName, Shapes, variable_name
+from stillbox.checkpoints.name_tables import mobilenet_v1, mobilenet_v2, resnet, resnet_v1
+from stillbox.checkpoints.name_tables.rules import BackboneNames, Context, Scope
 from stillbox.experiment import schema
-
-Scope = Literal["classification", "detection"]
 
 
 class HasShape(Protocol):
@@ -33,13 +23,14 @@ class HasShape(Protocol):
         ...
 
 
-_BACKBONES: dict[type, ModuleType] = {
-    schema.MobileNetV1: mobilenet_v1,
-    schema.MobileNetV2: mobilenet_v2,
-    schema.ResNetV1: resnet_v1,
+BACKBONES: dict[type, tuple[BackboneNames, ...]] = {
+    schema.MobileNetV1: (mobilenet_v1.NAMES,),
+    schema.MobileNetV2: (mobilenet_v2.NAMES,),
+    schema.ResNetV1: (resnet_v1.NAMES,),
+    schema.ResNet: (resnet.TF1, resnet.TORCHVISION),
 }
+"""Each backbone's tables, that of the original first."""
 _NORM = re.compile(r"norm(_\d+)?")
-_DETECTION_ROOT = "FeatureExtractor/"
 
 
 def reference_names(
@@ -56,54 +47,43 @@ def reference_names(
     Returns:
         Name by path, for all paths that have one.
     """
+    table = BACKBONES[type(model.backbone)][0]
+    names = names_under(table.roots[scope][0], table, model, arrays)
+    if scope == "detection":
+        return names
+    return {path: name for path, name in names.items() if path.startswith("backbone.")}
+
+
+def names_under(
+    root: str, table: BackboneNames, model: schema.Model, arrays: Mapping[str, HasShape]
+) -> dict[str, str]:
+    """Names all arrays after one table.
+
+    Args:
+        root: what the table's `{root}` stands for.
+        table: of the model's backbone.
+        model: the detector's description.
+        arrays: by path in our detector.
+
+    Returns:
+        Name by path, for all paths that have one.
+    """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
-    fields = _fields(model)
-    rules = _rules(model, single_map="head.map_1.box.kernel" not in shapes)
+    context = Context(model, table, shapes)
+    family, rules = table.family, table.layers(context)
+    for tables, part in ((family.necks, model.neck), (family.heads, model.head)):
+        rules += tables[type(part)](context) if type(part) in tables else ()
+    last_tap = model.neck.taps_of(model.backbone)[-1]
+    root = root.format(depth=getattr(model.backbone, "depth", None))
+    fields = {"root": root, "tap": table.tap_name(last_tap)}
     names = {}
     for path in shapes:
-        name = _name(path, shapes, rules, fields)
-        if name and scope == "detection":
+        layer, variable = _split(path)
+        found = (rule.name_of(layer, variable, shapes, fields) for rule in rules)
+        name = next(filter(None, found), None)
+        if name:
             names[path] = name
-        elif name and name.startswith(_DETECTION_ROOT) and path.startswith("backbone."):
-            names[path] = name.removeprefix(_DETECTION_ROOT)
     return names
-
-
-def _fields(model: schema.Model) -> dict[str, str]:
-    """Returns what the templates may refer to."""
-    tables: Any = _BACKBONES[type(model.backbone)]
-    depth = getattr(model.backbone, "depth", None)
-    last_tap = model.neck.taps_of(model.backbone)[-1]
-    return {"root": tables.ROOT.format(depth=depth), "tap": tables.tap_name(last_tap)}
-
-
-def _rules(model: schema.Model, *, single_map: bool) -> tuple[LayerName, ...]:
-    tables: Any = _BACKBONES[type(model.backbone)]
-    necks: dict[type, tuple[LayerName, ...]] = {
-        schema.SsdLayers: ssd_layers.LAYERS,
-        schema.Ppn: ppn.LAYERS,
-        schema.Fpn: fpn.layers(*tables.COARSE),
-    }
-    own = convolutional_head.SINGLE_MAP_LAYERS if single_map else convolutional_head.LAYERS
-    heads: dict[type, tuple[LayerName, ...]] = {
-        schema.ConvolutionalHead: own,
-        schema.WeightSharedHead: weight_shared_head.LAYERS,
-    }
-    backbone: tuple[LayerName, ...] = tables.LAYERS
-    return backbone + necks[type(model.neck)] + heads[type(model.head)]
-
-
-def _name(
-    path: str, shapes: Shapes, rules: tuple[LayerName, ...], fields: Mapping[str, object]
-) -> str | None:
-    layer, variable = _split(path)
-    for rule in rules:
-        scope = rule.format_scope(layer, shapes, fields)
-        if scope:
-            separable = f"{layer}.depthwise_kernel" in shapes
-            name = variable_name(rule, variable, separable=separable)
-            return f"{scope}/{name}" if name else None
-    return None
 
 
 def _split(path: str) -> tuple[str, str]:

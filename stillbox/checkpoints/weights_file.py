@@ -1,7 +1,7 @@
 """Finds out what kind of weights a path stands for, and opens them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,25 @@ import numpy as np
 from stillbox.checkpoints.checkpoint import MANIFEST, Checkpoint
 from stillbox.checkpoints.files import list_folder
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.name_tables.rules import Library
 from stillbox.checkpoints.npz import read_npz_weights
+from stillbox.checkpoints.safetensors_file import SafetensorsFile
 from stillbox.checkpoints.tf1 import read_tf1_checkpoint
 from stillbox.checkpoints.tf1_table import is_table
+from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
 
-_READABLE = "a TF1 checkpoint's prefix, an .npz file or a stillbox model directory"
+_READABLE = (
+    "a TF1 checkpoint's prefix, an .npz, .safetensors, .pth or .pt file, or a stillbox model "
+    "directory"
+)
+_READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
+    ".npz": read_npz_weights,
+    ".safetensors": SafetensorsFile,
+    ".pth": TorchFile,
+    ".pt": TorchFile,
+}
+_LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch"}
 # Name of the text file in which TensorFlow writes down its newest checkpoint.
 _TF_STATE_FILE = "checkpoint"
 
@@ -27,15 +40,18 @@ class Weights:
     path: str
     """What they were read from, in the form that the reader wants."""
     arrays: Mapping[str, np.ndarray]
-    """By TF1 name, or by our own path."""
+    """By the name that a framework gave them, or by our own path."""
+    library: Library | None = None
+    """The framework, where the kind of file says so."""
 
 
 def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
     """Opens weights of any kind.
 
     Args:
-        path: `.npz` file; TF1 prefix or any of its files; folder with a TF1 checkpoint; stillbox
-            model directory (its best checkpoint, or else its newest) or one checkpoint in it.
+        path: `.npz`, `.safetensors`, `.pth` or `.pt` file; TF1 prefix or any of its files; folder
+            with a TF1 checkpoint; stillbox model directory (its best checkpoint, or else its
+            newest) or one checkpoint in it.
         prefer_ema: take moving averages from a model directory. In TF1 files they have names of
             their own.
 
@@ -47,11 +63,11 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
         return _open_folder(path, prefer_ema)
     prefix = _tf1_prefix(path)
     if prefix:
-        return Weights(prefix, read_tf1_checkpoint(prefix))
+        return Weights(prefix, read_tf1_checkpoint(prefix), "tensorflow")
     if not path.is_file():
         raise _missing(path)
-    if path.suffix == ".npz":
-        return Weights(str(path), read_npz_weights(path))
+    if path.suffix in _READERS:
+        return Weights(str(path), _READERS[path.suffix](path), _LIBRARIES.get(path.suffix))
     raise _unreadable(path)
 
 
@@ -62,7 +78,7 @@ def _open_folder(path: Path, prefer_ema: bool) -> Weights:
         checkpoint = Checkpoint(path)
     else:
         prefix = _prefix_in_folder(path)
-        return Weights(prefix, read_tf1_checkpoint(prefix))
+        return Weights(prefix, read_tf1_checkpoint(prefix), "tensorflow")
     return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
 
 
@@ -111,7 +127,7 @@ def _missing(path: Path) -> UserError:
     names = [
         entry.name.removesuffix(".index")
         for entry in path.parent.iterdir()
-        if entry.is_dir() or entry.suffix in (".npz", ".index")
+        if entry.is_dir() or entry.suffix in (*_READERS, ".index")
     ]
     return UserError(
         "there are no such weights",

@@ -20,7 +20,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument(
         "--weights",
         metavar="FILE",
-        help="weights for CONFIG: .npz, TF1 checkpoint or model directory",
+        help="weights for CONFIG: TF1 checkpoint, .npz, .safetensors, .pth, .pt or model directory",
     )
     parser.add_argument(
         "--step", help="checkpoint of DIR: best, latest or a number (default: best)"

@@ -2,11 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from tests.checkpoints import tf1_writer
+from tests.checkpoints.torch_writer import write_pickles, write_zip
 
 ARRAYS = {"w": np.arange(3, dtype=np.float32)}
 
@@ -50,6 +52,21 @@ def test_data_without_an_index_is_said_to_lack_it(folder):
 def test_npz_files_are_opened_by_their_name(tmp_path):
     np.savez(tmp_path / "a.npz", **{"scope|w": ARRAYS["w"]})
     assert list(open_weights(str(tmp_path / "a.npz")).arrays) == ["scope/w"]
+
+
+@pytest.mark.parametrize("name", ["a.pth", "a.pt", "a.safetensors"])
+def test_files_of_torch_are_opened_by_their_name(tmp_path, name):
+    writers = {".pth": write_zip, ".pt": write_pickles, ".safetensors": _write_safetensors}
+    writers[Path(name).suffix](tmp_path / name, {"layer.w": ARRAYS["w"]})
+    arrays = open_weights(str(tmp_path / name)).arrays
+    assert list(arrays) == ["layer.w"]
+    assert np.array_equal(arrays["layer.w"], ARRAYS["w"])
+    with pytest.raises(UserError, match=f"did you mean '{name}'"):
+        open_weights(tmp_path / f"b{name[1:]}")
+
+
+def _write_safetensors(path, arrays):
+    save_file(arrays, path)
 
 
 def _train(path, *, best=None):
@@ -103,10 +120,11 @@ def test_version_1_checkpoints_are_refused_by_name(tmp_path):
         open_weights(path)
 
 
-@pytest.mark.parametrize("name", ["model.h5", "graph.pb", "model.pth", "noending"])
+@pytest.mark.parametrize("name", ["model.h5", "graph.pb", "noending"])
 def test_other_kinds_are_refused_with_those_that_can_be_read(tmp_path, name):
     (tmp_path / name).write_bytes(b"something")
     with pytest.raises(
-        UserError, match=r"TF1 checkpoint's prefix, an \.npz file or a stillbox model"
+        UserError,
+        match=r"prefix, an \.npz, \.safetensors, \.pth or \.pt file, or a stillbox model directory",
     ):
         open_weights(Path(tmp_path / name))

@@ -1,1 +1,1 @@
-"""What each part of a detector is called in TF1 checkpoints: one file of rules for each part."""
+"""What the parts of a detector are called in weights from elsewhere, one file for each part."""

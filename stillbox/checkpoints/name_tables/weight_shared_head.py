@@ -3,7 +3,7 @@
 from stillbox.checkpoints.name_tables.rules import LayerName
 
 _ROOT = "WeightSharedConvolutionalBoxPredictor"
-_PER_MAP = "BatchNorm/feature_{norm}"
+_PER_MAP = "{scope}/BatchNorm/feature_{norm}"
 
 
 def _tower(ours: str, theirs: str) -> LayerName:

@@ -1,0 +1,169 @@
+"""The three forms in which `torch.save` has put a pickle and the numbers beside it into one file.
+
+A zip archive since PyTorch 1.6; since 0.1.9 several pickles in a row with the numbers behind them;
+before that a tar archive. torchvision's first ResNets (`resnet34-333f7ec4.pth`) are of the last
+kind, its present ones (`resnet34-b627a593.pth`) of the first.
+"""
+
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import jax.numpy as jnp
+
+from stillbox.checkpoints.torch_pickle import (
+    Storage,
+    Tensor,
+    load_pickle,
+    make_tensor,
+    resolve_storage,
+)
+
+_ZIP_START = b"PK\x03\x04"
+_TAR_MARK, _TAR_MARK_AT = b"ustar", 257
+# The first two pickles of a file of several.
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_BIG_ENDIAN = "its numbers are big-endian, which is not supported"
+
+
+class DamagedFileError(Exception):
+    """The file is not what `torch.save` writes."""
+
+
+class Archive(NamedTuple):
+    """What a file holds."""
+
+    saved: Any
+    """What was saved, with a `Tensor` for each tensor."""
+    read: Callable[[Storage], bytes]
+    """Reads the bytes of the whole storage with this key."""
+
+
+def open_archive(path: Path) -> Archive:
+    """Opens a file of any of the three forms.
+
+    Raises:
+        ForbiddenCallError: it asks to run something.
+        Exception: of any kind, if it is damaged.
+    """
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(_ZIP_START):
+        return _open_zip(path)
+    if start.startswith(_TAR_MARK, _TAR_MARK_AT):
+        return _open_tar(path)
+    return _open_pickles(path)
+
+
+def _open_zip(path: Path) -> Archive:
+    archive, most = zipfile.ZipFile(path), path.stat().st_size
+    names = archive.namelist()
+    root = next((name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")), "")
+    if not root:
+        raise DamagedFileError("the archive has no data.pkl")
+    # What torch writes is not compressed, so that no member is larger than the file.
+    if any(member.file_size > most for member in archive.infolist()):
+        raise DamagedFileError("a member is larger than the archive")
+    if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+        raise DamagedFileError(_BIG_ENDIAN)
+
+    def read(storage: Storage) -> bytes:
+        try:
+            return archive.read(f"{root}data/{storage.key}")
+        except KeyError as error:
+            raise DamagedFileError(f"storage {storage.key} is missing") from error
+
+    pickled = archive.read(f"{root}data.pkl")
+    return Archive(load_pickle(io.BytesIO(pickled), resolve_storage), read)
+
+
+def _open_pickles(path: Path) -> Archive:
+    storages: dict[str, Storage] = {}
+
+    def resolve(reference: object) -> Storage:
+        storage = resolve_storage(reference)
+        storages[storage.key] = storage
+        return storage
+
+    with path.open("rb") as file:
+        if (load_pickle(file), load_pickle(file)) != (_MAGIC, _PROTOCOL):
+            raise DamagedFileError("it does not begin as torch.save does")
+        if not load_pickle(file)["little_endian"]:
+            raise DamagedFileError(_BIG_ENDIAN)
+        saved, keys = load_pickle(file, resolve), load_pickle(file)
+        places = {str(key): _skip_numbers(file, storages[str(key)].dtype) for key in keys}
+    return Archive(saved, _reader(path, places))
+
+
+def _open_tar(path: Path) -> Archive:
+    with tarfile.open(path, "r:") as archive:
+        storages, places = _tar_storages(archive)
+        tensors = _tar_tensors(archive, storages)
+        referred: dict[int, Storage | Tensor] = {**storages, **tensors}
+        saved = load_pickle(_member(archive, "pickle"), lambda key: referred[int(key)])
+    return Archive(saved, _reader(path, places))
+
+
+def _tar_storages(
+    archive: tarfile.TarFile,
+) -> tuple[dict[int, Storage], dict[str, tuple[int, int]]]:
+    """Returns the storages by number, and where in the archive their bytes are."""
+    file, start = _member(archive, "storages"), archive.getmember("storages").offset_data
+    storages, places = {}, {}
+    for _ in range(load_pickle(file)):
+        number, _, dtype = load_pickle(file)
+        position, size = _skip_numbers(file, dtype)
+        count = size // jnp.dtype(dtype).itemsize
+        storages[int(number)] = Storage(str(number), dtype, count)
+        places[str(number)] = start + position, size
+    for number, whole, offset, _ in load_pickle(file):
+        storages[int(number)] = storages[int(whole)]._replace(offset=int(offset))
+    return storages, places
+
+
+def _tar_tensors(archive: tarfile.TarFile, storages: dict[int, Storage]) -> dict[int, Tensor]:
+    file = _member(archive, "tensors")
+    tensors = {}
+    for _ in range(load_pickle(file)):
+        number, storage, _ = load_pickle(file)
+        # The count of axes takes eight bytes, of which the last four are zero.
+        (axes,) = struct.unpack("<q", file.read(8))
+        *numbers, offset = struct.unpack(f"<{2 * axes + 1}q", file.read(8 * (2 * axes + 1)))
+        shape, strides = numbers[:axes], numbers[axes:]
+        tensors[int(number)] = make_tensor(storages[int(storage)], offset, shape, strides)
+    return tensors
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    file = archive.extractfile(name)
+    if file is None:
+        raise DamagedFileError(f"{name} is no file")
+    return file
+
+
+def _skip_numbers(file: IO[bytes], dtype: str) -> tuple[int, int]:
+    """Passes over a storage that says how many numbers it has.
+
+    Returns:
+        The position of its first byte, and how many bytes it has.
+    """
+    (count,) = struct.unpack("<q", file.read(8))
+    position, size = file.tell(), count * jnp.dtype(dtype).itemsize
+    if count < 0 or file.seek(0, io.SEEK_END) < position + size:
+        raise DamagedFileError("numbers are cut off")
+    file.seek(position + size)
+    return position, size
+
+
+def _reader(path: Path, places: dict[str, tuple[int, int]]) -> Callable[[Storage], bytes]:
+    def read(storage: Storage) -> bytes:
+        position, size = places[storage.key]
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(size)
+
+    return read

@@ -1,0 +1,216 @@
+"""ResNet's weights of TensorFlow and of torchvision (SSD ResNet-34 fact sheet 7)."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from stillbox.checkpoints.npz import write_npz
+from stillbox.errors import UserError
+from tests.checkpoints.detectors import random_arrays, read
+from tests.checkpoints.resnet_arrays import (
+    named,
+    shapes,
+    small_shapes,
+    ssd,
+    take,
+    tf1_arrays,
+    torch_arrays,
+    with_backbone,
+)
+from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.torch_writer import state_dict, write_pickles, write_tar, write_zip
+
+BEHIND = "layer behind the last that this model uses"
+LOGITS = "classifier's logits"
+# The stem, the first convolution of group 1, and their batch norms (fact sheet 2).
+FROZEN = (
+    "conv2d/kernel",
+    "batch_normalization/gamma",
+    "batch_normalization/beta",
+    "conv2d_1/kernel",
+    "batch_normalization_1/gamma",
+    "batch_normalization_1/beta",
+)
+
+
+@pytest.mark.parametrize("slots", [True, False])
+@pytest.mark.parametrize("root", ["resnet34/", "resnet/", ""])
+def test_a_classifier_of_tensorflow_fills_the_backbone(tmp_path, root, slots):
+    held = {root + name: array for name, array in tf1_arrays("classification").items()}
+    rest = {
+        f"{root}conv2d_29/kernel": BEHIND,
+        f"{root}batch_normalization_35/moving_mean": BEHIND,
+        f"{root}dense/kernel": LOGITS,
+        f"{root}dense/bias": LOGITS,
+        "global_step": "training counter",
+    }
+    if slots:
+        trained = [name for name in (*held, f"{root}conv2d_29/kernel") if "moving" not in name]
+        rest |= {f"{name}/Momentum": "optimizer slot" for name in trained}
+    write_checkpoint(tmp_path / "m", held | dict.fromkeys(rest, np.zeros(1, np.float32)))
+    detector, report = take(tmp_path / "m")
+    assert report.skipped == rest
+    assert not report.notes
+    names = named(ssd(), shapes(), scope="classification")
+    assert len(names) == 145
+    assert report.loaded == {path: root + name for path, name in names.items()}
+    for path, name in report.loaded.items():
+        assert np.array_equal(read(detector, path), held[name]), path
+
+
+def test_in_the_scope_of_a_detector_a_classifier_lacks_the_extra_layers(tmp_path):
+    write_checkpoint(tmp_path / "m", tf1_arrays("classification"))
+    # Ten convolutions with kernel and bias.
+    _, report = take(tmp_path / "m", scope="detection", least=145 / 165)
+    assert len(report.loaded) == 145
+    assert len(report.missing) == 20
+    assert report.missing["neck.extra_1_1x1.kernel"] == "ssd/block7-conv1x1/kernel"
+
+
+def test_a_complete_detector_of_tensorflow_fills_all_of_it(tmp_path):
+    arrays = tf1_arrays()
+    frozen = {f"resnet34/{name}" for name in FROZEN}
+    trained = {name for name in arrays if "moving" not in name} - frozen
+    # The original has 131 trained variables and a slot for each, but 6 are frozen.
+    slots = {f"{name}/Momentum": np.zeros(1, np.float32) for name in trained}
+    assert len(slots) == 125
+    write_checkpoint(tmp_path / "m", arrays | slots)
+    detector, report = take(tmp_path / "m", scope="detection", heads=True)
+    assert len(report.loaded) == 189
+    assert list(report.skipped.values()) == ["optimizer slot"] * 125
+    assert all(np.array_equal(read(detector, p), arrays[n]) for p, n in report.loaded.items())
+
+    _, report = take(tmp_path / "m", scope="classification")
+    assert len(report.loaded) == 145
+    reasons = {"head not asked for", "neck not asked for", "optimizer slot"}
+    assert set(report.skipped.values()) == reasons
+
+
+def _write_safetensors(path, arrays):
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+
+
+FILES = {
+    "r34.safetensors": _write_safetensors,
+    "r34.npz": lambda path, arrays: np.savez(path, **arrays),
+    "zip.pth": lambda path, arrays: write_zip(path, state_dict(arrays)),
+    "pickles.pt": lambda path, arrays: write_pickles(path, state_dict(arrays)),
+    "tar.pth": lambda path, arrays: write_tar(path, state_dict(arrays)),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "prefix"),
+    [*((file, "") for file in FILES), ("zip.pth", "module."), ("r34.npz", "backbone.body.")],
+)
+def test_a_classifier_of_torchvision_fills_the_backbone(tmp_path, file, prefix):
+    arrays = {prefix + name: array for name, array in torch_arrays().items()}
+    FILES[file](tmp_path / file, arrays)
+    detector, report = take(tmp_path / file)
+    assert len(report.loaded) == 145
+    for path, name in {
+        "stem.kernel": "conv1.weight",
+        "stem.norm.var": "bn1.running_var",
+        "group_1.block_1.conv_1.norm.scale": "layer1.0.bn1.weight",
+        "group_3.block_6.conv_2.kernel": "layer3.5.conv2.weight",
+        "group_3.block_6.conv_2.norm.bias": "layer3.5.bn2.bias",
+        "group_2.block_1.shortcut.kernel": "layer2.0.downsample.0.weight",
+        "group_2.block_1.shortcut.norm.mean": "layer2.0.downsample.1.running_mean",
+    }.items():
+        assert report.loaded[f"backbone.{path}"] == prefix + name
+    for path, name in report.loaded.items():
+        array = arrays[name]
+        if path.endswith("kernel"):
+            # [out, in, rows, columns] becomes [rows, columns, in, out].
+            array = np.moveaxis(array, (0, 1), (3, 2))
+        assert np.array_equal(read(detector, path), array), path
+    # Of layer 4 three convolutions with batch norm.
+    counters = ["count of batches, which nothing here uses"] * 2
+    assert sorted(report.skipped.values()) == sorted([BEHIND] * 15 + [LOGITS] * 2 + counters)
+
+
+def test_weights_are_found_in_what_a_training_script_saves(tmp_path):
+    weights = {f"module.{name}": array for name, array in torch_arrays().items()}
+    momentum = {"state": {"0": {"momentum_buffer": np.zeros(3, np.float32)}}}
+    saved = {"epoch": 90, "state_dict": state_dict(weights), "optimizer": momentum}
+    write_zip(tmp_path / "c.pth", saved)
+    _, report = take(tmp_path / "c.pth")
+    assert report.loaded["backbone.stem.kernel"] == "state_dict.module.conv1.weight"
+    assert report.skipped["optimizer.state.0.momentum_buffer"] == "optimizer slot"
+
+
+def test_between_weights_that_are_there_twice_nothing_is_chosen(tmp_path):
+    arrays = torch_arrays()
+    write_zip(tmp_path / "c.pth", {"model": arrays, "model_ema": arrays})
+    with pytest.raises(UserError, match=r"2 times, under model\., model_ema\."):
+        take(tmp_path / "c.pth")
+    # Those without a prefix leave no doubt.
+    write_zip(tmp_path / "d.pth", {"model": arrays, "model_ema": arrays} | arrays)
+    assert take(tmp_path / "d.pth")[1].loaded["backbone.stem.kernel"] == "conv1.weight"
+
+
+def test_what_stands_before_only_some_names_is_no_prefix(tmp_path):
+    arrays = {f"module.{name}": array for name, array in torch_arrays().items()}
+    del arrays["module.layer3.5.bn2.bias"]
+    write_zip(tmp_path / "c.pth", arrays)
+    with pytest.raises(UserError, match="only 0 of 145 wanted") as caught:
+        take(tmp_path / "c.pth")
+    assert "did you mean 'module.bn1.bias'" in str(caught.value)
+
+
+def test_half_precision_of_torch_becomes_float32(tmp_path):
+    arrays = {name: array.astype(np.float16) for name, array in torch_arrays().items()}
+    write_zip(tmp_path / "h.pth", arrays)
+    values = read(take(tmp_path / "h.pth")[0], "backbone.stem.norm.bias")
+    assert values.dtype == np.float32
+    assert np.array_equal(values, arrays["bn1.bias"].astype(np.float32))
+
+
+def _note(library, wanted, padding):
+    return (
+        f"{library}'s weights of this backbone want pool_padding: {wanted}, and it is {padding}: "
+        f"--set model.backbone.pool_padding={wanted}",
+    )
+
+
+@pytest.mark.parametrize("padding", ["same", "symmetric"])
+def test_each_framework_s_padding_is_asked_for(tmp_path, padding):
+    model = with_backbone(pool_padding=padding)
+    write_zip(tmp_path / "t.pth", torch_arrays())
+    write_checkpoint(tmp_path / "m", tf1_arrays())
+    write_npz(tmp_path / "own.npz", random_arrays(small_shapes()))
+    reports = {name: take(tmp_path / name, model=model)[1] for name in ("t.pth", "m", "own.npz")}
+    notes = {name: report.notes for name, report in reports.items()}
+    assert notes == {
+        "t.pth": () if padding == "symmetric" else _note("torch", "symmetric", padding),
+        "m": () if padding == "same" else _note("tensorflow", "same", padding),
+        "own.npz": (),
+    }
+    assert ("note: torch's weights" in reports["t.pth"].render()) == (padding == "same")
+
+
+def test_a_backbone_of_another_architecture_is_pointed_out(tmp_path):
+    arrays = torch_arrays()
+    misfit = {n: np.zeros(3, np.float32) if "layer3" in n else a for n, a in arrays.items()}
+    write_zip(tmp_path / "t.pth", misfit)
+    model = with_backbone(pool_padding="symmetric")
+    _, report = take(tmp_path / "t.pth", model=model, least=0.5)
+    # 13 convolutions of group 3, with batch norm.
+    note = "65 arrays of the backbone have another shape: is it the same architecture?"
+    assert report.notes == (note,)
+    with pytest.raises(UserError, match="with the same depth"):
+        take(tmp_path / "t.pth", model=model)
+
+
+def test_the_scope_is_not_blamed_where_the_names_are_right(tmp_path):
+    misfit = dict.fromkeys(tf1_arrays(), np.zeros(3, np.float32))
+    write_checkpoint(tmp_path / "m", misfit)
+    with pytest.raises(UserError, match="145 shapes differ") as caught:
+        take(tmp_path / "m")
+    assert "fine_tune.scope" not in str(caught.value)
+
+
+def test_a_file_of_torch_is_said_to_lack_torch_s_names(tmp_path):
+    write_zip(tmp_path / "t.pth", {"0.weight": np.zeros(3, np.float32)})
+    with pytest.raises(UserError, match=r"'bn1\.bias' was looked for"):
+        take(tmp_path / "t.pth", least=0.0)
