@@ -23,7 +23,10 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="RECORDS",
         help="TFRecord files or patterns (default: the config's own training records)",
     )
-    parser.add_argument("--label-map", help="label map (.pbtxt) of RECORDS (default: the config's)")
+    parser.add_argument(
+        "--label-map",
+        help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)",
+    )
     parser.add_argument(
         "--limit",
         type=int,

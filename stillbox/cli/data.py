@@ -18,6 +18,7 @@ from stillbox.records.coco import read_coco
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, convert
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import Verdicts
+from stillbox.records.tfrecord import shard_name
 from stillbox.records.voc import read_image_set, read_voc
 
 
@@ -44,7 +45,7 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "records", nargs="+", help="TFRecord files or patterns; name@10 means its ten shards"
     )
-    parser.add_argument("--label-map", help="label map (.pbtxt) of the records")
+    parser.add_argument("--label-map", help="label map of the records: a .pbtxt file, or coco")
     parser.add_argument(
         "--use-display-name", action="store_true", help="match class texts with display_name"
     )
@@ -78,8 +79,15 @@ def _add_voc(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, help="folder for shards, label map and report")
     parser.add_argument("--name", help="name of the set, as train")
-    parser.add_argument("--label-map", help="use the ids of this label map (.pbtxt)")
+    parser.add_argument("--label-map", help="use the ids of this label map: a .pbtxt file, or coco")
     parser.add_argument("--shards", type=int, default=0, help="files; 0: one for 1,000 images")
+    parser.add_argument(
+        "--shard-names",
+        choices=("record", "tfrecord"),
+        default="record",
+        help="name files train.record-00000-of-00010, or train-00000-of-00010.tfrecord as "
+        "tpu/models and MLPerf do",
+    )
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
     parser.add_argument(
@@ -138,6 +146,7 @@ def _convert(
 ) -> int:
     options = ConversionOptions(
         shards=args.shards,
+        shard_names=args.shard_names,
         exif=args.exif,
         skip_images_without_boxes=args.skip_images_without_boxes,
         overwrite=args.overwrite,
@@ -161,9 +170,9 @@ def _convert(
     console.print(report.class_table())
     if len(verdicts.problems):
         console.print(verdicts.problems.table("What was special or wrong"))
-    output = Path(args.output)
+    output, shards = Path(args.output), f"{len(report.files):05d}"
     for label, path in (
-        ("records", output / f"{name}.record-?????-of-{len(report.files):05d}"),
+        ("records", output / shard_name(name, "?????", shards, args.shard_names)),
         ("label map", output / LABEL_MAP_NAME),
         ("report", output / f"{name}.report.json"),
     ):

@@ -18,7 +18,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, ProblemLog, Verdicts
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import ShardedWriter
+from stillbox.records.tfrecord import ShardedWriter, ShardNames
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _IMAGES_PER_SHARD = 1000
@@ -31,6 +31,8 @@ class ConversionOptions:
 
     shards: int = 0
     """Files; 0 chooses one for every 1,000 images, at most 100."""
+    shard_names: ShardNames = "record"
+    """What the files are called."""
     exif: Exif = "auto"
     """What a rotation tag in an image means for its boxes."""
     skip_images_without_boxes: bool = False
@@ -88,7 +90,11 @@ def convert(
         return example, payload, own.problems
 
     with ShardedWriter(
-        output, name, _shards(options, len(items)), overwrite=options.overwrite
+        output,
+        name,
+        _shards(options, len(items)),
+        names=options.shard_names,
+        overwrite=options.overwrite,
     ) as writer:
         prepared = ordered_map(prepare, items, options.workers)
         for done, (example, payload, problems) in enumerate(prepared, start=1):

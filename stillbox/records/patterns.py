@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 
-_SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)$")
-_OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})$")
+_SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
+_OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
 _SHOWN = 8
 
 
@@ -17,7 +17,7 @@ def expand(paths: Sequence[str]) -> list[Path]:
 
     Args:
         paths: files, glob patterns (`*`, `?`, `[...]`), or `name@10` for `name-00000-of-00010` and
-            its nine sisters.
+            its nine sisters; `name@10.tfrecord` where their names end so.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
@@ -37,15 +37,16 @@ def missing_shards(files: Iterable[Path]) -> list[str]:
 
     Each entry is a phrase such as `train.record: 1 of 10 shards`.
     """
-    found: dict[tuple[Path, int], set[int]] = {}
+    found: dict[tuple[str, int], set[int]] = {}
     for file in files:
         match = _OF.match(file.name)
         if match:
-            key = (file.with_name(match["stem"]), int(match["count"]))
+            name = file.with_name(match["stem"] + (match["ending"] or ""))
+            key = (str(name), int(match["count"]))
             found.setdefault(key, set()).add(int(match["shard"]))
     return [
-        f"{stem}: {len(shards)} of {count} shards"
-        for (stem, count), shards in found.items()
+        f"{name}: {len(shards)} of {count} shards"
+        for (name, count), shards in found.items()
         if len(shards) < count
     ]
 
@@ -66,7 +67,7 @@ def _expand_one(pattern: str) -> list[Path]:
         )
     match = _SHARDS.match(str(path))
     if match:
-        return _numbered(pattern, match["stem"], int(match["count"]))
+        return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
     matches = glob.glob(str(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
     files = sorted(Path(name) for name in matches if not Path(name).is_dir())
     if not files:
@@ -75,8 +76,8 @@ def _expand_one(pattern: str) -> list[Path]:
     return files
 
 
-def _numbered(pattern: str, stem: str, count: int) -> list[Path]:
-    files = [Path(f"{stem}-{shard:05d}-of-{count:05d}") for shard in range(count)]
+def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
+    files = [Path(f"{stem}-{shard:05d}-of-{count:05d}{ending}") for shard in range(count)]
     absent = [file for file in files if not file.is_file()]
     if absent or not files:
         raise UserError(

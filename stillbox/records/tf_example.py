@@ -108,14 +108,15 @@ def serialize_example(example: Example, label_map: LabelMap | None = None) -> by
         "image/width": np.array([example.width]),
         _LABEL: example.class_ids.astype(np.int64),
         f"{_OBJECT}is_crowd": example.is_crowd.astype(np.int64),
-        f"{_OBJECT}difficult": example.difficult.astype(np.int64),
-        f"{_OBJECT}truncated": example.truncated.astype(np.int64),
     }
     for column, key in enumerate(_BOX_KEYS):
         features[key] = example.boxes[:, column]
     if label_map is not None:
         features[_TEXT] = [label_map.text_of(int(i)).encode() for i in example.class_ids]
-    # Left out where they say nothing; a reader then uses the same defaults.
+    # Left out where they say nothing, as for all of COCO; a reader then uses the same defaults.
+    for name in ("difficult", "truncated"):
+        if np.any(getattr(example, name)):
+            features[_OBJECT + name] = getattr(example, name).astype(np.int64)
     if np.any(example.weights != 1):
         features[f"{_OBJECT}weight"] = example.weights
     if not np.all(np.isnan(example.area)):

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Literal, Self, get_args
 
 from stillbox.errors import UserError
 from stillbox.records.framing import (
@@ -28,6 +28,9 @@ from stillbox.records.framing import (
 )
 
 Compression = Literal["none", "gzip"]
+ShardNames = Literal["record", "tfrecord"]
+"""`record`: `train.record-00000-of-00010`, as the Object Detection API's converters have it;
+`tfrecord`: `train-00000-of-00010.tfrecord`, as those of tpu/models and MLPerf."""
 GZIP_MAGIC = b"\x1f\x8b\x08"
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 GZIP_FAULT = "the gzip stream breaks off or is damaged from here on"
@@ -100,7 +103,7 @@ class TFRecordWriter:
 
 
 class ShardedWriter:
-    """Writes `name.record-00000-of-00010` and its sisters, record by record in turn.
+    """Writes a set of numbered files, record by record in turn.
 
     All shards get their names together, on `close`. A shard that would stay empty is not written,
     and the count in the names is of those that were.
@@ -109,6 +112,7 @@ class ShardedWriter:
         folder: where the shards go; made if absent.
         name: the set, as `train`.
         shards: how many, at least 1.
+        names: what the files are called.
         compression: as for `TFRecordWriter`.
         overwrite: replace an older set of this name; otherwise it is refused.
 
@@ -122,12 +126,13 @@ class ShardedWriter:
         name: str,
         shards: int = 1,
         *,
+        names: ShardNames = "record",
         compression: Compression = "none",
         overwrite: bool = False,
     ) -> None:
         if shards < 1:
             raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
-        self.folder, self.name = Path(folder), name
+        self.folder, self.name, self._names = Path(folder), name, names
         self.folder.mkdir(parents=True, exist_ok=True)
         self._old = shard_files(self.folder, name)
         if self._old and not overwrite:
@@ -162,7 +167,8 @@ class ShardedWriter:
         for old in self._old:
             old.unlink(missing_ok=True)
         for shard, writer in enumerate(used):
-            final = self.folder / f"{self.name}.record-{shard:05d}-of-{len(used):05d}"
+            numbers = f"{shard:05d}", f"{len(used):05d}"
+            final = self.folder / shard_name(self.name, *numbers, self._names)
             writer.partial.replace(final)
             self.files.append(final)
 
@@ -186,9 +192,21 @@ class ShardedWriter:
             self.discard()
 
 
+def shard_name(name: str, shard: str, shards: str, names: ShardNames) -> str:
+    """Returns the name of a file of a set; the two numbers have five digits or stand for any."""
+    if names == "record":
+        return f"{name}.record-{shard}-of-{shards}"
+    return f"{name}-{shard}-of-{shards}.tfrecord"
+
+
 def shard_files(folder: Path, name: str) -> list[Path]:
-    """Returns the finished shards of a set, in order."""
-    return sorted(folder.glob(f"{name}.record-[0-9]*-of-[0-9]*"))
+    """Returns the finished shards of a set, in order, whatever rule named them."""
+    number = 5 * "[0-9]"
+    return sorted(
+        path
+        for names in get_args(ShardNames)
+        for path in folder.glob(shard_name(name, number, number, names))
+    )
 
 
 def read_records(path: str | Path) -> Iterator[bytes]:

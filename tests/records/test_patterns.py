@@ -85,3 +85,16 @@ def test_nothing_and_the_cloud_are_refused():
 def test_incomplete_sets_are_noticed(folder):
     assert missing_shards(expand([f"{folder}/train*"])) == []
     assert missing_shards(expand([f"{folder}/*"])) == [f"{folder}/val.record: 1 of 2 shards"]
+
+
+def test_numbers_may_stand_before_the_ending(tmp_path):
+    files = [f"train-0000{shard}-of-00002.tfrecord" for shard in range(2)]
+    for name in files:
+        (tmp_path / name).touch()
+    assert names(expand([f"{tmp_path}/train@2.tfrecord"])) == files
+    assert names(expand([f"{tmp_path}/train-*"])) == files
+    assert missing_shards(expand([f"{tmp_path}/train-*"])) == []
+    one = expand([f"{tmp_path}/{files[1]}"])
+    assert missing_shards(one) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
+    with pytest.raises(UserError, match="3 of 3 shards are absent"):
+        expand([f"{tmp_path}/train@3.tfrecord"])

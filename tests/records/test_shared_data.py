@@ -67,6 +67,15 @@ def test_the_classes_of_coco_by_display_name():
     assert 12 not in label_map
 
 
+def test_the_built_in_map_of_coco_has_the_names_and_ids_that_others_use():
+    assert LabelMap.from_file("coco").names == (
+        LabelMap.from_file(MAPS / "mscoco_label_map.pbtxt").names
+    )
+    path = DATA / "tiny_coco" / "annotations" / "instances_train2017.json"
+    _, label_map = read_coco(path, DATA / "tiny_coco" / "train2017", Verdicts())
+    assert label_map == LabelMap.from_file("coco")
+
+
 RECORDS = {
     "tfrecords/pets_examples.record": (10, 10, MAPS / "pet_label_map.pbtxt"),
     "tfrecords/raccoon_test.record": (40, 44, DATA / "raccoon" / "label_map.pbtxt"),

@@ -69,11 +69,21 @@ def test_the_record_carries_the_keys_that_other_readers_want():
     assert parse_features(png)["image/format"] == [b"png"]
 
 
+def test_marks_that_no_box_has_are_left_out():
+    stored = parse_features(serialize_example(two_boxes(), CAT_DOG))
+    assert "image/object/difficult" not in stored
+    assert "image/object/truncated" not in stored
+    marked = two_boxes(difficult=np.array([False, True]))
+    stored = parse_features(serialize_example(marked, CAT_DOG))
+    assert stored["image/object/difficult"].tolist() == [0, 1]
+    assert "image/object/truncated" not in stored
+
+
 def test_what_is_absent_has_its_default():
-    bare = changed(is_crowd=None, difficult=None, truncated=None)
-    example = parse_example(bare, CAT_DOG).example
+    example = parse_example(changed(is_crowd=None), CAT_DOG).example
     assert example.weights.tolist() == [1, 1]
-    assert not example.is_crowd.any()
+    for marks in (example.is_crowd, example.difficult, example.truncated):
+        assert marks.tolist() == [False, False]
     assert np.isnan(example.area).all()
 
 

@@ -168,3 +168,24 @@ def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
 def test_zero_shards_are_refused(tmp_path):
     with pytest.raises(UserError, match="0 shards"):
         ShardedWriter(tmp_path, "train", 0)
+
+
+def test_a_set_may_be_named_as_tpu_models_and_mlperf_name_it(tmp_path):
+    with ShardedWriter(tmp_path, "train", 2, names="tfrecord") as writer:
+        for number in range(3):
+            writer.write(b"%d" % number)
+    assert {p.name: list(read_records(p)) for p in tmp_path.iterdir()} == {
+        "train-00000-of-00002.tfrecord": [b"0", b"2"],
+        "train-00001-of-00002.tfrecord": [b"1"],
+    }
+    # Not this set's, though its name begins alike.
+    (tmp_path / "train-x-00000-of-00001.tfrecord").touch()
+    # The same set under the other rule would be its images a second time.
+    with pytest.raises(UserError, match=r"name already: train-00000-of-00002\.tfrecord and 1 more"):
+        ShardedWriter(tmp_path, "train", 2)
+    with ShardedWriter(tmp_path, "train", overwrite=True) as writer:
+        writer.write(b"a")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "train-x-00000-of-00001.tfrecord",
+        "train.record-00000-of-00001",
+    ]
