@@ -54,6 +54,7 @@ RUN_HERE = {
     "docs/coming_from_the_object_detection_api.md": ("runs",),
 }
 RUN_ELSEWHERE = {
+    "docs/coco.md": "tests/cli/test_coco_docs.py",
     "docs/data.md": "tests/cli/test_data_docs.py",
     "docs/experiment.md": "tests/experiment/test_docs.py",
     "docs/images.md": "tests/experiment/test_augmentations.py",
