@@ -11,7 +11,7 @@ class Records:
     paths: tuple[str, ...] = ()
     """TFRecord files or glob patterns; `?????` and `name@100` shard patterns are understood."""
     label_map: str = ""
-    """Label map (`.pbtxt`) that gives every class name its id."""
+    """Label map (`.pbtxt`) that gives every class name its id; COCO's is built in as `coco`."""
     use_display_name: bool = False
     """Match the records' class text against `display_name` instead of `name`."""
     max_boxes: int = 100
