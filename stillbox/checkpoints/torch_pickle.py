@@ -124,14 +124,14 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], resolve: Callable[[Any], object] | None) -> None:
         super().__init__(file, encoding="utf-8")
         self._resolve = resolve
+        # A pickle can set attributes of what it is given; of these it can set none that matter.
         self._allowed = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch", "Size"): tuple,
             ("torch._utils", "_rebuild_tensor"): self._rebuild_tensor,
             ("torch._utils", "_rebuild_tensor_v2"): self._rebuild_tensor,
             ("torch._utils", "_rebuild_parameter"): self._rebuild_parameter,
-            # A pickle can set attributes of a class: this one is gone when it has been read.
-            ("torch.nn.parameter", "Parameter"): type("Parameter", (_Parameter,), {}),
+            ("torch.nn.parameter", "Parameter"): _Parameter,
         }
         for name, dtype in _DTYPES.items():
             self._allowed["torch", f"{name}Storage"] = dtype
