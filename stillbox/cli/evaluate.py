@@ -8,6 +8,8 @@ from stillbox.cli.arguments import add_overrides, checkpoint_choice, resolve_con
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 
+_ALL = "all"
+
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the verb."""
@@ -23,7 +25,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="weights for CONFIG: TF1 checkpoint, .npz, .safetensors, .pth, .pt or model directory",
     )
     parser.add_argument(
-        "--step", help="checkpoint of DIR: best, latest or a number (default: best)"
+        "--step", help="checkpoint of DIR: best, latest, a number, or all (default: best)"
     )
     parser.add_argument(
         "--output",
@@ -36,6 +38,9 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the scores and writes the report."""
+    if arguments.step == _ALL and not arguments.weights:
+        return _run_all(arguments)
+
     from stillbox.checkpoints.trained import load_trained, load_weights
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.history import HISTORY, History, read_history
@@ -99,3 +104,34 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"report: {page}")
     return 0
+
+
+def _run_all(arguments: argparse.Namespace) -> int:
+    """Scores every checkpoint that is not scored yet; prints a table of all of them."""
+    from stillbox.checkpoints.model_directory import ModelDirectory
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.history import HISTORY, read_history
+    from stillbox.evaluation.table import steps_table
+    from stillbox.experiment.overrides import apply_overrides
+    from stillbox.experiment.rules import check
+    from stillbox.experiment.yaml_config import from_yaml
+    from stillbox.training.watching import CheckpointWatcher, Patience
+
+    use_compilation_cache()
+    directory = Path(arguments.config)
+    stored = from_yaml(ModelDirectory.open(directory).experiment, str(directory))
+    experiment = apply_overrides(stored, arguments.overrides, {})
+    check(experiment, {})
+    output = arguments.output or directory / "evaluation"
+    with progress_bar("images") as progress:
+        CheckpointWatcher(
+            experiment, directory, output, Patience(existing=True), _say, progress=progress
+        ).run()
+    evaluations = read_history(output / HISTORY).evaluations
+    print(steps_table(evaluations, experiment.evaluation.best_metric))
+    return 0
+
+
+def _say(line: str) -> None:
+    # Looked up at each call: a bar on the terminal puts itself in the stream's place.
+    print(line, file=sys.stderr, flush=True)

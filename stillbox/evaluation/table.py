@@ -1,7 +1,12 @@
 """Scores as a table on a terminal."""
 
+from collections.abc import Mapping, Sequence
+
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.scores import MEANINGS, Scores
+
+# Of all numbers those that one compares checkpoints by.
+_HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP")
 
 
 def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = False) -> str:
@@ -16,6 +21,27 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
     width = max(6, *map(len, keys))
     lines = [f"{key:{width}} {scores.text(key):>6}  {MEANINGS[key]}" for key in keys]
     return "\n".join([*lines, *(_class_lines(scores, all_metrics) if per_category else ())])
+
+
+def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], best: str) -> str:
+    """Returns a line for every checkpoint that was scored.
+
+    Args:
+        evaluations: step and scores, in the order of the lines.
+        best: the number by which checkpoints are compared; it stands first and its highest value
+            is marked.
+    """
+    computed = {key for _, scores in evaluations for key in scores}
+    keys = [best, *(key for key in _HEADLINES if key != best and key in computed)]
+    width = max(7, *map(len, keys))
+    highest = max((scores.get(best) or 0.0 for _, scores in evaluations), default=0.0)
+    lines = [" ".join([f"{'step':>8}", *(f"{key:>{width}}" for key in keys)])]
+    for step, scores in evaluations:
+        values = [scores.get(key) for key in keys]
+        texts = ["-" if value is None else f"{value:.5f}" for value in values]
+        mark = ["best"] if highest and values[0] == highest else []
+        lines.append(" ".join([f"{step:8d}", *(f"{text:>{width}}" for text in texts), *mark]))
+    return "\n".join(lines)
 
 
 def _class_lines(scores: Scores, all_metrics: bool) -> list[str]:

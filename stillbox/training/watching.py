@@ -4,26 +4,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import jax
-
-from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
-from stillbox.checkpoints.trained import TrainedModel, load_trained
 from stillbox.errors import UserError
-from stillbox.evaluation.evaluator import EvaluationResult
+from stillbox.evaluation.evaluator import Progress
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.evaluation.scoring import score_dataset, write_evaluation
+from stillbox.evaluation.scores import Scores
 from stillbox.experiment import schema
-from stillbox.experiment.values import differences
-from stillbox.experiment.yaml_config import from_yaml
-from stillbox.inputs.dataset import Dataset, open_dataset
-from stillbox.models.detect import make_detect
+from stillbox.training.checkpoint_scorer import CheckpointScorer, Say
 from stillbox.training.summaries import Summaries
 
-Say = Callable[[str], None]
+OnScores = Callable[[int, Scores], None]
+"""Called with a step and its scores."""
 
 EVALUATIONS = "eval_"
 """What names of folders with results begin with, beside the checkpoints."""
@@ -35,6 +28,9 @@ class Patience:
 
     once: bool = False
     """Score the newest checkpoint and end."""
+    existing: bool = False
+    """Score all checkpoints that there are, oldest first, and end (SSD ResNet-34 fact sheet 1.4).
+    That of step 0 is passed over."""
     last_step: int = 0
     """End after the checkpoint of this step or a later one; 0: there is no last one."""
     timeout: float | None = None
@@ -57,6 +53,8 @@ class CheckpointWatcher:
         output: where results go.
         patience: when to end.
         say: told every line that a person should see.
+        on_scores: given step and scores of each checkpoint when it is scored.
+        progress: told how far a checkpoint is.
 
     Raises:
         UserError: the evaluation set cannot be used, or this is no folder of ours.
@@ -69,23 +67,26 @@ class CheckpointWatcher:
         output: Path,
         patience: Patience,
         say: Say = print,
+        on_scores: OnScores = lambda step, scores: None,
+        progress: Progress | None = None,
     ) -> None:
-        self._experiment, self._output = experiment, output
-        self._patience, self._say = patience, say
+        self._output, self._patience = output, patience
+        self._say, self._on_scores = say, on_scores
         self._directory = _model_directory(checkpoints)
-        self._dataset = _open_evaluation(experiment)
-        self._detect: Callable[..., Detections] | None = None
+        self._scorer = CheckpointScorer(experiment, self._directory, output, say, progress)
         self._vanished = 0
 
     def run(self) -> tuple[int, ...]:
         """Scores checkpoints until there is no more to wait for; returns their steps.
 
         Raises:
-            UserError: there is no checkpoint to score once, it belongs to another model, or
-                label map, model and annotations disagree.
+            UserError: there is no checkpoint and none is waited for, one belongs to another model,
+                label map, model and annotations disagree, or the output folder holds results of
+                other settings.
             KeyboardInterrupt: a person has seen enough; everything scored so far is kept.
         """
         self._output.mkdir(parents=True, exist_ok=True)
+        self._scorer.refuse_other_settings()
         known = [step for step, _ in read_history(self._output / HISTORY).evaluations]
         scored: list[int] = []
         with closing(Summaries(self._output, from_step=max(known, default=0))) as summaries:
@@ -102,6 +103,9 @@ class CheckpointWatcher:
     def _new_steps(self, known: list[int]) -> Iterator[int]:
         """Yields the newest checkpoint and then every later one, until patience ends."""
         patience, last = self._patience, max(known, default=-1)
+        if patience.existing:
+            yield from self._existing_steps(known)
+            return
         if patience.once:
             newest = ModelDirectory.open(self._directory).checkpoint("latest").step
             if newest <= last:
@@ -117,6 +121,24 @@ class CheckpointWatcher:
             for step in steps if last >= 0 else steps[-1:]:
                 yield step
                 last = step
+
+    def _existing_steps(self, known: list[int]) -> Iterator[int]:
+        """Yields every checkpoint that has learnt something and is not scored yet."""
+        store, looked_at = ModelDirectory.open(self._directory), {0}
+        # Again, because training may have gone on meanwhile.
+        while steps := [step for step in store.steps() if step not in looked_at]:
+            looked_at.update(steps)
+            for step in steps:
+                if step in known:
+                    self._say(f"step {step} is scored already: {self._output / str(step)}")
+                else:
+                    yield step
+        if looked_at == {0}:
+            raise UserError(
+                "there is no checkpoint to score",
+                where=str(self._directory),
+                fix="train first: the first checkpoint comes after train.checkpoint_every steps",
+            )
 
     def _wait(self, last: int) -> list[int]:
         """Returns the steps after `last` as soon as there are some; none: time is up."""
@@ -147,9 +169,8 @@ class CheckpointWatcher:
 
     def _score(self, step: int, summaries: Summaries) -> bool:
         """Scores one checkpoint; False where training removed it before it could be read."""
-        experiment = self._experiment
         try:
-            model = self._load(step)
+            model = self._scorer.load(step)
         except (UserError, OSError):
             if step in self._steps():
                 raise
@@ -158,61 +179,8 @@ class CheckpointWatcher:
                 raise
             self._say(f"step {step} was removed before it could be read")
             return False
-        if self._detect is None:
-            # One program for all checkpoints: their arrays have the same shapes.
-            self._detect = jax.jit(make_detect(model.graph, model.anchors, experiment.model))
-        result = score_dataset(
-            partial(self._detect, model.params, model.stats),
-            experiment,
-            self._dataset,
-            trained=model.label_map,
-        )
-        self._record(step, model, result, summaries)
+        self._on_scores(step, self._scorer.score(model, step, summaries))
         return True
-
-    def _record(
-        self, step: int, model: TrainedModel, result: EvaluationResult, summaries: Summaries
-    ) -> None:
-        settings = self._experiment.evaluation
-        page = write_evaluation(
-            result,
-            self._experiment,
-            self._dataset,
-            self._output / str(step),
-            source=model.source,
-            history=read_history(self._directory / HISTORY),
-        )
-        summaries.evaluation(
-            step,
-            result.scores.summary,
-            result.scores.original_names(
-                per_category=settings.per_category,
-                all_metrics=settings.all_metrics_per_category,
-            ),
-        )
-        for warning in result.warnings:
-            self._say(f"warning: {warning}")
-        self._say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images; {page}")
-
-    def _load(self, step: int) -> TrainedModel:
-        use_ema = str(self._experiment.evaluation.use_ema).lower()
-        model = load_trained(
-            self._directory, step=step, overrides=[f"evaluation.use_ema={use_ema}"]
-        )
-        stored = from_yaml(ModelDirectory.open(self._directory).experiment, str(self._directory))
-        changed = [
-            f"{path}: {old!r} -> {new!r}"
-            for path, old, new in differences(stored, self._experiment)
-            if path.startswith("model.") and not path.startswith("model.postprocessing.")
-        ]
-        if changed:
-            raise UserError(
-                "the checkpoints belong to another model than the config:\n    "
-                + "\n    ".join(changed),
-                where=str(self._directory),
-                fix="give the config that they are trained with",
-            )
-        return model
 
 
 def _model_directory(path: Path) -> Path:
@@ -232,17 +200,6 @@ def _model_directory(path: Path) -> Path:
         if others or not path.is_dir():
             ModelDirectory.open(path)  # says what is wrong with it
     return path
-
-
-def _open_evaluation(experiment: schema.Experiment) -> Dataset:
-    records = experiment.data.evaluation
-    if not records.paths:
-        raise UserError(
-            "the experiment names no records to score",
-            where="data.evaluation.paths",
-            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
-        )
-    return open_dataset(experiment.data, records, experiment.model)
 
 
 def _checkpoints(count: int) -> str:

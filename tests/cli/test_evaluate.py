@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
+from stillbox.records.scenes import write_scenes
 
 
 @pytest.fixture
@@ -46,6 +47,44 @@ def test_a_checkpoint_can_be_chosen(stillbox, trained, tmp_path, step, scored):
     assert code == 0
     assert f"step {scored}: scoring" in err
     assert metrics(tmp_path / "out")["weights"] == f"{trained}, step {scored}"
+
+
+def test_all_checkpoints_are_scored_and_compared(stillbox, refused, trained, tmp_path):
+    everything = ["evaluate", trained, "--step", "all", "--output", tmp_path / "out"]
+    code, out, err = stillbox(*everything)
+    assert code == 0
+    title, *rows = (line.split() for line in out.splitlines())
+    assert title == ["step", "AP50", "AP", "AP75"]  # the recipe's best metric stands first
+    assert [row[0] for row in rows] == ["1", "2"]
+    for row in rows:
+        report = metrics(tmp_path / "out" / row[0])
+        assert report["weights"] == f"{trained}, step {row[0]}"
+        assert row[1:4] == [f"{report['summary'][key]:.5f}" for key in title[1:]]
+    assert f"2 checkpoints scored; results in {tmp_path}/out" in err
+    _, again, err = stillbox(*everything)
+    assert again == out
+    assert f"step 2 is scored already: {tmp_path}/out/2" in err
+    message = refused(*everything, "--set", "evaluation.max_examples=5")
+    assert f"{tmp_path}/out: the folder holds scores of other settings" in message
+
+
+def test_all_checkpoints_of_a_folder_that_has_none_are_refused(refused, tmp_path):
+    assert "no such model directory" in refused("evaluate", tmp_path / "later", "--step", "all")
+
+
+def test_every_image_counts_where_the_last_batch_is_not_full(stillbox, trained, tmp_path):
+    """50 images in batches of 16: dropping the last batch, as the original does, would score 48."""
+    write_scenes(tmp_path / "fifty", train=1, val=50, seed=2)
+    stillbox(
+        *("evaluate", trained, "--step", "all", "--output", tmp_path / "out"),
+        *("--set", f"data.evaluation.paths={tmp_path}/fifty/val.record-*"),
+        *("--set", "evaluation.batch_size=16", "--set", "evaluation.num_visualizations=0"),
+    )
+    for step in ("1", "2"):
+        assert metrics(tmp_path / "out" / step)["images"] == 50
+        detections = json.loads((tmp_path / "out" / step / "detections.json").read_text())
+        # So little is learnt that something is found in every image.
+        assert len({detection["image_id"] for detection in detections}) == 50
 
 
 def test_the_weights_of_a_model_directory_score_as_the_directory_does(stillbox, trained, here):

@@ -2,7 +2,7 @@
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.scores import score
-from stillbox.evaluation.table import scores_table
+from stillbox.evaluation.table import scores_table, steps_table
 from tests.evaluation.builders import result, truth
 
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
@@ -54,3 +54,23 @@ def test_voc_s_numbers_stand_alone_or_behind_coco_s():
     both = scores_table(scores("pascal_voc", "coco"), per_category=True).splitlines()
     assert both[12].startswith("VOC_mAP")
     assert both[14].split() == ["class", "AP", "AP50", "VOC_AP", "boxes"]
+
+
+def test_checkpoints_are_compared_line_by_line_and_the_best_is_marked():
+    evaluations = [
+        (500, {"AP": 0.1234567, "AP50": 0.5, "APs": None}),
+        (1000, {"AP": 0.1, "AP50": 0.75, "APs": 0.2}),
+    ]
+    assert [line.split() for line in steps_table(evaluations, "AP50").splitlines()] == [
+        ["step", "AP50", "AP"],
+        ["500", "0.50000", "0.12346"],
+        ["1000", "0.75000", "0.10000", "best"],
+    ]
+    rows = steps_table(evaluations, "APs").splitlines()
+    assert rows[1].split() == ["500", "-", "0.12346", "0.50000"]
+    assert rows[2].endswith("best")
+    assert len({len(row.removesuffix(" best")) for row in rows}) == 1
+
+
+def test_nothing_is_best_where_nothing_was_found():
+    assert "best" not in steps_table([(5, {"AP": 0.0}), (6, {"AP": None})], "AP")

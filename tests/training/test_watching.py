@@ -8,7 +8,7 @@ import pytest
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.training import watching
+from stillbox.training import checkpoint_scorer, watching
 from stillbox.training.loop import train
 from stillbox.training.watching import CheckpointWatcher, Patience
 from tests.small import small_experiment
@@ -49,16 +49,20 @@ def coming(trained, monkeypatch):
     return hide
 
 
+def ignore(step, scores):
+    pass
+
+
 @pytest.fixture
 def watch(experiment, trained):
     """The function that watches `trained` and returns the steps that were scored and the lines."""
 
-    def run(*overrides, checkpoints=trained, said=None, **patience):
+    def run(*overrides, checkpoints=trained, said=None, on_scores=ignore, **patience):
         said = [] if said is None else said
         settings = experiment(*FIELDS, *overrides)
         output = trained.parent / "out"
         watcher = CheckpointWatcher(
-            settings, checkpoints, output, Patience(**patience), said.append
+            settings, checkpoints, output, Patience(**patience), said.append, on_scores
         )
         return watcher.run(), said
 
@@ -71,8 +75,8 @@ def out(trained):
 
 def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, monkeypatch):
     compiled = []
-    make = watching.make_detect
-    monkeypatch.setattr(watching, "make_detect", lambda *a: compiled.append(1) or make(*a))
+    make = checkpoint_scorer.make_detect
+    monkeypatch.setattr(checkpoint_scorer, "make_detect", lambda *a: compiled.append(1) or make(*a))
     coming([2], [3])
     steps, said = watch(last_step=3)
     assert steps == (1, 2, 3)
@@ -119,6 +123,58 @@ def test_once_scores_the_newest_and_ends(watch, trained):
     assert said[0] == f"step 3 is scored already: {out(trained)}/3"
 
 
+def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
+    watch, trained, monkeypatch
+):
+    compiled, given = [], []
+    make = checkpoint_scorer.make_detect
+    monkeypatch.setattr(checkpoint_scorer, "make_detect", lambda *a: compiled.append(1) or make(*a))
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    steps, said = watch(existing=True, on_scores=lambda *scored: given.append(scored))
+    assert steps == (1, 2, 3)
+    assert compiled == [1]
+    assert [line.split(":")[0] for line in said[:3]] == ["step 1", "step 2", "step 3"]
+    history = read_history(out(trained) / HISTORY).evaluations
+    assert [(step, scores.summary) for step, scores in given] == list(history)
+
+
+def test_only_those_that_are_not_scored_yet_are_scored_older_ones_too(watch, trained, coming):
+    coming([2])
+    assert watch(existing=True)[0] == (1, 3)
+    (trained.parent / "to come/2").rename(trained / "checkpoints/2")
+    steps, said = watch(existing=True)
+    assert steps == (2,)
+    assert said[0] == f"step 1 is scored already: {out(trained)}/1"
+    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [1, 2, 3]
+
+
+def test_what_comes_while_the_others_are_scored_is_scored_too(watch, trained, coming):
+    coming([3])
+
+    def train_on(step, scores):
+        if step == 2:
+            (trained.parent / "to come/3").rename(trained / "checkpoints/3")
+
+    assert watch(existing=True, on_scores=train_on)[0] == (1, 2, 3)
+
+
+def test_what_has_learnt_nothing_is_passed_over(watch, trained):
+    (trained / "checkpoints/1").rename(trained / "checkpoints/0")
+    assert watch(existing=True)[0] == (2, 3)
+    for step in (2, 3):
+        shutil.rmtree(trained / f"checkpoints/{step}")
+    with pytest.raises(UserError, match="there is no checkpoint to score"):
+        watch(existing=True)
+
+
+def test_scores_of_other_settings_do_not_mix(watch, trained):
+    watch(once=True)
+    with pytest.raises(UserError, match=r"other settings:\n    evaluation.max_examples: 0 -> 5"):
+        watch("evaluation.max_examples=5", existing=True)
+    # What changes no score may change.
+    assert watch("evaluation.num_visualizations=0", "train.steps=9", existing=True)[0] == (1, 2)
+
+
 def test_once_does_not_wait_for_a_run_that_has_not_begun(watch, tmp_path):
     with pytest.raises(UserError, match="no such model directory"):
         watch(checkpoints=tmp_path / "later", once=True)
@@ -159,14 +215,14 @@ def test_ctrl_c_ends_the_wait_and_keeps_what_was_scored(watch, trained, monkeypa
 @pytest.fixture
 def vanishing(trained, monkeypatch):
     """Step 2 is removed by training while it is being read."""
-    load = watching.load_trained
+    load = checkpoint_scorer.load_trained
 
     def lose(directory, *, step, overrides):
         if step == 2:
             shutil.rmtree(trained / "checkpoints/2")
         return load(directory, step=step, overrides=overrides)
 
-    monkeypatch.setattr(watching, "load_trained", lose)
+    monkeypatch.setattr(checkpoint_scorer, "load_trained", lose)
 
 
 def test_a_checkpoint_that_vanishes_is_passed_over(watch, coming, vanishing):
@@ -200,7 +256,7 @@ def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use
         assert overrides == [f"evaluation.use_ema={wanted}"]
         raise UserError("seen")
 
-    monkeypatch.setattr(watching, "load_trained", load)
+    monkeypatch.setattr(checkpoint_scorer, "load_trained", load)
     with pytest.raises(UserError, match="seen"):
         watch(f"evaluation.use_ema={use_ema}", once=True)
 

@@ -1,0 +1,166 @@
+"""One checkpoint of a run after the other, scored by one compiled program."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from stillbox.boxes.detections import Detections
+from stillbox.checkpoints.files import replace_durably
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.trained import TrainedModel, load_trained
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import EvaluationResult, Progress
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.evaluation.scores import Scores
+from stillbox.evaluation.scoring import score_dataset, write_evaluation
+from stillbox.experiment import schema
+from stillbox.experiment.values import differences
+from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.models.detect import make_detect
+from stillbox.training.summaries import Summaries
+
+Say = Callable[[str], None]
+
+_SETTINGS = "experiment.yaml"
+# Fields that decide what a score means; one history does not mix them.
+_DECISIVE = (
+    "data.evaluation.",
+    "evaluation.metrics",
+    "evaluation.voc_interpolation",
+    "evaluation.max_examples",
+    "evaluation.use_ema",
+    "model.postprocessing.",
+)
+
+
+class CheckpointScorer:
+    """Scores checkpoints of one run and keeps the report of each in `output/STEP`.
+
+    Args:
+        experiment: says what is scored and how; the model has to be the one that is trained.
+        directory: the model directory.
+        output: where results go.
+        say: told every line that a person should see.
+        progress: told how far a checkpoint is.
+
+    Raises:
+        UserError: the evaluation set cannot be used.
+    """
+
+    def __init__(
+        self,
+        experiment: schema.Experiment,
+        directory: Path,
+        output: Path,
+        say: Say,
+        progress: Progress | None = None,
+    ) -> None:
+        self._experiment, self._directory, self._output = experiment, directory, output
+        self._say, self._progress = say, progress
+        self._dataset = _open_evaluation(experiment)
+        self._detect: Callable[..., Detections] | None = None
+
+    def refuse_other_settings(self) -> None:
+        """Refuses an output folder with scores that mean something else.
+
+        Raises:
+            UserError: they come from other records, limits or metrics.
+        """
+        path = self._output / _SETTINGS
+        if not path.is_file():
+            return
+        before = from_yaml(path.read_text(), str(path))
+        changed = [
+            f"{name}: {old!r} -> {new!r}"
+            for name, old, new in differences(before, self._experiment)
+            if name.startswith(_DECISIVE)
+        ]
+        if changed:
+            raise UserError(
+                "the folder holds scores of other settings:\n    " + "\n    ".join(changed),
+                where=str(self._output),
+                fix="undo the changes, write into another folder, or remove this one",
+            )
+
+    def load(self, step: int) -> TrainedModel:
+        """Loads a checkpoint.
+
+        Raises:
+            UserError: it is damaged or gone, or belongs to another model than the experiment.
+        """
+        use_ema = str(self._experiment.evaluation.use_ema).lower()
+        model = load_trained(
+            self._directory, step=step, overrides=[f"evaluation.use_ema={use_ema}"]
+        )
+        stored = from_yaml(ModelDirectory.open(self._directory).experiment, str(self._directory))
+        changed = [
+            f"{path}: {old!r} -> {new!r}"
+            for path, old, new in differences(stored, self._experiment)
+            if path.startswith("model.") and not path.startswith("model.postprocessing.")
+        ]
+        if changed:
+            raise UserError(
+                "the checkpoints belong to another model than the config:\n    "
+                + "\n    ".join(changed),
+                where=str(self._directory),
+                fix="give the config that they are trained with",
+            )
+        return model
+
+    def score(self, model: TrainedModel, step: int, summaries: Summaries) -> Scores:
+        """Scores a checkpoint, writes its report and records its scores.
+
+        Raises:
+            UserError: label map, model and annotations disagree.
+        """
+        if self._detect is None:
+            # One program for all checkpoints: their arrays have the same shapes.
+            self._detect = jax.jit(make_detect(model.graph, model.anchors, self._experiment.model))
+        result = score_dataset(
+            partial(self._detect, model.params, model.stats),
+            self._experiment,
+            self._dataset,
+            self._progress,
+            trained=model.label_map,
+        )
+        self._record(step, model, result, summaries)
+        return result.scores
+
+    def _record(
+        self, step: int, model: TrainedModel, result: EvaluationResult, summaries: Summaries
+    ) -> None:
+        settings = self._experiment.evaluation
+        page = write_evaluation(
+            result,
+            self._experiment,
+            self._dataset,
+            self._output / str(step),
+            source=model.source,
+            history=read_history(self._directory / HISTORY),
+        )
+        replace_durably(self._output / _SETTINGS, to_yaml(self._experiment))
+        summaries.evaluation(
+            step,
+            result.scores.summary,
+            result.scores.original_names(
+                per_category=settings.per_category,
+                all_metrics=settings.all_metrics_per_category,
+            ),
+        )
+        for warning in result.warnings:
+            self._say(f"warning: {warning}")
+        self._say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images; {page}")
+
+
+def _open_evaluation(experiment: schema.Experiment) -> Dataset:
+    records = experiment.data.evaluation
+    if not records.paths:
+        raise UserError(
+            "the experiment names no records to score",
+            where="data.evaluation.paths",
+            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
+        )
+    return open_dataset(experiment.data, records, experiment.model)
