@@ -19,6 +19,12 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="DIR",
         help="where checkpoints, metrics and everything else goes; a run found there is resumed",
     )
+    parser.add_argument(
+        "--profile",
+        default="0,0",
+        metavar="FIRST,LAST",
+        help="trace these steps of this run into DIR/plugins/profile (default: none)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -28,8 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.training.loop import train
+    from stillbox.training.profiling import ProfileSteps
 
+    profile = ProfileSteps.parse(arguments.profile)
     use_compilation_cache()
-    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins)
+    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins, profile=profile)
     print(f"{outcome.reason}; {arguments.model_dir}, {outcome.seconds:.0f} s")
     return 128 + outcome.interrupted if outcome.interrupted else 0

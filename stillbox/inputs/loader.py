@@ -31,6 +31,7 @@ class TrainLoader(BatchMaker):
         batch_size: images of a batch over all processes.
         seed: of order and augmentation.
         shuffle: a fresh order every epoch; otherwise the order of the records.
+        repeat_first_batch: make batch 0 once and give it for every number.
         workers: threads that load and augment; 0 does it in the caller's.
         prefetch: batches that are made ahead.
         process_index: which of the processes this is.
@@ -49,6 +50,7 @@ class TrainLoader(BatchMaker):
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
+        repeat_first_batch: bool = False,
         workers: int = 2,
         prefetch: int = 2,
         process_index: int = 0,
@@ -64,6 +66,7 @@ class TrainLoader(BatchMaker):
         )
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
+        self._repeats = repeat_first_batch
         # Two: a batch, and with it the workers, may stand in two epochs at once.
         self._order = lru_cache(maxsize=2)(self._order_of)
 
@@ -74,6 +77,12 @@ class TrainLoader(BatchMaker):
             return None
         return -(-len(self.dataset) * self.dataset.num_epochs // self._batch_size)
 
+    def images(self, steps: int) -> int:
+        """Returns how many images the first `steps` batches have, every repetition counted."""
+        every = steps * self._batch_size
+        last = len(self.dataset) * self.dataset.num_epochs
+        return min(every, last) if last else every
+
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Yields the batches from `start` to before `stop`, or to the end of the last epoch.
 
@@ -83,7 +92,13 @@ class TrainLoader(BatchMaker):
             UserError: a record is bad and the policy is `fail`.
         """
         ends = [end for end in (stop, self.steps) if end is not None]
-        return self._iterate(_count(start, min(ends, default=None)))
+        numbers = _count(start, min(ends, default=None))
+        return self._repeat(numbers) if self._repeats else self._iterate(numbers)
+
+    def _repeat(self, numbers: Iterator[int]) -> Iterator[Batch]:
+        (first,) = self._iterate([0])
+        for _ in numbers:
+            yield first
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         if not self._shuffle:
@@ -92,7 +107,7 @@ class TrainLoader(BatchMaker):
 
     def _rows(self, step: int) -> Sequence[Row]:
         size = len(self.dataset)
-        first = step * self._batch_size
+        first = 0 if self._repeats else step * self._batch_size
         rows = []
         for sample in range(first + self._local.start, first + self._local.stop):
             epoch, place = divmod(sample, size)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
+from jax.profiler import TraceAnnotation
+
 from stillbox.inputs.batch import Batch
 
 
@@ -99,7 +101,8 @@ class DevicePrefetcher:
                 self._room.acquire()
                 if self._closing.is_set():
                     break
-                self._ready.put(self._put(batch))
+                with TraceAnnotation("put a batch on the device"):
+                    self._ready.put(self._put(batch))
         except BaseException as error:
             end = _End(error)
         finally:

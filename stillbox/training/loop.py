@@ -1,10 +1,9 @@
 """The training loop, from an experiment to a model directory."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
 from stillbox.devices.setup import versions
 from stillbox.errors import UserError
@@ -24,7 +24,13 @@ from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.models.variables import split_detector
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
+from stillbox.training.profiling import (
+    ProfileSteps,
+    StepProfiler,
+    refuse_steps_beyond_the_end,
+)
 from stillbox.training.progress import RunProgress
+from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import start_run
 from stillbox.training.step import make_train_step
@@ -47,12 +53,28 @@ class Outcome:
     """Wall clock from call to end."""
     seconds_to_first_step: float = 0.0
     """Wall clock from call to the end of the first step."""
+    images: int = 0
+    """Images that its steps saw, each time that they did."""
+    images_per_second: float = 0.0
+    """Images in a second of training: start, compilation and evaluations are left out."""
+    peak_memory: PeakMemory | None = None
+    """The most memory that it took; None if there was no step to do."""
 
 
 def train(
-    experiment: schema.Experiment, model_directory: Path, origins: Mapping[str, str] | None = None
+    experiment: schema.Experiment,
+    model_directory: Path,
+    origins: Mapping[str, str] | None = None,
+    *,
+    profile: ProfileSteps | None = None,
 ) -> Outcome:
     """Trains `experiment` and keeps everything that it produces in `model_directory`.
+
+    Args:
+        experiment: all of it.
+        model_directory: a new folder, or one with a run to go on with.
+        origins: where fields were given, for messages.
+        profile: steps of this run that are traced.
 
     Raises:
         UserError: experiment, data or directory cannot be used; nothing has been written then.
@@ -64,22 +86,24 @@ def train(
 
     # ---- data: first, because it is most often wrong and quickest to look at --------------------
     dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
-    mesh = data_mesh(settings.batch_size)
     loader = TrainLoader(
         dataset,
         augmentations=settings.augmentations,
         batch_size=settings.batch_size,
         seed=experiment.data.seed,
         shuffle=experiment.data.train.shuffle,
+        repeat_first_batch=experiment.data.repeat_first_batch,
         workers=experiment.data.workers,
         prefetch=experiment.data.prefetch,
     )
+    stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
+    refuse_steps_beyond_the_end(profile, model_directory, stop_at)
+    mesh = data_mesh(settings.batch_size)
 
     # ---- model and state: resume, fine-tune or scratch ------------------------------------------
     started = start_run(experiment, model_directory, dataset)
     graph, _, _ = split_detector(started.detector)
     first = int(started.state.step)
-    stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     state = put_everywhere(started.state, mesh)
     evaluation = PeriodicEvaluation(
         experiment, graph, started.detector.anchors, dataset.label_map, stop_at
@@ -100,7 +124,6 @@ def train(
         )
     summaries = Summaries(model_directory, from_step=first)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
-    outcome = partial(_outcome, began=began)
 
     with (
         closing(directory),
@@ -114,11 +137,15 @@ def train(
             f"{jax.devices()[0].platform} device(s), "
             f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
         )
+        if dataset.cache is not None:
+            progress.say(dataset.cache.promise())
         scores = evaluation.catch_up(first, state, directory, summaries, progress)
         if stop_at is not None and first >= stop_at:
-            return outcome(first, f"step {first} of {stop_at} is done, nothing is left", scores)
+            reason = f"step {first} of {stop_at} is done, nothing is left"
+            return Outcome(first, reason, scores, seconds=time.monotonic() - began)
         if why := evaluation.exhausted(summaries):
-            return outcome(first, f"stopped early at step {first} already: {why}", scores)
+            reason = f"stopped early at step {first} already: {why}"
+            return Outcome(first, reason, scores, seconds=time.monotonic() - began)
 
         # ---- compile: one program, before the first image is waited for -------------------------
         progress.doing("compiling the train step")
@@ -134,12 +161,22 @@ def train(
         batches = DevicePrefetcher(
             loader.iterate(first, stop_at), lambda batch: put_batch(batch, mesh), depth=2
         )
-        clock = _Clock(settings.batch_size)
+        report = StepReport(
+            settings,
+            loader,
+            batches,
+            first=first,
+            stop_at=stop_at,
+            progress=progress,
+            summaries=summaries,
+        )
+        profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
-        with closing(batches), jax.transfer_guard("disallow"):
-            for batch in batches:
+        with closing(batches), profiler, jax.transfer_guard("disallow"):
+            for batch in profiler.mark(batches):
                 state, metrics = compiled(state, batch)
+                profiler.dispatched(metrics)
                 guard.push(step + 1, metrics, batch.records)
                 step += 1
                 if step == first + 1:
@@ -155,13 +192,7 @@ def train(
                     or evaluation.due(step)
                     or asked is not None
                 )
-                seen = guard.pop(leave=0 if must_save else 1)
-                for number, values in seen:
-                    progress.at(number)
-                    if number % settings.log_every == 0 or number == stop_at:
-                        values |= clock.rates(seen[-1][0] - first, batches)
-                        summaries.metrics(number, values)
-                        progress.metrics(number, values)
+                report.steps(guard.pop(leave=0 if must_save else 1))
                 if must_save:
                     metadata = _metadata(experiment, dataset, step)
                     directory.save(step, state._asdict(), metadata, wait=False)
@@ -170,35 +201,25 @@ def train(
                     interrupted = int(asked)
                     break
                 if evaluation.due(step):
-                    with clock.paused():
+                    with report.paused():
                         scores = evaluation.run(step, state, directory, summaries, progress)
                     if why := evaluation.exhausted(summaries):
                         reason = f"stopped early: {why}"
                         break
         progress.say(reason)
-        progress.say(loader.stats.summary())
-        for line in dataset.source.problems.lines():
-            progress.say(line)
-        return outcome(step, reason, scores, interrupted, first_step_seconds)
-
-
-def _outcome(
-    step: int,
-    reason: str,
-    scores: Mapping[str, float | None] | None,
-    interrupted: int = 0,
-    first_step_seconds: float = 0.0,
-    *,
-    began: float,
-) -> Outcome:
-    return Outcome(
-        step=step,
-        reason=reason,
-        scores=scores,
-        interrupted=interrupted,
-        seconds=time.monotonic() - began,
-        seconds_to_first_step=first_step_seconds,
-    )
+        seconds = time.monotonic() - began
+        totals = report.end(step, seconds)
+        return Outcome(
+            step=step,
+            reason=reason,
+            scores=scores,
+            interrupted=interrupted,
+            seconds=seconds,
+            seconds_to_first_step=first_step_seconds,
+            images=totals.images,
+            images_per_second=totals.images_per_second,
+            peak_memory=totals.peak_memory,
+        )
 
 
 def _name_records(dataset: Dataset, records: np.ndarray) -> list[str]:
@@ -218,29 +239,3 @@ def _describe_program(compiled: Any) -> str:  # noqa: ANN401
         return "compiled"
     peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     return f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device"
-
-
-class _Clock:
-    """Images per second since the last line, pauses left out."""
-
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
-        self._steps, self._at, self._waited = 0, time.monotonic(), 0.0
-        self._rates: dict[str, float] = {}
-
-    def rates(self, steps: int, batches: DevicePrefetcher) -> dict[str, float]:
-        if steps == self._steps:  # fetched together with the line before: the same figures
-            return self._rates
-        seconds = max(time.monotonic() - self._at, 1e-9)
-        self._rates = {
-            "images_per_second": (steps - self._steps) * self._batch_size / seconds,
-            "waiting_for_data": min((batches.wait_seconds - self._waited) / seconds, 1.0),
-        }
-        self._steps, self._at, self._waited = steps, time.monotonic(), batches.wait_seconds
-        return self._rates
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._at += time.monotonic() - began

@@ -65,6 +65,7 @@ class PeriodicEvaluation:
             check_label_maps(experiment.model, self._dataset, label_map)
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
         self._done = 0
+        self._cache_described = False
 
     def due(self, step: int) -> bool:
         """Whether the model is to be scored after `step` updates."""
@@ -130,6 +131,9 @@ class PeriodicEvaluation:
         progress.say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images")
         for sentence in cut_short(settings, self._dataset):
             progress.say(f"warning: {sentence}")
+        if self._dataset.cache is not None and not self._cache_described:
+            progress.say(f"of the evaluation's data: {self._dataset.cache.describe()}")
+            self._cache_described = True
         return scores
 
     def exhausted(self, summaries: Summaries) -> str:
@@ -138,13 +142,15 @@ class PeriodicEvaluation:
         if stopping is None:
             return ""
         metric, best, since = self._settings.best_metric, float("-inf"), 0
-        for _, scores in summaries.evaluations():
+        for step, scores in summaries.evaluations():
             value = _value(scores, metric)
+            if stopping.target is not None and value >= stopping.target:
+                return f"{metric} {value:.4f} at step {step} reaches the target {stopping.target:g}"
             if value > best + stopping.min_delta:
                 best, since = value, 0
             else:
                 since += 1
-        if since < stopping.patience:
+        if not stopping.patience or since < stopping.patience:
             return ""
         return f"{metric} has not risen above {best:.4f} in {since} evaluations"
 

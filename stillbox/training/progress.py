@@ -64,6 +64,7 @@ class RunProgress:
             f"loss {values['loss']:.4f} (class {values['classification_loss']:.4f}, box "
             f"{values['localization_loss']:.4f}, penalty {values['regularization_loss']:.4f})  "
             f"rate {values['learning_rate']:.3g}  {values['images_per_second']:.1f} images/s  "
+            f"{1000 / values['steps_per_second']:,.1f} ms a step  "
             f"waiting for data {values['waiting_for_data']:.0%}"
         )
         if self._bar:

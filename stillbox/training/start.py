@@ -26,6 +26,7 @@ _FREE_TO_CHANGE = (
     "name",
     "train.steps",
     "train.log_every",
+    "train.summary_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "train.evaluate_every",

@@ -90,5 +90,7 @@ _EVENT_NAMES = {
     "regularization_loss": "Loss/regularization_loss",
     "learning_rate": "learning_rate",
     "images_per_second": "speed/images_per_second",
+    # The name that TensorFlow's estimators gave it.
+    "steps_per_second": "global_step/sec",
     "waiting_for_data": "speed/share_of_time_waiting_for_data",
 }

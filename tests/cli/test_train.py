@@ -59,10 +59,32 @@ def test_a_run_says_what_it_does_and_the_result_comes_last(train, tmp_path):
     for line in (
         r"from scratch: .* holds no checkpoint",
         r"10 training images, batch 4 on 1 cpu device\(s\), 1,792 trained parameters",
-        r"step 1/1  loss \d.* images/s  waiting for data \d+%  ETA 0:00:00",
+        r"step 1/1  loss \d.* images/s  [\d,.]+ ms a step  waiting for data \d+%  ETA 0:00:00",
+        r"total: 0:00:\d\d, 4 images, [\d.]+ images/s in training",
+        r"peak memory of the process: \d+\.\d\d GiB resident",
         r"inputs: \d+ images with \d+ boxes",
     ):
         assert re.search(line, err), line
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ("5", "--profile: '5' is not the first and the last step of a trace"),
+        ("7,3", "--profile: there are no steps from 7 to 3"),
+        ("3,5", "--profile: steps 3 to 5 cannot be traced: this run has 4\n  fix: --profile 1,4"),
+    ],
+)
+def test_steps_that_cannot_be_traced_are_refused(refused, settings, tmp_path, profile, expected):
+    words = ["--model-dir", tmp_path / "model", "--profile", profile, *settings()]
+    assert expected in refused("train", "demo_scenes", *words)
+    assert not (tmp_path / "model").exists()
+
+
+def test_steps_can_be_traced(stillbox, settings, tmp_path):
+    words = ["--model-dir", tmp_path / "model", *settings("train.steps=2", evaluated=False)]
+    assert stillbox("train", "demo_scenes", *words, "--profile", "1,2").code == 0
+    assert len(list((tmp_path / "model/plugins/profile").glob("*/perfetto_trace.json.gz"))) == 1
 
 
 def test_the_model_directory_s_own_yaml_goes_on_with_it(stillbox, trained, scenes):

@@ -108,6 +108,17 @@ COSINE = (
             "train.augmentations.0.probability is 2.0",
         ),
         (["train.early_stopping={}"], "early_stopping without evaluations"),
+        (
+            ["train.early_stopping={patience: 0}", "train.evaluate_every=5"],
+            "patience 0 and without a target never stops",
+        ),
+        (
+            ["train.early_stopping={patience: 0, min_delta: 0.1, target: 0.2}"],
+            "min_delta 0.1 has no effect while patience is 0",
+        ),
+        (["train.early_stopping={target: 23.0}"], "train.early_stopping.target is 23.0"),
+        (["train.early_stopping={target: 0}"], "train.early_stopping.target is 0.0"),
+        (["train.summary_every=-1"], "train.summary_every is -1"),
         (["evaluation.metrics=[]"], "no metrics"),
         (["evaluation.batch_size=0"], "evaluation.batch_size is 0"),
         (["data.evaluation.num_epochs=2"], "data.evaluation.num_epochs is 2"),
@@ -145,6 +156,7 @@ def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, messa
         ["model.background_class=false", "model.loss.encode_background_as_zeros=true"],
         ["model.postprocessing.nms.score_threshold=-100"],
         ["train.early_stopping={}", "train.evaluate_every=5"],
+        ["train.early_stopping={patience: 0, target: 1}", "train.evaluate_every=5"],
         ["model.neck.taps=[conv_0, conv_1_depthwise]"],
     ],
 )
@@ -231,3 +243,9 @@ def test_layers_before_the_head_without_depth_are_warned_about():
     model = dataclasses.replace(schema.Model(), head=schema.ConvolutionalHead(layers_before=2))
     (warning,) = warnings_about(schema.Experiment(model=model), {})
     assert "layers_before 2 has no effect while max_depth is 0" in warning
+
+
+def test_whoever_measures_steps_on_one_batch_is_told_that_nothing_is_learnt():
+    (warning,) = warnings_about(*overridden("data.repeat_first_batch=true"))
+    assert warning.startswith("--set data.repeat_first_batch=true: every step trains on the first")
+    assert "nothing but this batch is learnt" in warning

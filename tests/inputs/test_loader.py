@@ -253,6 +253,24 @@ def test_without_a_limit_epochs_go_on(data):
     assert len(list(islice(endless.iterate(100), 3))) == 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_batch_is_made_once_and_given_for_every_step(data, workers):
+    repeating = loader(data, workers=workers, repeat_first_batch=True)
+    batches = list(repeating.iterate(0, 5))
+    same(batches, 5 * [loader(data).batch(0)])
+    assert repeating.stats.images == 4  # one batch was decoded and augmented, not five
+    # A resumed run measures the same batch.
+    same(loader(data, repeat_first_batch=True).iterate(3, 5), batches[3:])
+    same([repeating.batch(7)], batches[:1])
+
+
+def test_epochs_end_a_run_on_one_batch_when_they_would_end_any_other(tmp_path):
+    data = dataset(tmp_path, [example(n) for n in range(3)], num_epochs=2)
+    repeating = loader(data, batch_size=2, repeat_first_batch=True)
+    assert repeating.steps == len(list(repeating.iterate())) == 3
+    assert not threads()
+
+
 # ---- evaluation ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 
@@ -11,7 +12,7 @@ import pytest
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.training import loop
+from stillbox.training import loop, periodic
 from stillbox.training.loop import train
 
 
@@ -119,6 +120,52 @@ def test_early_stopping_ends_the_run_and_the_best_checkpoint_is_kept(tmp_path, e
     directory = ModelDirectory.open(tmp_path)
     assert directory.best_step() in directory.steps()
     assert [step for step, _ in read_history(tmp_path / HISTORY).evaluations] == [1, 2, 3]
+
+
+def test_a_target_that_was_reached_ends_the_run_and_every_one_that_resumes_it(
+    tmp_path, experiment, monkeypatch
+):
+    value = periodic._value
+    monkeypatch.setattr(periodic, "_value", lambda scores, metric: value(scores, metric) + 0.5)
+    stopping = ["train.evaluate_every=2", "train.early_stopping={patience: 0, target: 0.5}"]
+    outcome = train(experiment("train.steps=40", *stopping), tmp_path)
+    assert outcome.step == 2
+    assert outcome.reason.startswith("stopped early: AP50 0.5")
+    assert outcome.reason.endswith("at step 2 reaches the target 0.5")
+    again = train(experiment("train.steps=50", *stopping), tmp_path)
+    assert (again.step, again.images, again.peak_memory) == (2, 0, None)
+    assert again.reason.startswith("stopped early at step 2 already: AP50 0.5")
+    # Whoever wants more goes on with a higher one.
+    higher = [stopping[0], "train.early_stopping={patience: 0, target: 1.0}"]
+    assert train(experiment("train.steps=3", *higher), tmp_path).step == 3
+
+
+def test_one_batch_is_trained_again_and_again_and_a_resumed_run_goes_on_with_it(
+    tmp_path, experiment
+):
+    settings = ["data.repeat_first_batch=true", "train.checkpoint_every=9"]
+    outcome = train(experiment(*settings, evaluated=False), tmp_path / "whole")
+    assert (outcome.step, outcome.images) == (4, 16)
+    train(experiment(*settings, "train.steps=2", evaluated=False), tmp_path / "parts")
+    train(experiment(*settings, evaluated=False), tmp_path / "parts")
+    assert_same_bits(sections(tmp_path / "whole", 4), sections(tmp_path / "parts", 4))
+
+
+def test_the_end_tells_time_images_and_memory(tmp_path, experiment, capfd):
+    outcome = train(
+        experiment("train.steps=0", "data.train.num_epochs=1", "data.cache_images=true"), tmp_path
+    )
+    # 10 images in batches of 4: the last has two rows that are none.
+    assert (outcome.step, outcome.images) == (3, 10)
+    assert outcome.seconds > outcome.seconds_to_first_step > 0
+    assert outcome.images_per_second > 10 / outcome.seconds
+    assert outcome.peak_memory.nbytes > 2**26
+    error = capfd.readouterr().err
+    assert re.search(r"decoded images are kept in memory: [\d,]+ MiB at most", error)
+    assert re.search(r"epoch 1 finished: 0:00:\d\d, [\d,.]+ images/s\n10 decoded images", error)
+    assert re.search(r"of the evaluation's data: 6 decoded images in memory", error)
+    assert f"10 images, {outcome.images_per_second:,.1f} images/s in training" in error
+    assert outcome.peak_memory.describe() in error
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -178,6 +178,30 @@ def test_patience_counts_evaluations_since_the_last_rise(
     assert bool(evaluation.exhausted(History(*scores))) == ends
 
 
+@pytest.mark.parametrize(
+    ("scores", "ends"),
+    [
+        ((), ""),
+        ((0.1, None, 0.2299), ""),
+        ((0.1, 0.23), "AP50 0.2300 at step 2 reaches the target 0.23"),
+        # What a run resumes from may lie behind the step that was good enough.
+        ((0.1, 0.25, 0.2), "AP50 0.2500 at step 2 reaches the target 0.23"),
+        # Without patience no number of evaluations is too many.
+        (30 * (0.1,), ""),
+    ],
+)
+def test_a_target_ends_a_run_as_soon_as_it_is_reached(experiment, scores, ends):
+    stopping = "train.early_stopping={patience: 0, target: 0.23}"
+    evaluation = make(experiment, stopping, "train.evaluate_every=1")
+    assert evaluation.exhausted(History(*scores)) == ends
+
+
+def test_patience_may_end_a_run_before_its_target_does(experiment):
+    stopping = "train.early_stopping={patience: 2, target: 0.23}"
+    evaluation = make(experiment, stopping, "train.evaluate_every=1")
+    assert "has not risen above 0.2000" in evaluation.exhausted(History(0.2, 0.1, 0.1))
+
+
 def test_without_early_stopping_nothing_ends_a_run(experiment):
     assert make(experiment).exhausted(History(0.3, 0.2, 0.1, 0.0)) == ""
 

@@ -15,6 +15,7 @@ VALUES = {
     "regularization_loss": 0.25,
     "learning_rate": 0.001,
     "images_per_second": 12.34,
+    "steps_per_second": 3.2,  # 1000 / 3.2 = 312.5 ms
     "waiting_for_data": 0.056,
 }
 
@@ -28,7 +29,7 @@ def test_without_a_terminal_every_line_stands_for_itself(capsys):
     assert lines[0] == "... evaluating"
     assert lines[1].startswith(
         "step 5/10  loss 1.5000 (class 1.0000, box 0.2500, penalty 0.2500)  rate 0.001  "
-        "12.3 images/s  waiting for data 6%  ETA 0:00:0"
+        "12.3 images/s  312.5 ms a step  waiting for data 6%  ETA 0:00:0"
     )
     assert len(lines) == 2
 

@@ -28,6 +28,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
+        *_one_batch_only(experiment),
         *values_that_only_training_sees(experiment),
         *crops_that_are_resized_twice(experiment),
         *frames_that_differ(experiment),
@@ -76,11 +77,22 @@ def _scores_without_records(experiment: Experiment) -> Iterator[tuple[str, str]]
 
 
 def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """A cosine ends at 0; training would go on without moving anything."""
+    """Where a cosine ends at 0, training would go on without moving anything."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
-    if isinstance(schedule, CosineSchedule) and steps > schedule.total_steps:
+    if not isinstance(schedule, CosineSchedule) or schedule.final_learning_rate:
+        return
+    if steps > schedule.total_steps:
         yield (
             "train.steps",
             f"the learning rate is 0 from step {schedule.total_steps} (total_steps of the "
             f"schedule) to step {steps}",
+        )
+
+
+def _one_batch_only(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    if experiment.data.repeat_first_batch:
+        yield (
+            "data.repeat_first_batch",
+            "every step trains on the first batch, so that the speed of a step can be measured; "
+            "nothing but this batch is learnt",
         )

@@ -47,3 +47,6 @@ class Data:
     what can be mended and drops the rest; every case is counted."""
     cache_images: bool = False
     """Keep decoded images in memory, as far as memory allows."""
+    repeat_first_batch: bool = False
+    """Train every step on the first batch: the speed of a step without decoding and augmentation.
+    Nothing but this batch is learnt."""

@@ -1,0 +1,117 @@
+"""What a run tells of its steps: lines, entries of the history, epochs, totals."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import NamedTuple
+
+from stillbox.devices.memory import PeakMemory, peak_memory
+from stillbox.experiment import schema
+from stillbox.inputs.loader import TrainLoader
+from stillbox.inputs.prefetch import DevicePrefetcher
+from stillbox.training.epochs import Epochs
+from stillbox.training.progress import RunProgress
+from stillbox.training.speed import Speedometer, Stopwatch
+from stillbox.training.summaries import Summaries
+
+
+class Totals(NamedTuple):
+    """What a run was in all."""
+
+    images: int
+    """Images that its steps saw, each time that they did."""
+    images_per_second: float
+    """Images in a second of training: compilation and evaluations are left out."""
+    peak_memory: PeakMemory
+    """The most memory that it took."""
+
+
+class StepReport:
+    """Takes the metrics of every step and passes on those that are asked for.
+
+    Args:
+        settings: how often.
+        loader: what is trained on.
+        batches: where the loop waits for data.
+        first: steps done before this run.
+        stop_at: last step of the run; None if it goes on until it is stopped.
+        progress: shows lines.
+        summaries: keeps entries.
+    """
+
+    def __init__(
+        self,
+        settings: schema.Training,
+        loader: TrainLoader,
+        batches: DevicePrefetcher,
+        *,
+        first: int,
+        stop_at: int | None,
+        progress: RunProgress,
+        summaries: Summaries,
+    ) -> None:
+        self._first, self._stop_at = first, stop_at
+        self._line_every = settings.log_every
+        self._entry_every = settings.summary_every or settings.log_every
+        self._loader, self._progress, self._summaries = loader, progress, summaries
+        self._stopwatch = Stopwatch()
+        # Each of them measures from one look of its own to the next.
+        self._lines, self._entries, of_epochs = (
+            Speedometer(self._stopwatch, settings.batch_size, lambda: batches.wait_seconds)
+            for _ in range(3)
+        )
+        self._epochs = Epochs(
+            records=len(loader.dataset),
+            batch_size=settings.batch_size,
+            first=first,
+            apart=settings.log_every,
+            speedometer=of_epochs,
+        )
+        self._cache_described = False
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Stops the clock while it is entered: what takes this time is no training."""
+        return self._stopwatch.paused()
+
+    def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
+        """Takes step and metrics of what is done, in order."""
+        # Steps that were fetched together have one speed.
+        done = seen[-1][0] - self._first if seen else 0
+        for step, metrics in seen:
+            self._progress.at(step)
+            if self._is_due(step, self._entry_every):
+                self._summaries.metrics(step, metrics | self._entries.look(done).rates())
+            if self._is_due(step, self._line_every):
+                self._progress.metrics(step, metrics | self._lines.look(done).rates())
+            if sentence := self._epochs.ended(step, done):
+                self._progress.say(sentence)
+                self._describe_cache()
+
+    def end(self, step: int, seconds: float) -> Totals:
+        """Says what the run was in all.
+
+        Args:
+            step: the last one that was done.
+            seconds: wall clock of the run, everything included.
+        """
+        images = self._loader.images(step) - self._loader.images(self._first)
+        totals = Totals(images, images / self._stopwatch.seconds, peak_memory())
+        self._progress.say(
+            f"total: {timedelta(seconds=round(seconds))}, {images:,} images, "
+            f"{totals.images_per_second:,.1f} images/s in training"
+        )
+        self._progress.say(totals.peak_memory.describe())
+        self._progress.say(self._loader.stats.summary())
+        self._describe_cache(again=True)
+        for line in self._loader.dataset.source.problems.lines():
+            self._progress.say(line)
+        return totals
+
+    def _is_due(self, step: int, every: int) -> bool:
+        return step % every == 0 or step == self._stop_at
+
+    def _describe_cache(self, *, again: bool = False) -> None:
+        cache = self._loader.dataset.cache
+        if cache is not None and (again or not self._cache_described):
+            self._progress.say(cache.describe())
+            self._cache_described = True
