@@ -6,7 +6,7 @@ process, so that compiled programs are shared. Two things are changed, and nothi
 
 - `stillbox train` and `model_main`, and `stillbox evaluate` with `--weights`, get `--set` overrides
   behind those of the page, which make the model small and the run some steps long (`TINY`).
-  Training the same model directory again goes on for two more steps.
+  Training the same model directory again goes on for two more steps. So few are traced too.
 - What is in `NOT_RUN` is not run but checked in another way.
 
 Blocks of YAML and Python are executed too; text and JSON show output.
@@ -122,6 +122,8 @@ def shell(monkeypatch, capsys):
             overrides = [*TINY, f"train.steps={2 * max(trained[directory], 1)}"]
         elif "--weights" in words:
             overrides = TINY
+        if "--profile" in words:
+            words[words.index("--profile") + 1] = "1,2"
         return [*words, *(word for override in overrides for word in ("--set", override))]
 
     def run(line):
