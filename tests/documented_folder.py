@@ -34,6 +34,23 @@ TINY = (
 )
 """What every training in the documentation is made small with; the pages' own values come first."""
 
+SSD_RESNET34_TINY = (
+    "model.resizer={height: 64, width: 64}",
+    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
+    "model.neck={taps: [conv_1_pointwise, conv_2_pointwise], extra_depths: [], extra_strides: []}",
+    "model.anchors={kind: ssd, num_layers: 2, scales: [0.2, 0.4]}",
+    "model.head.kernel_size=1",
+    "model.postprocessing.nms.score_threshold=0",
+    "train.augmentations=[]",
+    "train.batch_size=4",
+    "train.checkpoint_every=1",
+    "train.fine_tune.checkpoint=",
+    "train.freeze=[]",
+    "train.precision=float32",
+    "data.workers=0",
+)
+"""The same for the command of SSD ResNet-34."""
+
 
 def prepare() -> None:
     """Puts everything that some page starts from into the current folder."""
@@ -48,6 +65,7 @@ def prepare() -> None:
         _convert(output, f"{prefix}train", "train", shards)
         _convert(output, f"{prefix}val", "val", 1)
     Path("pets/label_map.pbtxt").rename("pets/pet_label_map.pbtxt")
+    _write_coco("owls/records")
     Path("pets.config").write_text(_pipeline_config())
     shutil.rmtree("scenes")
     classifier = resolve("ssd_mobilenet_v1_bccd", TINY).experiment.model
@@ -76,6 +94,20 @@ def _convert(output: str, name: str, part: str, shards: int) -> None:
     )
     options = ConversionOptions(shards=shards)
     convert(items, label_map, output, name, options=options, verdicts=verdicts)
+
+
+def _write_coco(records: str) -> None:
+    """Scenes under the names of COCO's records, with a label map of their own."""
+    target = Path("coco/records")
+    target.mkdir(parents=True)
+    for part in ("train", "val"):
+        (source,) = Path(records).glob(f"{part}.record-*")
+        shutil.copy(source, target / f"{part}-00000-of-00001.tfrecord")
+    shutil.copy(f"{records}/label_map.pbtxt", target)
+    Path("coco/val2017").mkdir()
+    shutil.copy("photos/owl_1.jpg", "coco/val2017/000000000139.jpg")
+    # Fresh weights are what the page's training is made small with.
+    Path("resnet34.pth").touch()
 
 
 def _write_voc(root: Path) -> None:

@@ -4,8 +4,8 @@ The commands of a page run in order, in a folder of its own that holds what the 
 granted (`documented_folder.py`). They run through the entry point of the command line in this
 process, so that compiled programs are shared. Two things are changed, and nothing else:
 
-- `stillbox train` and `model_main`, and `stillbox evaluate` with `--weights`, get `--set` overrides
-  behind those of the page, which make the model small and the run some steps long (`TINY`).
+- `stillbox train`, `model_main` and `ssd.py`, and `stillbox evaluate` with `--weights`, get `--set`
+  overrides behind those of the page, which make the model small and the run some steps long (`TINY`).
   Training the same model directory again goes on for two more steps. So few are traced too.
 - What is in `NOT_RUN` is not run but checked in another way.
 
@@ -31,7 +31,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
-from tests.documented_folder import TINY, prepare
+from tests.documented_folder import SSD_RESNET34_TINY, TINY, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -52,6 +52,7 @@ RUN_HERE = {
     "docs/predicting.md": (),
     "docs/weights.md": (),
     "docs/coming_from_the_object_detection_api.md": ("runs",),
+    "docs/ssd_resnet34.md": ("runs",),
 }
 RUN_ELSEWHERE = {
     "docs/coco.md": "tests/cli/test_coco_docs.py",
@@ -120,6 +121,10 @@ def shell(monkeypatch, capsys):
             trains = not any(word.startswith("--checkpoint_dir") for word in words)
             trained[directory] += trains
             overrides = [*TINY, f"train.steps={2 * max(trained[directory], 1)}"]
+        elif words[0] == "ssd.py" and not {"eval", "--inference"} & set(words):
+            directory = words[words.index("--model_dir") + 1]
+            trained[directory] += 1
+            overrides = [*SSD_RESNET34_TINY, f"train.steps={2 * trained[directory]}"]
         elif "--weights" in words:
             overrides = TINY
         if "--profile" in words:
@@ -246,7 +251,7 @@ def test_commands_inside_sentences_exist(page):
     for text in inline_code(page):
         if target := re.fullmatch(r"make (\w+)", text):
             assert target[1] in make_targets(), text
-        if verb := re.match(r"stillbox ((?:data )?[a-z_]+)", text):
+        if verb := re.match(r"stillbox ((?:data )?[a-z_0-9]+(?:\.py)?)", text):
             with pytest.raises(SystemExit) as caught:
                 main([*verb[1].split(), "--help"])
             assert caught.value.code == 0, text

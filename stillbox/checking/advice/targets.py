@@ -135,7 +135,9 @@ def curves_are_whole(experiment: Experiment, origins: Mapping[str, str]) -> Iter
 def static_forms_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
     """What the originals could not run on a TPU, and people have learnt to leave out."""
     sentence = "the originals could not run it on a TPU; here it is a compiled, fixed-shape step"
-    if experiment.model.loss.hard_example_miner is not None:
+    miner = experiment.model.loss.hard_example_miner
+    # Without comparing boxes it is SSD's own mining, which always had a static form.
+    if miner is not None and miner.iou_threshold < 1.0:
         yield Advice("note", "model.loss.hard_example_miner", f"hard_example_miner: {sentence}")
     if isinstance(experiment.model.matcher, BipartiteMatcher):
         yield Advice("note", "model.matcher", f"bipartite_matcher: {sentence}")

@@ -122,3 +122,34 @@ def test_without_padding_the_edges_are_lost(stride):
     )
     convolved = conv2d(x, kernel, stride, padding="valid")
     np.testing.assert_allclose(convolved, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel_shape"),
+    [
+        # One block of all images; one for each image; blocks of rows, the last one filled up.
+        ((4, 6, 5, 3), (3, 3, 3, 32)),
+        ((3, 40, 40, 96), (3, 3, 96, 32)),
+        ((2, 77, 60, 128), (3, 3, 128, 32)),
+        ((2, 9, 8, 4), (5, 3, 4, 40)),
+    ],
+)
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_the_gradient_of_a_kernel_is_that_of_one_convolution(shape, kernel_shape, padding):
+    x, kernel = _random(*shape), _random(*kernel_shape, seed=1)
+
+    def plain(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), padding.upper(), dimension_numbers=_DIMENSIONS
+        )
+
+    def ours(x, kernel):
+        return conv2d(x, kernel, 1, padding=padding)
+
+    weights = _random(*jax.eval_shape(plain, x, kernel).shape, seed=2)
+    for argument in (0, 1):
+        expected, found = (
+            jax.grad(lambda x, kernel, f=f: jnp.sum(f(x, kernel) * weights), argument)(x, kernel)
+            for f in (plain, ours)
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-5 * float(jnp.abs(expected).max()))

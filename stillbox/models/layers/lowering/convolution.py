@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from stillbox.models.layers.lowering.calls import standalone
 from stillbox.models.layers.lowering.padding import Padding, padding_pairs
 from stillbox.models.layers.lowering.reductions import sum_of_rows
+from stillbox.models.layers.lowering.unstrided import conv_unstrided
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # An input of no more channels is convolved by scalars: a matrix product wants longer rows.
@@ -38,11 +39,9 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
     """
     if stride == 1 and kernel.shape[:2] != (1, 1):
-        # XLA's own convolution is the best that there is for these, but only where it can see it:
-        # inside a call its CPU backend leaves the gradients to a scalar loop, a hundred times
-        # slower.
-        pads = padding_pairs(x.shape, kernel.shape, stride, padding)
-        return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
+        # Not inside a call: there XLA's CPU backend leaves convolutions to a scalar loop, a hundred
+        # times slower.
+        return conv_unstrided(x, kernel, padding_pairs(x.shape, kernel.shape, stride, padding))
     # Padding outside the call lets the CPU write it together with whatever makes x.
     padded = _pad(x, kernel.shape, stride, padding)
     return _conv_unpadded(padded, kernel, stride)

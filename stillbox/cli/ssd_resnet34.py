@@ -1,0 +1,148 @@
+"""`stillbox ssd_resnet34`: SSD ResNet-34's own command line, with what it did.
+
+Flags become overrides of the recipe `ssd_resnet34`; `stillbox train`, `evaluate` and `predict` do
+the same in stillbox's own words. Training goes on where --model_dir stopped, up to --epochs in all.
+"""
+
+import argparse
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stillbox.cli.arguments import add_overrides
+from stillbox.cli.bars import progress_bar
+from stillbox.cli.ssd_resnet34_flags import (
+    add_flags,
+    check_flags,
+    evaluation_overrides,
+    training_overrides,
+)
+
+if TYPE_CHECKING:
+    from stillbox.evaluation.scores import Scores
+
+SPELLINGS = ("ssd.py",)
+"""Other names of this verb: what stands in people's scripts."""
+
+_RECIPE = "ssd_resnet34"
+_RESULTS = "eval"
+_SHOWN = 10
+_PICTURE = Path("out.png")
+
+
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the verb."""
+    parser = verbs.add_parser(
+        "ssd_resnet34",
+        help="train, evaluate or predict with the flags of SSD ResNet-34's script",
+        description=__doc__,
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    add_overrides(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains, evaluates or predicts."""
+    check_flags(arguments)
+    if arguments.inference is not None:
+        return _predict(arguments)
+    if arguments.mode == "eval":
+        return _evaluate(arguments)
+    return _train(arguments)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from stillbox.experiment.resolve import resolve
+    from stillbox.training.profiling import ProfileSteps
+
+    profile = ProfileSteps.parse(arguments.profile)
+    overrides = training_overrides(arguments)
+    if arguments.mode == "train_and_eval":
+        overrides += evaluation_overrides(arguments)
+        every = next(text for text in overrides if text.startswith("train.checkpoint_every="))
+        overrides.append(every.replace("checkpoint", "evaluate"))
+    overrides += arguments.overrides
+    _explain(arguments, overrides)
+    resolved = resolve(_RECIPE, overrides)
+    for line in (*resolved.warnings, *resolved.notes):
+        print(f"warning: {line}", file=sys.stderr)
+
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.training.loop import train
+
+    use_compilation_cache()
+    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins, profile=profile)
+    print(f"{outcome.reason}; {arguments.model_dir}, {outcome.seconds:.0f} s")
+    return 128 + outcome.interrupted if outcome.interrupted else 0
+
+
+def _explain(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    """Says what the flags come to in stillbox's own words."""
+    words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
+    words += [word for text in overrides for word in ("--set", text)]
+    print(f"note: these flags are short for\n  {shlex.join(words)}", file=sys.stderr)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    """Scores every checkpoint of the model directory that is not scored yet."""
+    from stillbox.checkpoints.model_directory import ModelDirectory
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.history import HISTORY, read_history
+    from stillbox.experiment.resolve import resolve
+    from stillbox.training.watching import CheckpointWatcher, Patience
+
+    directory = ModelDirectory.open(arguments.model_dir)
+    overrides = [*evaluation_overrides(arguments), *arguments.overrides]
+    experiment = resolve(directory.path / "experiment.yaml", overrides).experiment
+    use_compilation_cache()
+    # Flushed line by line: whoever reads a log wants to know what is waited for.
+    say = partial(print, flush=True)
+
+    def report(step: int, scores: "Scores") -> None:
+        for name, value in scores.summary.items():
+            say(f"  {name:6s} {_number(value)}")
+        say(f"Current AP: {_number(scores.summary['AP'])}")
+
+    results, patience = arguments.model_dir / _RESULTS, Patience(existing=True)
+    with progress_bar("images") as progress:
+        CheckpointWatcher(
+            experiment, arguments.model_dir, results, patience, say, report, progress
+        ).run()
+    # Those of earlier calls too: they are not computed again.
+    for step, summary in read_history(results / HISTORY).evaluations:
+        say(f"COCO/AP value for step {step} = {_number(summary['AP'])}")
+    return 0
+
+
+def _number(value: float | None) -> str:
+    return "no such boxes" if value is None else f"{value:.5f}"
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    """Prints the best detections of one image and draws them."""
+    from stillbox.checkpoints.trained import load_trained
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
+    from stillbox.evaluation.predictor import predict_images
+
+    use_compilation_cache()
+    model = load_trained(arguments.model_dir, step="latest", overrides=arguments.overrides)
+    resizer = model.experiment.model.resizer
+    (found,) = predict_images(model.compile(), [arguments.inference], resizer, model.slots())
+    names = model.class_names()
+    shown = found.result
+    for row in range(min(_SHOWN, len(shown.scores))):
+        class_id = int(shown.class_ids[row])
+        ymin, xmin, ymax, xmax = shown.boxes[row]
+        corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"
+        print(f"{shown.scores[row]:.3f} ({class_id}) {names[class_id]} {corners}")
+    if not len(shown.scores):
+        print("nothing found")
+    marks = result_marks(shown, names, min_score=0.0, max_boxes=_SHOWN)
+    save_picture(draw_marks(found.image, marks), _PICTURE)
+    print(f"picture: {_PICTURE}")
+    return 0

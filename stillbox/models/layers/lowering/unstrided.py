@@ -1,0 +1,109 @@
+"""k x k convolutions without stride, with a kernel gradient of their own for the CPU.
+
+XLA's CPU backend has a good convolution, and with it a good gradient of the input; the gradient of
+the kernel, which slides a whole image over another, is two to four times slower. As a product of
+patches it is fast as long as the patches stay in the cache. Measured on two cores for 8 images of
+38 x 38 x 256 to 256 channels: 57 GFLOP/s as a convolution, 154 with the patches of the whole batch,
+220 image by image.
+"""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.models.layers.lowering.padding import Pair
+
+_DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+# Bytes of patches that are made at a time, and channels below which a product is too narrow.
+_PATCH_BYTES = 16 * 2**20
+_FEW_CHANNELS = 32
+
+Pads = tuple[Pair, Pair]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def conv_unstrided(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """Convolves all channels with stride 1.
+
+    Args:
+        x: `[B, H, W, C]`.
+        kernel: `[kh, kw, C, D]` of the same type.
+        pads: pixels before and after, for rows and for columns.
+
+    Returns:
+        `[B, H', W', D]` of the same type.
+    """
+    return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
+
+
+def _forward(
+    x: jax.Array, kernel: jax.Array, pads: Pads
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return conv_unstrided(x, kernel, pads), (x, kernel)
+
+
+def _backward(
+    pads: Pads, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    (x_gradient,) = jax.vjp(lambda x: _plain(x, kernel, pads=pads), x)[1](gradient)
+    plain = partial(_kernel_gradient, kernel_shape=kernel.shape, pads=pads)
+    if kernel.shape[3] < _FEW_CHANNELS:
+        return x_gradient, plain(x, gradient)
+    on_cpu = partial(_kernel_gradient_on_cpu, kernel_shape=kernel.shape, pads=pads)
+    return x_gradient, jax.lax.platform_dependent(x, gradient, cpu=on_cpu, default=plain)
+
+
+conv_unstrided.defvjp(_forward, _backward)
+
+
+def _plain(x: jax.Array, kernel: jax.Array, *, pads: Pads) -> jax.Array:
+    return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
+
+
+def _kernel_gradient(
+    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads
+) -> jax.Array:
+    zeros = jnp.zeros(kernel_shape, x.dtype)
+    return jax.vjp(lambda kernel: _plain(x, kernel, pads=pads), zeros)[1](gradient)[0]
+
+
+def _kernel_gradient_on_cpu(
+    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads
+) -> jax.Array:
+    """Sums products of gradients and patches over blocks of images, or of rows of one image."""
+    kh, kw, channels, depth = kernel_shape
+    batch, height, width, _ = gradient.shape
+    images, rows = _block(batch, height, width, math.prod(kernel_shape[:3]) * x.dtype.itemsize)
+    row_blocks = -(-height // rows)
+    # Rows that only fill up the last block have no gradient, and add nothing.
+    fill = row_blocks * rows - height
+    padded = jnp.pad(x, ((0, 0), (pads[0][0], pads[0][1] + fill), pads[1], (0, 0)))
+    gradient = jnp.pad(gradient, ((0, 0), (0, fill), (0, 0), (0, 0)))
+
+    def add(total: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
+        start = (index // row_blocks * images, index % row_blocks * rows, 0, 0)
+        seen = jax.lax.dynamic_slice(
+            padded, start, (images, rows + kh - 1, width + kw - 1, channels)
+        )
+        own = jax.lax.dynamic_slice(gradient, start, (images, rows, width, depth))
+        windows = [seen[:, i : i + rows, j : j + width] for i in range(kh) for j in range(kw)]
+        patches = jnp.concatenate(windows, axis=-1).reshape(-1, kh * kw * channels)
+        product = jnp.matmul(own.reshape(-1, depth).T, patches, preferred_element_type=jnp.float32)
+        return total + product, None
+
+    start = jnp.zeros((depth, kh * kw * channels), jnp.float32)
+    total, _ = jax.lax.scan(add, start, jnp.arange(batch // images * row_blocks))
+    return total.T.reshape(kernel_shape).astype(x.dtype)
+
+
+def _block(batch: int, height: int, width: int, bytes_of_patch: int) -> tuple[int, int]:
+    """Returns how many images, or how many rows of one image, make a block of patches."""
+    of_image = height * width * bytes_of_patch
+    if of_image > _PATCH_BYTES:
+        blocks = -(-of_image // _PATCH_BYTES)
+        return 1, -(-height // min(blocks, height))
+    fitting = (n for n in range(batch, 0, -1) if batch % n == 0 and n * of_image <= _PATCH_BYTES)
+    return next(fitting, 1), height

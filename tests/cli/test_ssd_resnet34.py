@@ -1,0 +1,209 @@
+"""`stillbox ssd_resnet34`: the flags of the original's script and what they did."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.main import main
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.experiment.resolve import resolve
+from stillbox.training import loop
+from stillbox.training.loop import Outcome
+from stillbox.training.profiling import ProfileSteps
+
+# A detector of three convolutions on 64 pixels; everything else is the recipe's.
+SMALL = (
+    "model.resizer={height: 64, width: 64}",
+    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
+    "model.neck={taps: [conv_1_pointwise, conv_2_pointwise], extra_depths: [], extra_strides: []}",
+    "model.anchors={kind: ssd, num_layers: 2, scales: [0.2, 0.4]}",
+    "model.head.kernel_size=1",
+    "train.augmentations=[]",
+    "data.cache_images=false",
+    "evaluation.num_visualizations=0",
+)
+FLAGS = ["--data_dir", "data", "--model_dir", "run", "--resnet_checkpoint", ""]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, scenes):
+    """A folder whose records are called as the original's: train*, val*."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for path in scenes.glob("*.record-*"):
+        name, _, shard = path.name.partition(".record-")
+        shutil.copy(path, tmp_path / "data" / f"{name}-{shard}.tfrecord")
+    shutil.copy(scenes / "label_map.pbtxt", tmp_path / "data")
+    return tmp_path
+
+
+@pytest.fixture
+def trained_with(monkeypatch):
+    """Takes the place of training and remembers what it was called with."""
+    seen = []
+
+    def train(experiment, directory, origins, profile):
+        seen.append((experiment, directory, profile))
+        return Outcome(step=1, reason="finished", scores=None)
+
+    monkeypatch.setattr(loop, "train", train)
+    return seen
+
+
+def small(*flags):
+    return ["ssd.py", *FLAGS, *flags, *(word for text in SMALL for word in ("--set", text))]
+
+
+def test_the_first_command_of_the_page(here, trained_with):
+    command = "ssd.py -e 64 -b 128 -d bf16 --save_summary_steps 10"
+    assert main([*command.split(), *FLAGS]) == 0
+    ((experiment, directory, profile),) = trained_with
+    train = experiment.train
+    assert str(directory) == "run"
+    assert profile is None
+    assert train.batch_size == 128
+    # ceil(117266 / 128) = 917 steps an epoch, 64 epochs.
+    assert train.steps == 917 * 64 == 58_688
+    assert train.checkpoint_every == 917 * 5
+    assert train.precision == "bfloat16"
+    assert (train.log_every, train.summary_every, train.keep_checkpoints) == (1, 10, 20)
+    assert not experiment.data.evaluation.paths
+    assert [path.rpartition("/")[2] for path in experiment.data.train.paths] == [
+        path.name for path in sorted((here / "data").glob("train-*"))
+    ]
+    assert experiment.model.num_classes == 6
+
+
+def test_the_schedule_is_the_recipes_own(here, trained_with):
+    assert main(["ssd.py", *FLAGS, "-b", "128"]) == 0
+    own = resolve("ssd_resnet34").experiment
+    schedule, expected = trained_with[0][0].train.optimizer.schedule, own.train.optimizer.schedule
+    for name in ("learning_rate", "final_learning_rate", "warmup_learning_rate"):
+        assert getattr(schedule, name) == pytest.approx(getattr(expected, name))
+    for name in ("warmup_steps", "hold_steps", "total_steps"):
+        assert getattr(schedule, name) == getattr(expected, name)
+
+
+def test_eight_times_the_batch_has_eight_times_the_rate_in_an_eighth_of_the_steps(
+    here, trained_with
+):
+    assert main(["ssd.py", *FLAGS, "-b", "1024", "--k", "1", "--base_lr", "0.0025"]) == 0
+    experiment = trained_with[0][0]
+    schedule = experiment.train.optimizer.schedule
+    # .0025 * 1024 / 32 = .08; 115 steps an epoch; the cosine from epoch 16.5 to 60.5.
+    assert schedule.learning_rate == pytest.approx(1.01 * 0.08)
+    assert schedule.final_learning_rate == pytest.approx(0.01 * 0.08)
+    assert schedule.warmup_steps == 7 * 115
+    assert schedule.warmup_steps + schedule.hold_steps == round(16.5 * 115)
+    assert schedule.total_steps == round(60.5 * 115)
+
+
+def test_the_profiling_command_of_the_page(here, trained_with):
+    assert main(["ssd.py", *FLAGS, "--profile", "50,53", "--steps", "100"]) == 0
+    experiment, _, profile = trained_with[0]
+    assert experiment.train.steps == 100
+    assert profile == ProfileSteps(50, 53)
+
+
+def test_flags_that_say_where_to_run_are_explained(here, trained_with, capsys):
+    flags = "--no_hpu --recipe_cache /tmp/x --distributed_bn --use_horovod --kubernetes_run True"
+    assert main(["ssd.py", *FLAGS, *flags.split()]) == 0
+    told = capsys.readouterr().err
+    for name in ("no_hpu", "recipe_cache", "distributed_bn", "use_horovod", "kubernetes_run"):
+        assert f"note: --{name}: " in told
+
+
+def test_the_same_in_our_own_words_is_printed(here, trained_with, capsys):
+    assert main(["ssd.py", *FLAGS]) == 0
+    line = next(
+        line for line in capsys.readouterr().err.splitlines() if "stillbox train ssd_r" in line
+    )
+    words = line.split()
+    assert words[:5] == ["stillbox", "train", "ssd_resnet34", "--model-dir", "run"]
+    assert "train.batch_size=128" in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--static"], "--static is not supported"),
+        (["--batch_size", "0"], "--batch_size is 0"),
+        (["--lr_warmup_epoch", "16"], "after the decay begins at 15"),
+        (["--data_dir", "nowhere"], "there are no records train*"),
+        (["--resnet_checkpoint", "nowhere"], "there are no such weights"),
+        (["--profile", "53,50"], "there are no steps from 53 to 50"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_remedy(here, trained_with, capsys, flags, told):
+    assert main(["ssd.py", *FLAGS, *flags]) == 2
+    message = capsys.readouterr().err
+    assert told in message
+    assert "fix: " in message
+    assert not trained_with
+
+
+def test_several_processes_are_refused(here, trained_with, capsys, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
+    assert main(["ssd.py", *FLAGS, "--use_horovod"]) == 2
+    assert "8 processes were started" in capsys.readouterr().err
+
+
+def test_weights_of_torch_bring_their_padding(here, trained_with):
+    (here / "resnet34.pth").write_bytes(b"")
+    assert main(["ssd.py", *FLAGS[:-1], "resnet34.pth"]) == 0
+    experiment = trained_with[0][0]
+    assert experiment.train.fine_tune.checkpoint == "resnet34.pth"
+    assert experiment.model.backbone.pool_padding == "symmetric"
+    assert len(experiment.train.freeze) == 2
+
+
+def test_a_run_is_trained_scored_and_looked_at(here, capsys):
+    flags = "-b 4 -e 2 --num_examples_per_epoch 8 --save_checkpoints_epochs 1"
+    assert main(small(*flags.split())) == 0
+    assert ModelDirectory.open(here / "run").steps() == (2, 4)
+    capsys.readouterr()
+
+    # Six images in batches of four: the original left two of them out.
+    assert main(["ssd.py", *FLAGS, "--mode", "eval", "-b", "4"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("on 6 images") == told.count("Current AP: ") == 2
+    for step in (2, 4):
+        assert f"COCO/AP value for step {step} = " in told
+
+    # Nothing is scored twice, and everything is told again.
+    assert main(["ssd.py", *FLAGS, "--mode", "eval", "-b", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "Current AP" not in told
+    assert told.count("COCO/AP value for step") == 2
+
+    Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save("image.png")
+    low = ["--set", "model.postprocessing.nms.score_threshold=0.0"]
+    assert main(["ssd.py", *FLAGS, "--inference", "image.png", *low]) == 0
+    *found, last = capsys.readouterr().out.splitlines()
+    assert last == "picture: out.png"
+    assert len(found) == 10
+    probabilities = [float(line.split()[0]) for line in found]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert re.fullmatch(r"0\.\d{3} \(\d\) \w+ \(-?\d+,-?\d+\) \(-?\d+,-?\d+\)", found[0])
+    with Image.open("out.png") as picture:
+        width, height = picture.size  # small images are enlarged
+    assert width / height == 60 / 40
+
+
+def test_more_epochs_go_on_to_a_total(here, capsys):
+    base = "-b 4 --num_examples_per_epoch 4 --save_checkpoints_epochs 1"
+    assert main(small(*base.split(), "-e", "2")) == 0
+    assert main(small(*base.split(), "-e", "3")) == 0
+    assert ModelDirectory.open(here / "run").steps()[-1] == 3
+    assert "resuming at step 2" in capsys.readouterr().err
+
+
+def test_every_checkpoint_is_scored_in_the_mode_that_does_both(here, capsys):
+    flags = "--mode train_and_eval -b 4 -e 2 --num_examples_per_epoch 4 -c 1"
+    assert main(small(*flags.split())) == 0
+    steps = [step for step, _ in read_history(here / "run" / HISTORY).evaluations]
+    assert steps == [1, 2]
