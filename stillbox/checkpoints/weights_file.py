@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stillbox.checkpoints.checkpoint import MANIFEST, Checkpoint
 from stillbox.checkpoints.files import list_folder
-from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.model_directory import own_checkpoint
 from stillbox.checkpoints.name_tables.rules import Library
 from stillbox.checkpoints.npz import read_npz_weights
 from stillbox.checkpoints.safetensors_file import SafetensorsFile
@@ -72,11 +71,8 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
 
 
 def _open_folder(path: Path, prefer_ema: bool) -> Weights:
-    if is_model_directory(path):
-        checkpoint = ModelDirectory.open(path).checkpoint("best")
-    elif (path / MANIFEST).is_file():
-        checkpoint = Checkpoint(path)
-    else:
+    checkpoint = own_checkpoint(path)
+    if checkpoint is None:
         prefix = _prefix_in_folder(path)
         return Weights(prefix, read_tf1_checkpoint(prefix), "tensorflow")
     return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))

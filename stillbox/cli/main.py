@@ -11,7 +11,18 @@ import sys
 from collections.abc import Sequence
 
 from stillbox import __version__
-from stillbox.cli import anchors, check, config, data, doctor, evaluate, model_main, predict, train
+from stillbox.cli import (
+    anchors,
+    check,
+    config,
+    data,
+    doctor,
+    evaluate,
+    model_main,
+    predict,
+    ssd_resnet34,
+    train,
+)
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
@@ -24,6 +35,7 @@ _VERBS = {
     "config": config,
     "doctor": doctor,
     "model_main": model_main,
+    "ssd_resnet34": ssd_resnet34,
 }
 
 # What XLA's message of a failed allocation begins with.
@@ -50,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
-    if verb in model_main.SPELLINGS:
-        words = ["model_main" if word == verb else word for word in words]
-        verb = "model_main"
+    for name, front_door in (("model_main", model_main), ("ssd_resnet34", ssd_resnet34)):
+        if verb in front_door.SPELLINGS:
+            words = [name if word == verb else word for word in words]
+            verb = name
     if verb is not None and verb not in _VERBS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     parsed = build_parser().parse_args(words)
