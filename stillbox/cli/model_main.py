@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, resolve_config
+from stillbox.cli.running import run_training
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved
 
@@ -133,15 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     if arguments.eval_training_data or arguments.eval_on_train_data or arguments.run_once:
         print("note: without --checkpoint_dir only the training itself evaluates", file=sys.stderr)
-    resolved = _resolve_for_training(arguments)
-
-    from stillbox.devices.setup import use_compilation_cache
-    from stillbox.training.loop import train
-
-    use_compilation_cache()
-    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins)
-    print(f"{outcome.reason}; {arguments.model_dir}, {outcome.seconds:.0f} s")
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    return run_training(_resolve_for_training(arguments), arguments.model_dir)
 
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_overrides
+from stillbox.cli.arguments import add_overrides, resolve_config
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import run_training
 from stillbox.cli.ssd_resnet34_flags import (
     add_flags,
     check_flags,
@@ -56,34 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from stillbox.experiment.resolve import resolve
-    from stillbox.training.profiling import ProfileSteps
-
-    profile = ProfileSteps.parse(arguments.profile)
     overrides = training_overrides(arguments)
     if arguments.mode == "train_and_eval":
         overrides += evaluation_overrides(arguments)
         every = next(text for text in overrides if text.startswith("train.checkpoint_every="))
         overrides.append(every.replace("checkpoint", "evaluate"))
-    overrides += arguments.overrides
-    _explain(arguments, overrides)
-    resolved = resolve(_RECIPE, overrides)
-    for line in (*resolved.warnings, *resolved.notes):
-        print(f"warning: {line}", file=sys.stderr)
-
-    from stillbox.devices.setup import use_compilation_cache
-    from stillbox.training.loop import train
-
-    use_compilation_cache()
-    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins, profile=profile)
-    print(f"{outcome.reason}; {arguments.model_dir}, {outcome.seconds:.0f} s")
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    arguments.config, arguments.overrides = _RECIPE, [*overrides, *arguments.overrides]
+    _explain(arguments)
+    return run_training(resolve_config(arguments), arguments.model_dir, profile=arguments.profile)
 
 
-def _explain(arguments: argparse.Namespace, overrides: list[str]) -> None:
+def _explain(arguments: argparse.Namespace) -> None:
     """Says what the flags come to in stillbox's own words."""
     words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
-    words += [word for text in overrides for word in ("--set", text)]
+    words += [word for text in arguments.overrides for word in ("--set", text)]
     print(f"note: these flags are short for\n  {shlex.join(words)}", file=sys.stderr)
 
 

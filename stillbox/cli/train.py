@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from stillbox.cli.arguments import add_config, resolve_config
+from stillbox.cli.running import run_training
 
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,14 +31,4 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; 128 plus the signal's number where one ended the run early."""
-    resolved = resolve_config(arguments)
-
-    from stillbox.devices.setup import use_compilation_cache
-    from stillbox.training.loop import train
-    from stillbox.training.profiling import ProfileSteps
-
-    profile = ProfileSteps.parse(arguments.profile)
-    use_compilation_cache()
-    outcome = train(resolved.experiment, arguments.model_dir, resolved.origins, profile=profile)
-    print(f"{outcome.reason}; {arguments.model_dir}, {outcome.seconds:.0f} s")
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    return run_training(resolve_config(arguments), arguments.model_dir, profile=arguments.profile)

@@ -33,7 +33,7 @@ def trained_with(monkeypatch):
     """Takes the place of training and remembers what it was called with."""
     seen = []
 
-    def train(experiment, directory, origins):
+    def train(experiment, directory, origins, profile):
         seen.append((experiment, directory))
         return Outcome(step=1, reason="finished", scores=None)
 

@@ -1,0 +1,25 @@
+"""What the verbs that train have in common."""
+
+from pathlib import Path
+
+from stillbox.experiment.resolve import Resolved
+
+
+def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0,0") -> int:
+    """Trains and says how it ended; returns 128 plus the signal's number where one ended it early.
+
+    Args:
+        resolved: what to train.
+        model_directory: where everything goes.
+        profile: first and last step of a trace, `0,0` for none.
+    """
+    # Here, so that --help and what is refused before do not wait for jax.
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.training.loop import train
+    from stillbox.training.profiling import ProfileSteps
+
+    steps = ProfileSteps.parse(profile)
+    use_compilation_cache()
+    outcome = train(resolved.experiment, model_directory, resolved.origins, profile=steps)
+    print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
+    return 128 + outcome.interrupted if outcome.interrupted else 0
