@@ -35,9 +35,14 @@ def resolve_config(arguments: argparse.Namespace) -> Resolved:
     resolved = resolve(arguments.config, arguments.overrides)
     for warning in resolved.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    for note in resolved.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in resolved.notes:
+        note(text)
     return resolved
+
+
+def note(text: str) -> None:
+    """Tells a person something that is no fault."""
+    print(f"note: {text}", file=sys.stderr)
 
 
 def checkpoint_choice(text: str) -> int | Literal["best", "latest"]:

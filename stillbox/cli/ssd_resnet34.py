@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from stillbox.cli.arguments import add_overrides, resolve_config
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import run_training
-from stillbox.cli.ssd_resnet34_flags import (
-    add_flags,
-    check_flags,
+from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
+from stillbox.cli.ssd_resnet34_overrides import (
     evaluation_overrides,
+    note_size,
     training_overrides,
 )
 
@@ -64,7 +64,9 @@ def _train(arguments: argparse.Namespace) -> int:
         overrides.append(every.replace("checkpoint", "evaluate"))
     arguments.config, arguments.overrides = _RECIPE, [*overrides, *arguments.overrides]
     _explain(arguments)
-    return run_training(resolve_config(arguments), arguments.model_dir, profile=arguments.profile)
+    resolved = resolve_config(arguments)
+    note_size(resolved.experiment, arguments)
+    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
 def _explain(arguments: argparse.Namespace) -> None:

@@ -4,21 +4,11 @@ Source: SSD ResNet-34 fact sheet 1.1. Names and defaults are the original's.
 """
 
 import argparse
-import json
-import math
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+from stillbox.cli.arguments import note
 from stillbox.errors import UserError
-from stillbox.records.label_map import LabelMap
-
-_GREATEST_EPOCH_OF_FULL_RATE, _LAST_EPOCH_OF_DECAY = 15, 55
-_IMAGES_OF_BASE_RATE = 32
-# 1.01 and .01 times the rate: the original adds a hundredth to its warm-up and to its cosine.
-_PEAK, _FLOOR = 1.01, 0.01
-_TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
 
 # What they ask for is so in any case, or is not a matter of this program.
 _SWITCHES = {
@@ -133,10 +123,11 @@ def check_flags(arguments: argparse.Namespace) -> None:
     for name in ("batch_size", "num_examples_per_epoch", "save_checkpoints_epochs", "max_cpus"):
         if getattr(arguments, name) <= 0:
             raise UserError(f"--{name} is {getattr(arguments, name)}", fix="give one above 0")
-    if arguments.lr_warmup_epoch > _GREATEST_EPOCH_OF_FULL_RATE * _stretch(arguments):
+    last = last_epoch_of_full_rate(arguments)
+    if arguments.lr_warmup_epoch > last:
         raise UserError(
             f"the warm-up ends at epoch {arguments.lr_warmup_epoch:g}, after the decay begins at "
-            f"{_GREATEST_EPOCH_OF_FULL_RATE * _stretch(arguments):g}",
+            f"{last:g}",
             where="--lr_warmup_epoch",
             fix="shorten it, or raise --k",
         )
@@ -144,7 +135,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
         _check_processes()
     for name, sentence in (_SWITCHES | _VALUES).items():
         if getattr(arguments, name) not in (None, False):
-            _note(f"--{name}: {sentence}")
+            note(f"--{name}: {sentence}")
 
 
 def _check_processes() -> None:
@@ -155,124 +146,14 @@ def _check_processes() -> None:
                 where="--use_horovod",
                 fix="start one: it uses all devices of this machine",
             )
-    _note("--use_horovod: one process uses all devices of this machine")
+    note("--use_horovod: one process uses all devices of this machine")
 
 
-def steps_per_epoch(arguments: argparse.Namespace) -> int:
-    """Returns how many batches an epoch has; the last one is full, too."""
-    return math.ceil(arguments.num_examples_per_epoch / arguments.batch_size)
+def last_epoch_of_full_rate(arguments: argparse.Namespace) -> float:
+    """Returns the epoch at which the cosine begins (SSD ResNet-34 fact sheet 5.1)."""
+    return 15 * stretch(arguments)
 
 
-def training_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns what the flags change in the recipe `ssd_resnet34` for training.
-
-    Raises:
-        UserError: records or weights are not there.
-    """
-    epoch = steps_per_epoch(arguments)
-    changes = {
-        "train.batch_size": arguments.batch_size,
-        "train.steps": arguments.steps or int(arguments.epochs) * epoch,
-        "train.precision": {"bf16": "bfloat16", "fp32": "float32"}[arguments.dtype],
-        "train.log_every": arguments.log_step_count_steps,
-        "train.summary_every": arguments.save_summary_steps,
-        "train.checkpoint_every": max(round(arguments.save_checkpoints_epochs * epoch), 1),
-        "train.keep_checkpoints": arguments.keep_ckpt_max,
-        "data.repeat_first_batch": str(arguments.use_fake_data).lower(),
-        "data.workers": _workers(arguments),
-        **{f"model.{part}.conv.regularizer.weight": arguments.weight_decay for part in _PARTS},
-    }
-    schedule = [
-        f"train.optimizer.schedule.{name}={value}" for name, value in _schedule(arguments, epoch)
-    ]
-    texts = [f"{path}={value}" for path, value in changes.items()]
-    weights = list(_weights(arguments.resnet_checkpoint, arguments.model_dir))
-    return [*texts, *schedule, *_records(arguments.data_dir, "train"), *weights]
-
-
-_PARTS = ("backbone", "neck", "head")
-
-
-def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns what the flags change for scoring.
-
-    Raises:
-        UserError: there are no records.
-    """
-    return [
-        f"evaluation.batch_size={arguments.batch_size}",
-        f"evaluation.max_examples={arguments.eval_samples}",
-        f"data.workers={_workers(arguments)}",
-        *_records(arguments.data_dir, "evaluation"),
-    ]
-
-
-def _stretch(arguments: argparse.Namespace) -> float:
+def stretch(arguments: argparse.Namespace) -> float:
+    """Returns what --k multiplies the epochs of the schedule by."""
     return float(1 + arguments.k / 10)
-
-
-def _schedule(arguments: argparse.Namespace, epoch: int) -> Iterator[tuple[str, float]]:
-    """Yields the fields of the cosine schedule (SSD ResNet-34 fact sheet 5.1)."""
-    rate = arguments.base_lr * arguments.batch_size / _IMAGES_OF_BASE_RATE
-    warmup = round(arguments.lr_warmup_epoch * epoch)
-    start = round(_GREATEST_EPOCH_OF_FULL_RATE * _stretch(arguments) * epoch)
-    yield "learning_rate", _PEAK * rate
-    yield "final_learning_rate", _FLOOR * rate
-    yield "warmup_steps", warmup
-    yield "hold_steps", start - warmup
-    yield "total_steps", round(_LAST_EPOCH_OF_DECAY * _stretch(arguments) * epoch)
-
-
-def _workers(arguments: argparse.Namespace) -> int:
-    bounds = [arguments.max_cpus, arguments.num_parallel_calls, os.cpu_count() or 1]
-    return max(min(filter(None, [*bounds, arguments.threadpool_size])), 1)
-
-
-def _records(folder: Path, name: str) -> Iterator[str]:
-    """Yields the paths of the records, their label map and the number of its classes."""
-    prefix = {"train": "train", "evaluation": "val"}[name]
-    files = sorted(
-        path
-        for path in folder.glob(f"{prefix}*")
-        if path.is_file() and ("-of-" in path.name or path.suffix in (".tfrecord", ".record"))
-    )
-    if not files:
-        raise UserError(
-            f"there are no records {prefix}*",
-            where=str(folder),
-            fix="make them with `stillbox data convert coco`, and say where in --data_dir",
-        )
-    own = folder / "label_map.pbtxt"
-    label_map = str(own) if own.is_file() else "coco"
-    yield f"data.{name}.paths={json.dumps([str(path) for path in files])}"
-    yield f"data.{name}.label_map={json.dumps(label_map)}"
-    yield f"model.num_classes={len(LabelMap.from_file(label_map))}"
-
-
-def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
-    """Yields where the backbone's first weights come from, and what follows from that."""
-    if not checkpoint:
-        _note(
-            "--resnet_checkpoint is empty: all layers start from random weights and are trained; "
-            "on COCO that ends at an AP of about .17"
-        )
-        yield "train.freeze=[]"
-        return
-    from stillbox.checkpoints.model_directory import is_model_directory
-
-    path = Path(checkpoint)
-    found = path.exists() or Path(f"{path}.index").is_file()
-    if not found and not is_model_directory(model_directory):
-        raise UserError(
-            "there are no such weights",
-            where=f"--resnet_checkpoint {checkpoint}",
-            fix="give a TF1 checkpoint or torchvision's resnet34 as .pth or .safetensors (see "
-            "docs/weights.md), or '' to start from random weights",
-        )
-    yield f"train.fine_tune.checkpoint={json.dumps(checkpoint)}"
-    if path.suffix in _TORCH_SUFFIXES:
-        yield "model.backbone.pool_padding=symmetric"
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

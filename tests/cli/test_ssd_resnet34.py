@@ -72,9 +72,7 @@ def test_the_first_command_of_the_page(here, trained_with):
     assert train.precision == "bfloat16"
     assert (train.log_every, train.summary_every, train.keep_checkpoints) == (1, 10, 20)
     assert not experiment.data.evaluation.paths
-    assert [path.rpartition("/")[2] for path in experiment.data.train.paths] == [
-        path.name for path in sorted((here / "data").glob("train-*"))
-    ]
+    assert experiment.data.train.paths == ("data/train*-of-*",)
     assert experiment.model.num_classes == 6
 
 
@@ -115,6 +113,14 @@ def test_flags_that_say_where_to_run_are_explained(here, trained_with, capsys):
     told = capsys.readouterr().err
     for name in ("no_hpu", "recipe_cache", "distributed_bn", "use_horovod", "kubernetes_run"):
         assert f"note: --{name}: " in told
+
+
+def test_an_epoch_of_another_length_than_the_records_is_told(here, trained_with, capsys):
+    assert main(["ssd.py", *FLAGS]) == 0
+    told = "the records hold 10 images, an epoch counts 117,266"
+    assert told in capsys.readouterr().err
+    assert main(["ssd.py", *FLAGS, "--num_examples_per_epoch", "10"]) == 0
+    assert "an epoch counts" not in capsys.readouterr().err
 
 
 def test_the_same_in_our_own_words_is_printed(here, trained_with, capsys):
