@@ -5,8 +5,8 @@ granted (`documented_folder.py`). They run through the entry point of the comman
 process, so that compiled programs are shared. Two things are changed, and nothing else:
 
 - `stillbox train`, `model_main`, `ssd.py` and `stillbox evaluate` with `--weights` get `--set`
-  overrides behind those of the page, which make the model small and the run some steps long (`TINY`).
-  Training the same model directory again goes on for two more steps. So few are traced too.
+  overrides behind those of the page, which make the model small and the run some steps long
+  (`TINY`). Training the same model directory again goes on for two more steps. So few are traced too.
 - What is in `NOT_RUN` is not run but checked in another way.
 
 Blocks of YAML and Python are executed too; text and JSON show output.
