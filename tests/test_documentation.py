@@ -6,7 +6,8 @@ process, so that compiled programs are shared. Two things are changed, and nothi
 
 - `stillbox train`, `model_main`, `ssd.py` and `stillbox evaluate` with `--weights` get `--set`
   overrides behind those of the page, which make the model small and the run some steps long
-  (`TINY`). Training the same model directory again goes on for two more steps. So few are traced too.
+  (`TINY`). Training the same model directory again goes on for two more steps, and a trace is as
+  short.
 - What is in `NOT_RUN` is not run but checked in another way.
 
 Blocks of YAML and Python are executed too; text and JSON show output.
