@@ -14,6 +14,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.training import loop
 from stillbox.training.loop import Outcome
 from stillbox.training.profiling import ProfileSteps
+from stillbox.training.schedules import build_schedule
 
 # A detector of three convolutions on 64 pixels; everything else is the recipe's.
 SMALL = (
@@ -98,6 +99,25 @@ def test_eight_times_the_batch_has_eight_times_the_rate_in_an_eighth_of_the_step
     assert schedule.warmup_steps == 7 * 115
     assert schedule.warmup_steps + schedule.hold_steps == round(16.5 * 115)
     assert schedule.total_steps == round(60.5 * 115)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"),
+    # The original's at a global batch of 1,024, 115 steps an epoch (SSD ResNet-34 fact sheet 10).
+    [
+        (1, 0.0138514),
+        (7, 0.09696),
+        (25, 0.0829011),
+        (35, 0.04896),
+        (45, 0.0150189),
+        (55, 0.00096),
+        (60, 0.00096),
+    ],
+)
+def test_the_rates_of_eight_cards_equal_the_original(here, trained_with, epoch, rate):
+    assert main(["ssd.py", *FLAGS, "-b", "1024"]) == 0
+    schedule = build_schedule(trained_with[0][0].train.optimizer.schedule)
+    assert float(schedule(epoch * 115)) == pytest.approx(rate, rel=2e-5)
 
 
 def test_the_profiling_command_of_the_page(here, trained_with):

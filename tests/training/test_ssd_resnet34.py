@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import decode_faster_rcnn
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -175,6 +176,25 @@ def test_the_rates_of_the_recipe_equal_the_original(epoch, rate):
     schedule = build_schedule(experiment().train.optimizer.schedule)
     # The original's steps are whole: epoch 3.5 is step 3209 of 3209.5.
     assert float(schedule(int(epoch * 917))) == pytest.approx(rate, rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    "epoch, rate",
+    # A straight line to .012 at epoch 5, a tenth from epoch 40 on.
+    [(0, 0.0), (1, 0.0024), (4, 0.0096), (5, 0.012), (39, 0.012), (40, 0.0012), (49, 0.0012)],
+)
+def test_the_older_schedule_falls_in_a_step(epoch, rate):
+    older = resolve("ssd_resnet34_step_schedule").experiment.train
+    schedule = build_schedule(older.optimizer.schedule)
+    assert float(schedule(epoch * 917)) == pytest.approx(rate, abs=1e-8)
+    assert older.freeze == ()
+
+
+def test_differences_of_codes_cost_what_they_did():
+    # Half a square up to 1, a line above: .5^2 / 2, 1 / 2, 2 - .5, 3 - .5.
+    codes = np.float32([[0.5, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0], [-3, 0, 0, 0]])
+    losses = smooth_l1_loss(codes, np.zeros((4, 4), np.float32), np.ones(4), delta=1.0)
+    np.testing.assert_allclose(losses, [0.125, 0.5, 1.5, 2.5])
 
 
 def test_the_first_two_layers_are_frozen_and_125_tensors_train():
