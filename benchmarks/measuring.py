@@ -1,0 +1,155 @@
+"""What the benchmarks of a training step share: the step itself, its FLOPs, the machine's peak."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.models.build import build_detector
+from stillbox.models.detector import Detector
+from stillbox.models.variables import split_detector
+from stillbox.training.state import create_state, select_trained
+from stillbox.training.step import make_train_step
+
+BOXES = 8  # of each image; the other rows are padding
+
+
+class TrainStep:
+    """The compiled training step of an experiment, with a state and a batch on the device.
+
+    Args:
+        experiment: the recipe; precision, frozen parameters and all.
+        batch_size: images of a step.
+    """
+
+    def __init__(self, experiment: schema.Experiment, batch_size: int) -> None:
+        model, train = experiment.model, experiment.train
+        self.detector = build_detector(model, dtype=jnp.dtype(train.precision))
+        self.graph, params, stats = split_detector(self.detector)
+        self.trained = select_trained(params, reference_names(model, params), train)
+        mesh = data_mesh(batch_size)
+        self.state = put_everywhere(create_state(params, stats, train, self.trained), mesh)
+        rows = experiment.data.train.max_boxes
+        shape, classes = self.detector.image_shape, model.num_classes
+        self.batch = put_batch(random_batch(batch_size, shape, rows, classes), mesh)
+        step = make_train_step(self.graph, self.detector.anchors, model, train, self.trained)
+        began = time.perf_counter()
+        self._compiled = jax.jit(step, donate_argnums=0).lower(self.state, self.batch).compile()
+        self.compiling = time.perf_counter() - began
+
+    @property
+    def program(self) -> str:
+        """The compiled program, as text."""
+        return str(self._compiled.as_text())
+
+    def run(self) -> float:
+        """Takes a step and returns its seconds."""
+        began = time.perf_counter()
+        self.state, metrics = self._compiled(self.state, self.batch)
+        jax.block_until_ready((self.state, metrics))
+        return time.perf_counter() - began
+
+
+def forward_flops(detector: Detector) -> int:
+    """Returns the FLOPs of all convolutions for one image, counted in the program.
+
+    A multiply-add is two; nothing but convolutions counts.
+    """
+    image = jax.ShapeDtypeStruct((1, *detector.image_shape, 3), jnp.float32)
+    with mock.patch.object(jax.lax, "platform_dependent", plain_lowering):
+        program = jax.make_jaxpr(lambda images: detector(images, train=False))(image)
+    return 2 * sum(map(_multiply_adds, _equations(program.jaxpr)))
+
+
+def plain_lowering(*arrays: jax.Array, default: Callable[..., Any], **_: Any) -> Any:  # noqa: ANN401
+    """Stands in for `jax.lax.platform_dependent` and always takes the form of other platforms."""
+    return default(*arrays)
+
+
+def _equations(program: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yields the equations of a program and of all programs inside it."""
+    for equation in program.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner := getattr(inner, "jaxpr", inner), "eqns"):
+                yield from _equations(inner)
+
+
+def _multiply_adds(equation: Any) -> int:  # noqa: ANN401
+    if equation.primitive.name != "conv_general_dilated":
+        return 0
+    _, kernel = (variable.aval.shape for variable in equation.invars)
+    # Kernels are HWIO, and in a depthwise one there is one input a group.
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel[:3])
+
+
+def random_batch(size: int, shape: tuple[int, int], rows: int, classes: int) -> Batch:
+    """Returns noise with `BOXES` boxes in each image; padding has neither area nor weight.
+
+    Args:
+        size: B.
+        shape: height and width.
+        rows: N, of which all but `BOXES` are padding.
+        classes: how many there are.
+    """
+    rng = np.random.default_rng(0)
+    corners, sides = rng.uniform(0, 0.5, (size, rows, 2)), rng.uniform(0.05, 0.5, (size, rows, 2))
+    weights = np.zeros((size, rows), np.float32)
+    weights[:, :BOXES] = 1
+    boxes = np.concatenate([corners, corners + sides], axis=-1) * weights[..., None]
+    return Batch(
+        images=rng.uniform(0, 255, (size, *shape, 3)).astype(np.float32),
+        boxes=boxes.astype(np.float32),
+        classes=rng.integers(0, classes, (size, rows), dtype=np.int32),
+        weights=weights,
+        true_sizes=np.tile(np.asarray(shape, np.int32), (size, 1)),
+        records=np.arange(size, dtype=np.int32),
+        image_weights=np.ones(size, np.float32),
+    )
+
+
+def peak(dtype: str = "float32") -> float:
+    """Returns GFLOP/s of the best of a few large matrix products."""
+    best = 0.0
+    for size in (1024, 2048, 4096):
+        matrix = jnp.ones((size, size), dtype)
+        # The type of the result in which bfloat16 comes out fast on a CPU.
+        product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
+        product(matrix, matrix).block_until_ready()
+        for _ in range(3):
+            began = time.perf_counter()
+            product(matrix, matrix).block_until_ready()
+            best = max(best, 2 * size**3 / (time.perf_counter() - began) / 1e9)
+    return best
+
+
+def cores() -> int:
+    """Returns how many cores this process may use, which is how many threads XLA starts."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine() -> str:
+    """Returns the processor's name, as far as it is known, and the cores in use."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{cores()} cores of {names[0] if names else 'an unknown processor'}"
+
+
+def show(table: Table) -> None:
+    """Prints a table, as wide as it needs where nobody says how wide a line is."""
+    console = Console()
+    Console(width=None if console.is_terminal else 140).print(table)

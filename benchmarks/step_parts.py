@@ -1,0 +1,229 @@
+"""What a train step spends outside its convolutions, found in two ways.
+
+    python benchmarks/ssd_resnet34.py --parts
+
+In a trace, see `step_trace.py`. And by leaving things out: four programs take turns, so that all
+see the same moments of the machine. Each does less than the one before, and a part is the
+difference of two:
+
+    the step
+      - the step whose loss is a weighted sum of the predictions  = targets, losses, mining
+      - forward and backward of the network, from a given gradient  = penalty, update, checks
+      - the same without norms, biases, activations, pooling  = norms, biases, activations, pooling
+    and the last program is the convolutions, with padding, the additions of the residual
+    connections, and the pixels' normalisation, which the trace counts with the norms.
+
+All is the code of the training step, with some functions replaced while jax traces it. Differences
+carry the noise of two measurements: on a busy machine a small part may come out below zero.
+Therefore what can run on its own also does: the loss with its gradient by given predictions,
+targets alone, and the update with a network that predicts nothing, whose only gradient is the
+penalty's.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import step_trace
+from measuring import TrainStep
+from rich.table import Table
+
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.models.backbones import resnet
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.conv import ConvLayer
+from stillbox.models.predictions import Predictions
+from stillbox.models.variables import Arrays, bind_detector, read_statistics
+from stillbox.training import step as step_module
+from stillbox.training.objective import LossParts, detection_loss
+from stillbox.training.targets import batch_targets
+
+Run = Callable[[], float]
+
+
+def measure_parts(
+    experiment: schema.Experiment, batch_size: int, warm_up: int, rounds: int
+) -> Table:
+    """Returns the table of parts.
+
+    Args:
+        experiment: a recipe with a `resnet` backbone.
+        batch_size: images of a step.
+        warm_up: rounds that do not count.
+        rounds: rounds that do.
+    """
+    with step_trace.named_parts():
+        whole = TrainStep(experiment, batch_size)
+    runs = _programs(whole, experiment, batch_size)
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(warm_up + rounds):
+        for name, run in runs.items():
+            taken = run()
+            if number >= warm_up:
+                seconds[name].append(taken)
+    traced = step_trace.trace_parts(whole, rounds)
+    title = f"parts of the step, {experiment.train.precision}, batch {batch_size}"
+    return _table(title, traced, seconds)
+
+
+def _table(title: str, traced: dict[str, float], seconds: dict[str, list[float]]) -> Table:
+    table = Table(title=title)
+    for column in ("part", "trace, s", "share", "left out, s", "share", "on its own, s"):
+        table.add_column(column, justify="right")
+    step, no_loss, network, convolutions = (
+        seconds[name] for name in ("step", "no loss", "network", "convolutions")
+    )
+    middle = statistics.median(step)
+
+    def add(name: str, parts: tuple[str, ...], times: list[float], alone: str = "") -> None:
+        in_trace = sum(traced.get(part, 0.0) for part in parts)
+        left = statistics.median(times) if times else None
+        table.add_row(
+            name,
+            *_with_share(in_trace, sum(traced.values())),
+            *_with_share(left, middle),
+            f"{statistics.median(seconds[alone]):.3f}" if alone else "",
+        )
+
+    losses = step_trace.TARGETS, step_trace.LOSSES
+    outside = (step_trace.AROUND, *losses, step_trace.UPDATE, step_trace.IDLE)
+    add("the step", (step_trace.CONVOLUTIONS, *outside), step)
+    add("convolutions", (step_trace.CONVOLUTIONS,), convolutions)
+    add("all else", outside, _less(step, convolutions))
+    add("norms, biases, activations", (step_trace.AROUND,), _less(network, convolutions))
+    add("targets, losses, mining", losses, _less(step, no_loss), "losses")
+    add("of that targets", (step_trace.TARGETS,), [], "targets")
+    add("penalty, update, checks", (step_trace.UPDATE,), _less(no_loss, network), "update")
+    add("nothing in the trace", (step_trace.IDLE,), [])
+    return table
+
+
+def _with_share(part: float | None, whole: float) -> tuple[str, str]:
+    return ("", "") if part is None else (f"{part:.3f}", f"{part / whole:.1%}")
+
+
+def _less(more: list[float], less: list[float]) -> list[float]:
+    """Returns the differences round by round: what slows a whole round leaves them alone."""
+    return [a - b for a, b in zip(more, less, strict=True)]
+
+
+def _programs(whole: TrainStep, experiment: schema.Experiment, batch_size: int) -> dict[str, Run]:
+    predictions = _predictions(whole, batch_size)
+    with mock.patch.object(step_module, "detection_loss", _weighted_sum(predictions)):
+        no_loss = TrainStep(experiment, batch_size)
+    with (
+        mock.patch.object(step_module, "detection_loss", _no_loss),
+        mock.patch.object(step_module, "bind_detector", _without_network),
+    ):
+        update = TrainStep(experiment, batch_size)
+    network = _network(whole, predictions)
+    with _only_convolutions():
+        convolutions = _network(whole, predictions)
+    anchors, model = whole.detector.anchors, experiment.model
+
+    def loss(predictions: Predictions, batch: Batch) -> jax.Array:
+        parts = detection_loss(predictions, batch, anchors, model)
+        return parts.classification + parts.localization
+
+    return {
+        "step": whole.run,
+        "no loss": no_loss.run,
+        "network": network,
+        "convolutions": convolutions,
+        "losses": _compiled(jax.value_and_grad(loss), predictions, whole.batch),
+        "targets": _compiled(lambda batch: batch_targets(batch, anchors, model), whole.batch),
+        "update": update.run,
+    }
+
+
+def _network(whole: TrainStep, gradient: Predictions) -> Run:
+    """Returns a run of forward and backward, from the gradient by the predictions."""
+    graph, trained = whole.graph, whole.trained
+
+    def program(params: Arrays, stats: Arrays, images: jax.Array, gradient: Predictions) -> Any:  # noqa: ANN401
+        moving = {path: array for path, array in params.items() if path in trained}
+        still = {path: array for path, array in params.items() if path not in trained}
+
+        def forward(moving: Arrays) -> tuple[Predictions, Arrays]:
+            detector = bind_detector(graph, {**moving, **still}, stats)
+            return detector(images, train=True), read_statistics(detector)
+
+        # The predictions are returned, or nobody would compute them.
+        predictions, pull_back, stats_after = jax.vjp(forward, moving, has_aux=True)
+        return predictions, pull_back(gradient), stats_after
+
+    # The step gives its own state away.
+    params, stats = jax.tree.map(jnp.copy, (whole.state.params, whole.state.stats))
+    return _compiled(program, params, stats, whole.batch.images, gradient)
+
+
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Run:  # noqa: ANN401
+    compiled = jax.jit(function).lower(*arguments).compile()
+
+    def run() -> float:
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        return time.perf_counter() - began
+
+    return run
+
+
+def _predictions(whole: TrainStep, batch_size: int) -> Predictions:
+    rng = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda images: whole.detector(images, train=False), whole.batch.images)
+    return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape), s.dtype), shapes)
+
+
+def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
+    """Returns a loss that is next to nothing, but needs every prediction."""
+
+    def loss(predictions: Predictions, batch: Batch, *_: object) -> LossParts:
+        # Were it constant, the compiler would work out the gradients of the heads' biases.
+        one = jnp.asarray(batch.image_weights)[0]
+        products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
+        return LossParts(products.class_logits, products.box_encodings, jnp.zeros(()))
+
+    return loss
+
+
+def _no_loss(*_: object) -> LossParts:
+    return LossParts(*(jnp.zeros(()) for _ in LossParts._fields))
+
+
+def _without_network(*arguments: Any) -> Any:  # noqa: ANN401
+    """Stands in for `bind_detector`; of the network the penalty and the statistics are left."""
+    detector = bind_detector(*arguments)
+
+    class Silent(type(detector)):  # type: ignore[misc]
+        def __call__(self, *_: object, **__: object) -> None:
+            return None
+
+    detector.__class__ = Silent
+    return detector
+
+
+@contextmanager
+def _only_convolutions() -> Iterator[None]:
+    """Leaves out what stands between the convolutions while a program is traced."""
+
+    def first_rows(x: jax.Array, _: int, stride: int, **__: object) -> jax.Array:
+        height, width = (-(-side // stride) for side in x.shape[1:3])
+        return x[:, :height, :width]
+
+    def finish(layer: ConvLayer, product: jax.Array, *, train: bool) -> jax.Array:
+        # What has a bias is float32 from here on.
+        return product.astype(jnp.float32) if hasattr(layer, "bias") else product
+
+    with (
+        mock.patch.object(ConvLayer, "_finish", finish),
+        mock.patch.dict(ACTIVATIONS, {name: lambda x: x for name in ACTIVATIONS}),
+        mock.patch.object(resnet, "max_pool", first_rows),
+    ):
+        yield
