@@ -21,8 +21,9 @@ TINY_COCO = SHARED / "data/tiny_coco"
 CROWDS = (184613, 204805, 223648, 293802)
 OTHERS = (391895, 522418, 60623, 224736, 483108, 403013)
 OTHERS += (328757, 86408, 372938, 384553, 12448, 79841)
-STEPS = 600
-BLOOD_STEPS = 180
+# bfloat16 gets to .89 in the 600 steps that float32 needs for .90.
+STEPS = {"float32": 600, "bfloat16": 900}
+BLOOD_STEPS = 250
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,9 @@ def records(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", STEPS)
 def test_sixteen_images_are_learnt_by_heart(precision, records, tmp_path):
+    steps = STEPS[precision]
     changes = {
         "data.train.paths": records / "train.record-*",
         "data.evaluation.paths": records / "train.record-*",
@@ -50,14 +52,14 @@ def test_sixteen_images_are_learnt_by_heart(precision, records, tmp_path):
         # From random weights, so nothing is frozen; small batches make many steps of few images.
         "train.freeze": "[]",
         "train.batch_size": 4,
-        "train.steps": STEPS,
+        "train.steps": steps,
         "train.log_every": 10,
         "train.checkpoint_every": 100,
         "train.keep_checkpoints": 1,
         "train.evaluate_every": 100,
         "train.optimizer.schedule.warmup_steps": 40,
-        "train.optimizer.schedule.hold_steps": 260,
-        "train.optimizer.schedule.total_steps": STEPS,
+        "train.optimizer.schedule.hold_steps": steps // 2 - 40,
+        "train.optimizer.schedule.total_steps": steps,
         "train.optimizer.schedule.learning_rate": 0.01,
         "train.optimizer.schedule.final_learning_rate": 0.0001,
         # The crop of the recipe with more whole images among them; colours stay as they are.
@@ -73,7 +75,7 @@ def test_sixteen_images_are_learnt_by_heart(precision, records, tmp_path):
 
 
 def test_blood_cells_are_found_from_random_weights(tmp_path):
-    """Seven passes over 205 photographs: a beginning, not what the data would allow."""
+    """Ten passes over 205 photographs: a beginning, not what the data would allow."""
     root, folder = SHARED / "data/bccd", tmp_path / "records"
     for name in ("train", "test"):
         words = ["data", "convert", "voc", "--root", str(root), "--set", name, "--name", name]
@@ -91,7 +93,7 @@ def test_blood_cells_are_found_from_random_weights(tmp_path):
         "train.log_every": 10,
         "train.checkpoint_every": BLOOD_STEPS,
         "train.optimizer.schedule.warmup_steps": 20,
-        "train.optimizer.schedule.hold_steps": 80,
+        "train.optimizer.schedule.hold_steps": 130,
         "train.optimizer.schedule.total_steps": BLOOD_STEPS,
         "train.optimizer.schedule.learning_rate": 0.01,
         "train.optimizer.schedule.final_learning_rate": 0.0001,
