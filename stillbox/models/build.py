@@ -17,6 +17,7 @@ from stillbox.models.detector import Detector
 from stillbox.models.heads.convolutional import ConvolutionalHead
 from stillbox.models.heads.weight_shared import WeightSharedHead
 from stillbox.models.necks.fpn import Fpn
+from stillbox.models.necks.identity import Identity
 from stillbox.models.necks.ppn import Ppn
 from stillbox.models.necks.ssd_layers import SsdLayers
 from stillbox.models.parts import BuildOptions, Outputs, Part
@@ -32,6 +33,7 @@ NECKS: dict[type, Callable[..., Part]] = {
     schema.SsdLayers: SsdLayers,
     schema.Ppn: Ppn,
     schema.Fpn: Fpn,
+    schema.Identity: Identity,
 }
 HEADS: dict[type, Callable[..., Part]] = {
     schema.ConvolutionalHead: ConvolutionalHead,

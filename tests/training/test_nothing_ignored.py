@@ -110,6 +110,7 @@ VARIANTS = {
     "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
     "model.neck ": "{kind: ppn, tap: conv_3_pointwise, num_maps: 3, depth: 24}",
+    "model.neck  ": "{kind: identity, min_level: 3, max_level: 5}",
     "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true}",
     "model.neck.conv": "{initializer: {kind: variance_scaling}}",
     "model.anchors": (

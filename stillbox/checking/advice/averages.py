@@ -79,12 +79,12 @@ def averages_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
 def _norms(experiment: Experiment) -> Iterator[tuple[str, BatchNorm]]:
     """Yields the batch norms that some layer has, with their paths."""
     model = experiment.model
-    for name, conv, used in (
-        ("backbone", model.backbone.conv, True),
-        ("neck", model.neck.conv, not isinstance(model.neck, Ppn) or model.neck.depth > 0),
-        ("head", model.head.conv, _has_layers(model.head)),
-    ):
-        if conv.batch_norm is not None and used:
+    unused = {
+        "neck": isinstance(model.neck, Ppn) and not model.neck.depth,
+        "head": not _has_layers(model.head),
+    }
+    for name, conv in model.convolutions().items():
+        if conv.batch_norm is not None and not unused.get(name):
             yield f"model.{name}.conv.batch_norm", conv.batch_norm
 
 

@@ -88,9 +88,8 @@ def losses_count(experiment: Experiment, origins: Mapping[str, str]) -> Iterator
 
 def penalties_are_small(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
     """A regulariser without a weight has the format's default, 1.0."""
-    model = experiment.model
-    for name, part in (("backbone", model.backbone), ("neck", model.neck), ("head", model.head)):
-        penalty = part.conv.regularizer
+    for name, conv in experiment.model.convolutions().items():
+        penalty = conv.regularizer
         if isinstance(penalty, L1 | L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{name}.conv.regularizer.weight"
             default = "" if path in origins else ", the format's default,"

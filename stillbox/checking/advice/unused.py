@@ -38,9 +38,8 @@ def clipping_clips(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
 
 def penalties_are_added(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
     """Regularisers count only where the loss takes them."""
-    model = experiment.model
-    parts = (model.backbone, model.neck, model.head)
-    if not experiment.train.regularization and any(part.conv.regularizer for part in parts):
+    penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
+    if not experiment.train.regularization and any(penalties):
         yield Advice(
             "warning",
             "train.regularization",

@@ -13,6 +13,7 @@ from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.rules.evaluation import EVALUATION_RULES
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.model import MODEL_RULES
+from stillbox.experiment.rules.necks import NECK_RULES
 from stillbox.experiment.rules.postprocessing import POSTPROCESSING_RULES
 from stillbox.experiment.rules.resizers import RESIZER_RULES
 from stillbox.experiment.rules.targets import TARGET_RULES
@@ -25,6 +26,7 @@ _ALWAYS: tuple[Rule, ...] = (
     check_limits,
     *RESIZER_RULES,
     *MODEL_RULES,
+    *NECK_RULES,
     *ANCHOR_RULES,
     *TARGET_RULES,
     *POSTPROCESSING_RULES,

@@ -120,7 +120,7 @@ from stillbox.experiment.schema.matching import (
     ThresholdedIouSimilarity,
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
-from stillbox.experiment.schema.necks import Fpn, Neck, Ppn, SsdLayers
+from stillbox.experiment.schema.necks import Fpn, Identity, Neck, Ppn, SsdLayers
 from stillbox.experiment.schema.postprocessing import (
     BoxEncodingsClip,
     Nms,
@@ -213,6 +213,7 @@ __all__ = [
     "GridAnchors",
     "HardExampleMiner",
     "Head",
+    "Identity",
     "IdentityResizer",
     "Initializer",
     "IoaSimilarity",

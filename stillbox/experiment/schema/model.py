@@ -6,6 +6,7 @@ from typing import Literal
 from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
 from stillbox.experiment.schema.heads import ConvolutionalHead, Head
+from stillbox.experiment.schema.layers import ConvHyperparams
 from stillbox.experiment.schema.losses import Loss
 from stillbox.experiment.schema.matching import (
     ArgmaxMatcher,
@@ -15,7 +16,7 @@ from stillbox.experiment.schema.matching import (
     Matcher,
     Similarity,
 )
-from stillbox.experiment.schema.necks import Neck, SsdLayers
+from stillbox.experiment.schema.necks import Identity, Neck, SsdLayers
 from stillbox.experiment.schema.postprocessing import Postprocessing
 from stillbox.experiment.schema.resizers import FixedShapeResizer, Resizer
 
@@ -69,3 +70,8 @@ class Model:
     """What training minimises."""
     postprocessing: Postprocessing = field(default_factory=Postprocessing)
     """From raw predictions to detections."""
+
+    def convolutions(self) -> dict[str, ConvHyperparams]:
+        """Returns the hyperparameters of backbone, neck and head, of those that have any."""
+        parts = {"backbone": self.backbone, "neck": self.neck, "head": self.head}
+        return {name: part.conv for name, part in parts.items() if not isinstance(part, Identity)}

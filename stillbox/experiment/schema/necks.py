@@ -71,7 +71,36 @@ class Ppn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fpn:
+class Pyramid:
+    """What all necks of one map a level have in common; itself no neck."""
+
+    min_level: int = 3
+    """Finest level; the map of level l has a stride of 2^l pixels."""
+    max_level: int = 7
+    """Coarsest level."""
+
+    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
+        """Returns the backbone's layers that this neck reads, from fine to coarse."""
+        return tuple(
+            layer
+            for level, layer in backbone.levels.items()
+            if self.min_level <= level <= self.max_level
+        )
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps it makes."""
+        return self.max_level - self.min_level + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(Pyramid):
+    """The backbone's own levels as they are, for one that is a pyramid itself."""
+
+    kind: ClassVar[str] = "identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fpn(Pyramid):
     """Feature pyramid network (arXiv:1612.03144; fact sheet 3.2).
 
     Levels up to the backbone's last one come down the pyramid, and the top of them is the raw
@@ -79,10 +108,6 @@ class Fpn:
     """
 
     kind: ClassVar[str] = "fpn"
-    min_level: int = 3
-    """Finest level; the map of level l has a stride of 2^l pixels."""
-    max_level: int = 7
-    """Coarsest level."""
     depth: int = 256
     """Channels of every feature map, before the depth multiplier."""
     depth_multiplier: float = 1.0
@@ -99,17 +124,5 @@ class Fpn:
     conv: ConvHyperparams = _FEATURES
     """Hyperparameters of the 3x3 convolutions; projections have a bias and nothing else."""
 
-    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
-        """Returns the backbone's layers that this neck reads, from fine to coarse."""
-        return tuple(
-            layer
-            for level, layer in backbone.levels.items()
-            if self.min_level <= level <= self.max_level
-        )
 
-    def count_maps(self) -> int:
-        """Returns how many feature maps it makes."""
-        return self.max_level - self.min_level + 1
-
-
-Neck = SsdLayers | Ppn | Fpn
+Neck = SsdLayers | Ppn | Fpn | Identity

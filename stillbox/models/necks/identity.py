@@ -1,0 +1,25 @@
+"""No neck at all: the backbone is a pyramid itself."""
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.models.parts import BuildOptions, Part
+
+
+class Identity(Part):
+    """Hands the taps on.
+
+    Args:
+        config: which levels.
+        inputs: channels of each tap.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.Identity, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        self.channels = inputs
+
+    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+        """Returns the taps as the feature maps."""
+        return taps
