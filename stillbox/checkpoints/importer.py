@@ -1,5 +1,6 @@
 """Weights from elsewhere into a detector, with an account of every array."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def import_weights(
     load_heads: bool,
     min_loaded: float,
     prefer_ema: bool = False,
+    skip: tuple[str, ...] = (),
 ) -> ImportReport:
     """Puts weights of another training run into a detector.
 
@@ -40,19 +42,23 @@ def import_weights(
         load_heads: want the head of a detector too.
         min_loaded: least share of the wanted arrays that must be found, 0 to 1.
         prefer_ema: take the moving average of a parameter where there is one.
+        skip: regular expressions; an array is not wanted where one of them is found in its path or
+            in the name that the file has for it.
 
     Returns:
         What was loaded, skipped, missing and of another shape.
 
     Raises:
         UserError: nothing, or less than `min_loaded`, was found; the detector is then unchanged.
-            Or the weights cannot be read.
+            Or the weights cannot be read, or a pattern of `skip` matches nothing.
     """
     weights = open_weights(path, prefer_ema=prefer_ema)
     variables = _variables(detector)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if _is_wanted(name, scope, load_heads)]
     dialect = choose_dialect(weights, model, variables, wanted, scope=scope)
+    left_out = _matching(wanted, dialect, skip)
+    wanted = [name for name in wanted if name not in left_out]
 
     sources = _choose_sources(wanted, dialect, weights, prefer_ema)
     arrays = {name: _read(weights, dialect, name, source) for name, source in sources.items()}
@@ -65,7 +71,8 @@ def import_weights(
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
-        skipped=explain_rest(weights.arrays, sources, variables, dialect),
+        skipped=explain_rest(weights.arrays, sources, variables, dialect)
+        | dict.fromkeys(_held(left_out, dialect, weights), "train.fine_tune.skip matches it"),
         missing={name: dialect.names.get(name, name) for name in wanted if name not in sources},
         mismatched=mismatched,
         notes=backbone_notes(dialect, loaded, mismatched, model) + head_notes(mismatched, model),
@@ -97,6 +104,31 @@ def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:
     if scope == "classification":
         return path.startswith("backbone.")
     return load_heads or not path.startswith("head.")
+
+
+def _matching(wanted: list[str], dialect: Dialect, patterns: tuple[str, ...]) -> set[str]:
+    """Returns the wanted paths that a pattern is found in, or in their names."""
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = {
+            path
+            for path in wanted
+            if re.search(pattern, path) or re.search(pattern, dialect.names.get(path, ""))
+        }
+        if not matches:
+            names = [dialect.names.get(path, path) for path in wanted]
+            raise UserError(
+                f"the pattern {pattern!r} matches nothing that is wanted",
+                where="train.fine_tune.skip",
+                fix=f"names look like {', '.join(sorted(names)[:3])}",
+            )
+        found |= matches
+    return found
+
+
+def _held(paths: set[str], dialect: Dialect, weights: Weights) -> set[str]:
+    names = {name for path in paths for name in (path, dialect.names.get(path, path))}
+    return {name for name in names if name in weights.arrays}
 
 
 def _choose_sources(

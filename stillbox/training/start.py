@@ -90,6 +90,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
             scope=train.fine_tune.scope,
             load_heads=train.fine_tune.load_heads,
             min_loaded=train.fine_tune.min_loaded,
+            skip=train.fine_tune.skip,
         )
     _, params, stats = split_detector(detector)
     trained = select_trained(params, reference_names(experiment.model, params), train)

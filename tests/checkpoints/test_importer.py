@@ -191,3 +191,22 @@ def test_gamma_that_the_model_has_no_place_for_is_pointed_out(tmp_path):
     assert (
         list(report.skipped.values()).count("gamma, but this model's batch norm has no scale") == 35
     )
+
+
+def test_what_skip_matches_keeps_its_fresh_values(tmp_path, detector):
+    arrays = _reference_arrays(_shapes())
+    write_checkpoint(tmp_path / "model.ckpt", arrays)
+    # By the file's name and by ours: a kernel with four arrays of batch norm, and six class heads
+    # of a kernel and a bias.
+    skip = (r"^FeatureExtractor/MobilenetV1/Conv2d_0/", r"^head\..*class_")
+    report = _import(detector, tmp_path / "model.ckpt", heads=True, least=1.0, skip=skip)
+    assert len(report.loaded) == report.wanted == 199 - 5 - 12
+    assert np.all(read(detector, KERNEL) == 7)
+    assert report.skipped[NAME] == "train.fine_tune.skip matches it"
+    assert list(report.skipped.values()) == ["train.fine_tune.skip matches it"] * 17
+
+
+def test_a_skip_that_matches_nothing_is_a_mistake(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
+    with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'Conv_0/'"):
+        _import(detector, tmp_path / "model.ckpt", skip=("Conv_0/",))

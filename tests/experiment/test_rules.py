@@ -91,6 +91,7 @@ COSINE = (
         (["train.optimizer.schedule={kind: manual_step, warmup: true}"], "the schedule is empty"),
         (["train.optimizer.schedule.learning_rate=-1"], "learning_rate is -1.0"),
         (["train.freeze=['(']"], "'(' is no regular expression"),
+        (["train.fine_tune.skip=['(']"], "'(' is no regular expression"),
         (["train.batch_size=0"], "train.batch_size is 0"),
         (["train.steps=-1"], "train.steps is -1"),
         (["train.ema_decay=1.5"], "train.ema_decay is 1.5"),

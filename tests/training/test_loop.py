@@ -83,6 +83,9 @@ def test_the_start_says_which_case_it_chose(tmp_path, experiment, capfd):
     error = capfd.readouterr().err
     assert f"fine-tuning from {tmp_path / 'first'}: " in error
     assert " 0 missing" in error
+    skipping = experiment(*tuned, "train.fine_tune.skip=[no such layer]", evaluated=False)
+    with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'no such layer'"):
+        train(skipping, tmp_path / "third")
 
 
 def test_a_directory_of_another_experiment_is_refused_and_left_alone(tmp_path, experiment):

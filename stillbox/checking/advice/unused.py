@@ -65,7 +65,7 @@ def first_weights_are_named(experiment: Experiment, origins: Mapping[str, str]) 
     """How to read a checkpoint matters only where there is one."""
     if experiment.train.fine_tune.checkpoint:
         return
-    for name in ("scope", "load_heads", "min_loaded"):
+    for name in ("scope", "load_heads", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
         # A file that says from_detection_checkpoint: false says nothing.
         if path in origins and name != "load_heads":

@@ -68,6 +68,7 @@ def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
     patterns = {
         "train.freeze": experiment.train.freeze,
         "train.trainable": experiment.train.trainable,
+        "train.fine_tune.skip": experiment.train.fine_tune.skip,
     }
     for path, texts in patterns.items():
         for text in texts:

@@ -135,6 +135,9 @@ class FineTune:
     """Take the predictor's weights of a detector too, where their shapes fit."""
     min_loaded: float = 0.5
     """Refuse to start when a smaller share of the wanted parameters was found."""
+    skip: tuple[str, ...] = ()
+    """Regular expressions; an array whose path (or name in the file) matches one is not wanted and
+    keeps its fresh value."""
 
 
 @dataclass(frozen=True, kw_only=True)
