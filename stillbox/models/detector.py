@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors, prediction_order
 from stillbox.models.layers import BatchNorm, ConvLayer
+from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import Part
 from stillbox.models.predictions import Predictions
 
 Shape = tuple[int, int]
+
+# What backbone and neck fold into the key; a head numbers its feature maps, from 0.
+_BACKBONE, _NECK = 2**16, 2**16 + 1
 
 
 class Detector(nnx.Module):
@@ -58,25 +62,28 @@ class Detector(nnx.Module):
         Args:
             images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
             train: use and remember the batch's statistics; apply dropout.
-            dropout_key: needed in training by a head with dropout.
+            dropout_key: needed in training by parts that drop something.
 
         Returns:
             float32 predictions in the order of `anchors`.
         """
-        maps = self.features(images, train=train)
+        maps = self.features(images, train=train, dropout_key=dropout_key)
         predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
         if self.order is None:
             return predictions
         order = np.asarray(self.order)
         return Predictions(*(array[:, order] for array in predictions))
 
-    def features(self, images: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+    def features(
+        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
         mean = np.asarray(self.pixels.mean, np.float32)
         std = np.asarray(self.pixels.std, np.float32)
         normalized = (images.astype(jnp.float32) - mean) / std
         padded = _pad_to_multiple(normalized.astype(self.dtype), self.pad_to_multiple)
-        return self.neck(self.backbone(padded, train=train), train=train)
+        taps = self.backbone(padded, train=train, dropout_key=fold_key(dropout_key, _BACKBONE))
+        return self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
 
     @property
     def anchors(self) -> NDArray[np.float32]:

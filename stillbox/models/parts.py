@@ -11,7 +11,11 @@ from stillbox.experiment import schema
 
 
 class Part(nnx.Module):
-    """A backbone, neck or head: layers as attributes, named like the parameters' paths."""
+    """A backbone, neck or head: layers as attributes, named like the parameters' paths.
+
+    Called with what it reads, `train`, and `dropout_key`, which every part takes and only one that
+    drops something in training needs.
+    """
 
 
 @dataclass(frozen=True)

@@ -220,3 +220,32 @@ def test_predictions_follow_the_order_of_the_anchors():
     assert order != sorted(order)
     for part, other in zip(predictions, other_predictions, strict=True):
         np.testing.assert_array_equal(np.asarray(part)[:, order], other)
+
+
+def test_backbone_neck_and_head_draw_from_keys_of_their_own(monkeypatch):
+    seen = {}
+
+    class Spy:
+        """Remembers the key that a part is called with, and answers in the part's shapes."""
+
+        def __init__(self, name, part):
+            self.name, self.part = name, part
+
+        def __call__(self, x, *, train, dropout_key=None):
+            seen[self.name] = None if dropout_key is None else jax.random.key_data(dropout_key)
+            shapes = jax.eval_shape(lambda x: self.part(x, train=False, dropout_key=None), x)
+            return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    detector = build_detector(_small())
+    for name in ("backbone", "neck", "head"):
+        part = getattr(detector, name)
+        monkeypatch.setattr(detector, name, Spy(name, part))
+    images, key = jnp.zeros((1, 64, 64, 3)), jax.random.key(5)
+    detector(images, train=False)
+    assert seen == {"backbone": None, "neck": None, "head": None}
+    detector(images, train=True, dropout_key=key)
+    # The head numbers its maps in the key as it comes.
+    assert (seen["head"] == jax.random.key_data(key)).all()
+    keys = {tuple(data.tolist()) for data in seen.values()}
+    keys |= {tuple(jax.random.key_data(jax.random.fold_in(key, n)).tolist()) for n in range(10)}
+    assert len(keys) == 3 + 10

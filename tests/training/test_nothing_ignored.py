@@ -105,7 +105,7 @@ VARIANTS = {
     "model.resizer   ": "{kind: pad_to_multiple, multiple: 16, canvas: [48, 64]}",
     "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone ": "{kind: resnet_v1}",
-    "model.backbone  ": "{kind: resnet, depth: 18}",
+    "model.backbone  ": "{kind: resnet, depth: 18, drop_block: {block_size: 3}}",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",

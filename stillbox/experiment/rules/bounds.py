@@ -10,3 +10,5 @@ ANY = math.inf
 
 # The least number above zero makes "above zero" an ordinary closed range.
 ABOVE_ZERO = math.ulp(0.0)
+# And the greatest below one makes one of "below one".
+BELOW_ONE = math.nextafter(1.0, 0.0)

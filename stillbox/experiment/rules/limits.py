@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.bounds import ABOVE_ZERO, ANY
+from stillbox.experiment.rules.bounds import ABOVE_ZERO, ANY, BELOW_ONE
 from stillbox.experiment.rules.broken import Broken
 from stillbox.experiment.rules.ranges_model import MODEL_RANGES
 from stillbox.experiment.rules.ranges_training import TRAINING_RANGES
@@ -51,4 +51,6 @@ def _numbers(plain: Plain, path: str) -> Iterator[tuple[str, float]]:
 
 def _spell(low: float, high: float) -> str:
     least = "above 0" if low == ABOVE_ZERO else f"of at least {low:g}"
-    return least if high == ANY else f"{least} and at most {high:g}"
+    if high == ANY:
+        return least
+    return f"{least} and {'below 1' if high == BELOW_ONE else f'at most {high:g}'}"

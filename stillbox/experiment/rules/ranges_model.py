@@ -1,6 +1,6 @@
 """Ranges of the numbers of a model."""
 
-from stillbox.experiment.rules.bounds import ABOVE_ZERO, ANY, Range
+from stillbox.experiment.rules.bounds import ABOVE_ZERO, ANY, BELOW_ONE, Range
 
 # Path without list indices -> least and greatest allowed value. A `*` stands for one name or more.
 MODEL_RANGES: dict[str, Range] = {
@@ -20,6 +20,9 @@ MODEL_RANGES: dict[str, Range] = {
     "model.neck.extra_depths": (1, ANY),
     "model.neck.extra_strides": (1, 2),
     "model.backbone.group_strides": (1, 2),
+    "model.backbone.drop_connect_rate": (0, BELOW_ONE),
+    "model.backbone.drop_block.keep_probability": (ABOVE_ZERO, 1),
+    "model.backbone.drop_block.block_size": (1, ANY),
     "model.pad_to_multiple": (1, ANY),
     "model.backbone.last_depth": (1, ANY),
     "model.backbone.last_depths": (1, ANY),

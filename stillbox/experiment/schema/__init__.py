@@ -59,6 +59,7 @@ from stillbox.experiment.schema.augmentations import (
 )
 from stillbox.experiment.schema.backbones import (
     Backbone,
+    DropBlock,
     MobileNetV1,
     MobileNetV2,
     ResNet,
@@ -198,6 +199,7 @@ __all__ = [
     "Data",
     "DefaultBoxMap",
     "DefaultBoxes",
+    "DropBlock",
     "DropLabelProbabilistically",
     "EarlyStopping",
     "Evaluation",

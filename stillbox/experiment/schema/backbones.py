@@ -121,6 +121,16 @@ class ResNetV1:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DropBlock:
+    """Leaves squares of a feature map out in training, channel by channel (arXiv:1810.12890)."""
+
+    keep_probability: float = 0.9
+    """Share of the values that stays; they are divided by what the squares really left."""
+    block_size: int = 7
+    """Side of a square in pixels of the map."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResNet:
     """ResNet with the stride inside its first blocks (arXiv:1512.03385; SSD ResNet-34 sheet 2).
 
@@ -149,6 +159,14 @@ class ResNet:
     zero_last_scale: bool = True
     """The last batch norm of each block starts with a factor of 0, so that blocks start as
     identities (arXiv:1706.02677, 5.1)."""
+    project_first_block: bool = False
+    """The first block of every group projects its shortcut, also where shapes agree, as Google's
+    detectors for TPUs do; it shows in group 1 of basic blocks alone."""
+    drop_connect_rate: float = 0.0
+    """Probability with which a block of group 4 is left out for an image in training, its shortcut
+    apart; groups 1, 2 and 3 have 2/5, 3/5 and 4/5 of it (arXiv:1603.09382)."""
+    drop_block: DropBlock | None = None
+    """Applied behind every convolution of a block and on its shortcut; None: nowhere."""
     conv: ConvHyperparams = _RESNET
     """Hyperparameters of the base network."""
 

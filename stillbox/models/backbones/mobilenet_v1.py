@@ -39,7 +39,9 @@ class MobileNetV1(Part):
         widths = _add_layers(self, config, built, options)
         self.channels = tuple(widths[tap] for tap in taps)
 
-    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in self.names:

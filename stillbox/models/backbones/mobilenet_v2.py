@@ -45,7 +45,9 @@ class MobileNetV2(Part):
         self.channels = tuple(widths[tap] for tap in taps)
         self.residual = _residual_blocks(widths)
 
-    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         block_input = x

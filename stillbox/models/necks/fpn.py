@@ -43,7 +43,9 @@ class Fpn(Part):
         self.channels = (depth,) * maps
         self.dtype = jnp.dtype(options.dtype)
 
-    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps the taps to all feature maps, from fine to coarse."""
         running = self._project(len(taps), taps[-1], train=train)
         maps = [running]

@@ -20,6 +20,8 @@ class Identity(Part):
     ) -> None:
         self.channels = inputs
 
-    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Returns the taps as the feature maps."""
         return taps

@@ -24,7 +24,9 @@ class Ppn(Part):
             self.base = Conv2d(channels, config.depth, 1, 1, config.conv, **layers)
         self.channels = (config.depth or channels,) * config.num_maps
 
-    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps the tap to all feature maps, from fine to coarse."""
         (x,) = taps
         maps = [self.base(x, train=train) if hasattr(self, "base") else x]

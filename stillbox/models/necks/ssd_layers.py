@@ -50,7 +50,9 @@ class SsdLayers(Part):
         self.extra = tuple(range(len(inputs), len(channels)))
         self.channels = tuple(channels)
 
-    def __call__(self, taps: tuple[jax.Array, ...], *, train: bool) -> tuple[jax.Array, ...]:
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         """Maps the taps to all feature maps, from fine to coarse."""
         maps = list(taps)
         for index in self.extra:

@@ -16,6 +16,8 @@ from stillbox.models.parts import BuildOptions
 
 _NORM = schema.BatchNorm(scale=True)
 _CONFIG = schema.ResNet(conv=schema.ConvHyperparams(activation="relu", batch_norm=_NORM))
+# Without statistics of the batch images do not depend on each other, and nothing is remembered.
+_STILL = schema.ConvHyperparams(activation="relu", batch_norm=replace(_NORM, train=False))
 _OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
 
 
@@ -68,6 +70,69 @@ def test_blocks_start_as_identities_only_where_they_are_told_to():
         assert not hasattr(block, "shortcut")
         x = jnp.abs(jnp.asarray(np.random.default_rng(1).normal(size=(1, 8, 8, 64)), jnp.float32))
         assert np.allclose(block(x, train=True), x) == zero
+
+
+def test_the_first_block_of_every_group_projects_where_it_is_told_to():
+    # A 1x1 of 64 channels and its batch norm more than torchvision's 11,176,512 (above).
+    state = nnx.eval_shape(
+        lambda: nnx.state(_build(("group_4",), depth=18, project_first_block=True), nnx.Param)
+    )
+    assert sum(p.size for p in jax.tree.leaves(state)) == 11_176_512 + 64 * 64 + 2 * 64
+    backbone = _build(("group_1",), depth=18, project_first_block=True)
+    assert hasattr(backbone.group_1.block_1, "shortcut")
+    assert not hasattr(backbone.group_1.block_2, "shortcut")
+
+
+def test_blocks_are_left_out_more_often_the_deeper_they_are():
+    backbone = _build(("group_4",), depth=10, drop_connect_rate=0.5)
+    # TPU detection fact sheet 3.1: init * i / 5 for i = 2 to 5.
+    rates = [getattr(backbone, f"group_{group}").block_1.drop_connect_rate for group in range(1, 5)]
+    np.testing.assert_allclose(rates, [0.2, 0.3, 0.4, 0.5])
+
+
+def test_a_block_that_is_left_out_is_its_shortcut():
+    x = jnp.abs(jnp.asarray(np.random.default_rng(6).normal(size=(16, 4, 4, 64)), jnp.float32))
+    fields = {"conv": _STILL, "zero_last_scale": False, "depth": 18}
+    block = _build(("group_1",), drop_connect_rate=0.75, **fields).group_1.block_1
+    branch = block.conv_2(block.conv_1(x, train=False), train=False)
+    y = block(x, train=True, dropout_key=jax.random.key(1))
+    # Group 1 has 2/5 of .75; the others are divided by .7.
+    left_out = np.array([np.array_equal(after, before) for after, before in zip(y, x, strict=True)])
+    assert 0 < left_out.sum() < 16
+    expected = jnp.where(left_out[:, None, None, None], x, jax.nn.relu(x + branch / 0.7))
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(block(x, train=False), jax.nn.relu(x + branch))
+
+
+def test_drop_block_stands_behind_every_convolution_and_on_the_shortcut(monkeypatch):
+    drawn = []
+
+    def spy(x, config, key):
+        drawn.append((x.shape[1:], key))
+        return x
+
+    # A key that tells how it was derived.
+    for module in ("resnet", "residual"):
+        fold = f"stillbox.models.backbones.{module}.fold_key"
+        monkeypatch.setattr(fold, lambda key, number: (*key, number))
+    monkeypatch.setattr("stillbox.models.backbones.residual.drop_block", spy)
+    backbone = _build(("group_2",), depth=10, drop_block=schema.DropBlock(), conv=_STILL)
+    x = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    jax.eval_shape(lambda x: backbone(x, train=False, dropout_key=()), x)
+    assert drawn == []
+    jax.eval_shape(lambda x: backbone(x, train=True, dropout_key=()), x)
+    # Shortcut and two convolutions of one block of each group, none behind the stem.
+    assert [shape for shape, _ in drawn] == [(8, 8, 64)] * 3 + [(4, 4, 128)] * 3
+    assert len({key for _, key in drawn}) == 6
+
+
+@pytest.mark.parametrize("fields", [{"drop_connect_rate": 0.2}, {"drop_block": schema.DropBlock()}])
+def test_what_draws_needs_a_key_in_training_alone(fields):
+    backbone = _build(("group_1",), depth=10, conv=_STILL, **fields)
+    x = jax.ShapeDtypeStruct((1, 16, 16, 3), jnp.float32)
+    jax.eval_shape(lambda x: backbone(x, train=False), x)
+    with pytest.raises(ValueError, match="dropout_key"):
+        jax.eval_shape(lambda x: backbone(x, train=True), x)
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])

@@ -1,0 +1,148 @@
+"""Residual blocks and groups of them: what ResNet and SpineNet are made of (arXiv:1512.03385)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
+from stillbox.models.parts import BuildOptions, Part
+
+BlockKind = Literal["residual", "bottleneck"]
+
+EXPANSION = 4
+"""Times its width, a bottleneck's output has as many channels."""
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """What all blocks of a group share."""
+
+    conv: schema.ConvHyperparams
+    """Hyperparameters; the activation is that of the sum, too."""
+    build: BuildOptions
+    """What all layers of the detector share."""
+    zero_last_scale: bool = False
+    """Start as an identity."""
+    drop_connect_rate: float = 0.0
+    """Probability with which training leaves out all but the shortcut."""
+    drop_block: schema.DropBlock | None = None
+    """Applied behind every convolution and on the shortcut."""
+
+
+def output_channels(kind: BlockKind, width: int) -> int:
+    """Returns the channels that a block of a width makes."""
+    return width * EXPANSION if kind == "bottleneck" else width
+
+
+class BlockGroup(Part):
+    """Blocks `block_1`, `block_2`, ... of one width; the first of them strides.
+
+    Args:
+        kind: of the blocks.
+        inputs: channels of the input.
+        width: of the blocks.
+        repeats: number of blocks.
+        options: what the blocks share.
+        stride: of the first block.
+        project: the first block projects its shortcut even where shapes agree.
+    """
+
+    def __init__(
+        self,
+        kind: BlockKind,
+        inputs: int,
+        width: int,
+        repeats: int,
+        options: BlockOptions,
+        *,
+        stride: int = 1,
+        project: bool = False,
+    ) -> None:
+        self.blocks = tuple(f"block_{number}" for number in range(1, repeats + 1))
+        for name in self.blocks:
+            block = Block(kind, inputs, width, stride, options, project=project)
+            setattr(self, name, block)
+            inputs, stride, project = block.channels, 1, False
+        self.channels = inputs
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+        for number, name in enumerate(self.blocks):
+            x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
+        return x
+
+
+class Block(Part):
+    """Convolutions `conv_1`, `conv_2`, ... beside a shortcut, and the activated sum of both.
+
+    A residual block has two 3x3 convolutions of one width, a bottleneck a 1x1, a 3x3 and a 1x1 to
+    four times the width; the first 3x3 strides. `shortcut` is a 1x1 convolution; it exists where
+    channels or stride change, or where `project` asks for it.
+
+    Args:
+        kind: of the block.
+        inputs: channels of the input.
+        width: of the 3x3 convolutions.
+        stride: of the block.
+        options: what the blocks of a group share.
+        project: see above.
+    """
+
+    def __init__(
+        self,
+        kind: BlockKind,
+        inputs: int,
+        width: int,
+        stride: int,
+        options: BlockOptions,
+        *,
+        project: bool = False,
+    ) -> None:
+        conv, self.channels = options.conv, output_channels(kind, width)
+        layers = options.build.layer_arguments() | {"padding": "symmetric"}
+        linear = replace(conv, activation="none")
+        if project or inputs != self.channels or stride > 1:
+            self.shortcut = Conv2d(inputs, self.channels, 1, stride, linear, **layers)
+        convolutions = _convolutions(kind, width, stride)
+        self.names = tuple(f"conv_{number}" for number in range(1, len(convolutions) + 1))
+        for name, (size, depth, own_stride) in zip(self.names, convolutions, strict=True):
+            hyperparams = linear if name == self.names[-1] else conv
+            setattr(self, name, Conv2d(inputs, depth, size, own_stride, hyperparams, **layers))
+            inputs = depth
+        last = getattr(self, self.names[-1])
+        if options.zero_last_scale and conv.batch_norm and conv.batch_norm.scale:
+            last.norm.scale[...] = jnp.zeros(self.channels, jnp.float32)
+        self.activation, self.drop_block = conv.activation, options.drop_block
+        self.drop_connect_rate = options.drop_connect_rate
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+
+        def thinned(x: jax.Array, draw: int) -> jax.Array:
+            if not train or self.drop_block is None:
+                return x
+            return drop_block(x, self.drop_block, fold_key(dropout_key, draw))
+
+        shortcut = self.shortcut(x, train=train) if hasattr(self, "shortcut") else x
+        shortcut = thinned(shortcut, 0)
+        for draw, name in enumerate(self.names, start=1):
+            x = thinned(getattr(self, name)(x, train=train), draw)
+        if train and self.drop_connect_rate:
+            x = drop_connect(x, self.drop_connect_rate, fold_key(dropout_key, len(self.names) + 1))
+        return ACTIVATIONS[self.activation](shortcut + x)
+
+
+def _convolutions(kind: BlockKind, width: int, stride: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns size, channels and stride of each convolution."""
+    if kind == "residual":
+        return (3, width, stride), (3, width, 1)
+    return (1, width, 1), (3, width, stride), (1, width * EXPANSION, 1)
