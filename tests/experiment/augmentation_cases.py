@@ -109,6 +109,8 @@ CASES: dict[str, schema.Augmentation] = {
     "min_gaussian_stddev: 0.1 max_gaussian_stddev: 0.4 }": schema.RandomPatchGaussian(
         random_coef=0.1, min_patch_size=5, max_patch_size=9, min_stddev=0.1, max_stddev=0.4
     ),
+    # A policy that changes contrast: the other field shows too.
+    'autoaugment_image { policy_name: "v2" }': schema.AutoAugment(policy="v2"),
     "random_jitter_boxes { ratio: 0.1 jitter_mode: SHRINK_SYMMETRIC_XY }": schema.RandomJitterBoxes(
         ratio=0.1, mode="shrink_symmetric_xy"
     ),
@@ -133,4 +135,4 @@ BEYOND_THE_LANGUAGE: tuple[schema.Augmentation, ...] = (
         resize_to=(20, 30),
     ),
 )
-BEYOND_FIELDS = {"clip"}
+BEYOND_FIELDS = {"clip", "contrast"}

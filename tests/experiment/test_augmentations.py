@@ -104,6 +104,7 @@ def test_every_class_of_the_schema_is_reached():
         ("ssd_random_crop_fixed_aspect_ratio {}", schema.SsdRandomCropFixedAspectRatio()),
         ("ssd_random_crop_pad_fixed_aspect_ratio {}", schema.SsdRandomCropPadFixedAspectRatio()),
         ("random_jitter_boxes {}", schema.RandomJitterBoxes()),
+        ("autoaugment_image {}", schema.AutoAugment(policy="v0", contrast="original")),
         ("random_distort_color {}", schema.RandomDistortColor(ordering=0)),
         ("random_square_crop_by_scale {}", schema.RandomSquareCropByScale()),
         ("random_scale_crop_and_pad_to_square {}", schema.RandomScaleCropAndPadToSquare()),
@@ -303,6 +304,19 @@ def test_windows_that_are_resized_twice_are_warned_about():
     assert "[320, 300]" in line
     assert "[300, 300] resizes them once" in line
     assert not twice(schema.SsdIouCrop(), schema.SsdIouCrop(resize_to=()))
+
+
+def test_a_contrast_that_the_policy_never_changes_is_warned_about():
+    def silent(**fields):
+        found = warnings_about(with_augmentations(schema.AutoAugment(**fields)), {})
+        return [line for line in found if "contrast" in line]
+
+    (line,) = silent(policy="v1", contrast="mean")
+    assert line.startswith("train.augmentations.0.contrast: contrast mean has no effect: policy v1")
+    assert "v2 and v3 do" in line
+    assert not silent(policy="v1")
+    assert not silent(policy="v2", contrast="mean")
+    assert not silent(policy="v3", contrast="mean")
 
 
 # ---- resizers whose canvas somebody must give ----------------------------------------------------

@@ -353,7 +353,7 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
         ("activation: RELU\n", "op: FC\n", "Hyperparams.op = FC", "default, CONV"),
         ("use_bfloat16: true", "use_multiclass_scores: t", "use_multiclass_scores = true", "fal"),
         ("use_display_name: true", "num_keypoints: 2", "InputReader.num_keypoints = 2", "0"),
-        ("ssd_random_crop {}", "autoaugment_image {}", "its policies are not", "ssd_random_crop"),
+        ("ssd_random_crop {}", 'autoaugment_image { policy_name: "v4" }', "no policy 'v4'", "v3"),
         ("ssd_random_crop {}", "scale_boxes_to_pixel_coordinates {}", "are normalised", "ssd_rand"),
         ("ssd_random_crop {}", "convert_class_logits_to_softmax {}", "multiclass scores", "ssd_ra"),
         ("ssd_random_crop {}", "subtract_channel_mean {}", "has no means", "[R, G, B]"),

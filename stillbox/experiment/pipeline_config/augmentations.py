@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
     AdjustGamma,
     Augmentation,
+    AutoAugment,
     DropLabelProbabilistically,
     FixedAspectCrop,
     NormalizeImage,
@@ -191,6 +192,7 @@ _STEPS: dict[str, _Step] = {
         same=("random_coef", "min_patch_size", "max_patch_size"),
         renamed={"min_stddev": "min_gaussian_stddev", "max_stddev": "max_gaussian_stddev"},
     ),
+    "autoaugment_image": _Step(made=AutoAugment, renamed={"policy": "policy_name"}),
     "random_jitter_boxes": _Step(made=RandomJitterBoxes, same=("ratio",)),
     "drop_label_probabilistically": _Step(
         made=DropLabelProbabilistically,
@@ -201,6 +203,9 @@ _STEPS: dict[str, _Step] = {
         made=RemapLabels, same=("new_label",), lists={"original_labels": "original_labels"}
     ),
 }
+
+POLICIES: tuple[str, ...] = get_args(get_type_hints(AutoAugment)["policy"])
+"""What `policy_name` may be."""
 
 # What one of the `operations` of a step becomes.
 _OPERATIONS: dict[str, _Step] = {
@@ -226,8 +231,20 @@ def read_augmentation(section: Section, path: str) -> Augmentation:
         raise UserError(
             "subtract_channel_mean has no means", where=chosen.where, fix="add means: [R, G, B]"
         )
+    elif name == "autoaugment_image":
+        _refuse_unknown_policy(chosen)
     augmentation: Augmentation = _STEPS[name].read(chosen, path, **further)
     return augmentation
+
+
+def _refuse_unknown_policy(chosen: Section) -> None:
+    policy = chosen.value("policy_name")
+    if policy not in POLICIES:
+        raise UserError(
+            f"AutoAugmentImage.policy_name: there is no policy {policy!r}",
+            where=chosen.position("policy_name"),
+            fix=nearest(policy, POLICIES),
+        )
 
 
 def _read_operations(chosen: Section, name: str, path: str) -> dict[str, Any]:

@@ -157,7 +157,6 @@ REFUSED: dict[str, str] = {
     "EvalConfig.parameterized_metric": _KEYPOINTS,
     "EvalConfig.super_categories": "metrics of groups of classes are not computed; those of every "
     "class are (include_metrics_per_category)",
-    "PreprocessingStep.autoaugment_image": "its policies are not supported yet",
     "PreprocessingStep.scale_boxes_to_pixel_coordinates": (
         "boxes are normalised everywhere: anchors would meet none in pixels"
     ),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.augmentations import POLICIES
 from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
 from stillbox.experiment.pipeline_config.reader import PipelineReading, read_pipeline_config
@@ -87,6 +88,7 @@ _NEEDS = {
 _TEXTS: dict[str, tuple[str, ...]] = {
     "SsdFeatureExtractor.type": EXTRACTORS,
     "EvalConfig.metrics_set": tuple(METRICS),
+    "AutoAugmentImage.policy_name": POLICIES,
     "TrainConfig.fine_tune_checkpoint_type": ("classification", "detection", "full"),
 }
 # One more than the default is out of range.

@@ -7,6 +7,7 @@ from typing import Any
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
     Augmentation,
+    AutoAugment,
     DropLabelProbabilistically,
     Experiment,
     FixedShapeResizer,
@@ -18,6 +19,9 @@ from stillbox.experiment.schema import (
     SubtractChannelMean,
 )
 from stillbox.experiment.values import Value
+
+# AutoAugment's policies with a step that changes contrast and a probability above 0.
+_POLICIES_WITH_CONTRAST = ("v2", "v3")
 
 # How many numbers a list of an augmentation holds; the others have any length.
 _LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
@@ -146,6 +150,19 @@ def values_that_only_training_sees(experiment: Experiment) -> Iterator[tuple[str
                 path,
                 f"{section.kind} changes the images of training alone, and model.pixels normalises "
                 "them once more; what evaluation should see too belongs into model.pixels",
+            )
+
+
+def contrasts_that_never_change(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields a path and a sentence for a choice of contrast that a policy has no use for."""
+    for path, section in _sections(experiment):
+        if not isinstance(section, AutoAugment) or section.contrast == "original":
+            continue
+        if section.policy not in _POLICIES_WITH_CONTRAST:
+            yield (
+                f"{path}.contrast",
+                f"contrast {section.contrast} has no effect: policy {section.policy} never changes "
+                f"contrast, {' and '.join(_POLICIES_WITH_CONTRAST)} do",
             )
 
 

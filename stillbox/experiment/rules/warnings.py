@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from stillbox.experiment.rules.augmentations import (
+    contrasts_that_never_change,
     crops_that_are_resized_twice,
     values_that_only_training_sees,
 )
@@ -31,6 +32,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_one_batch_only(experiment),
         *values_that_only_training_sees(experiment),
         *crops_that_are_resized_twice(experiment),
+        *contrasts_that_never_change(experiment),
         *frames_that_differ(experiment),
     ]
 

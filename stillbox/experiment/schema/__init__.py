@@ -19,6 +19,7 @@ from stillbox.experiment.schema.anchors import (
 from stillbox.experiment.schema.augmentations import (
     AdjustGamma,
     Augmentation,
+    AutoAugment,
     DropLabelProbabilistically,
     FixedAspectCrop,
     NormalizeImage,
@@ -178,6 +179,7 @@ __all__ = [
     "Anchors",
     "ArgmaxMatcher",
     "Augmentation",
+    "AutoAugment",
     "Backbone",
     "BatchNorm",
     "BipartiteMatcher",

@@ -11,6 +11,7 @@ from stillbox.inputs.augment.aspect_ratio import (
     ssd_random_crop_fixed_aspect_ratio,
     ssd_random_crop_pad_fixed_aspect_ratio,
 )
+from stillbox.inputs.augment.autoaugment import auto_augment
 from stillbox.inputs.augment.colors import (
     random_adjust_brightness,
     random_adjust_contrast,
@@ -90,6 +91,7 @@ OPERATIONS: dict[type, Callable[[Sample, Any, Generator], Sample]] = {
     schema.RandomBlackPatches: random_black_patches,
     schema.RandomJpegQuality: random_jpeg_quality,
     schema.RandomPatchGaussian: random_patch_gaussian,
+    schema.AutoAugment: auto_augment,
     schema.RandomJitterBoxes: random_jitter_boxes,
     schema.DropLabelProbabilistically: drop_label_probabilistically,
     schema.RemapLabels: remap_labels,

@@ -1,5 +1,6 @@
 """What is done to a training image before it is resized (fact sheet 1.4)."""
 
+from stillbox.experiment.schema.augmentations.autoaugment import AutoAugment
 from stillbox.experiment.schema.augmentations.colors import (
     AdjustGamma,
     NormalizeImage,
@@ -86,6 +87,7 @@ Augmentation = (
     | RandomBlackPatches
     | RandomJpegQuality
     | RandomPatchGaussian
+    | AutoAugment
     | RandomJitterBoxes
     | DropLabelProbabilistically
     | RemapLabels
@@ -94,6 +96,7 @@ Augmentation = (
 __all__ = [
     "AdjustGamma",
     "Augmentation",
+    "AutoAugment",
     "DropLabelProbabilistically",
     "FixedAspectCrop",
     "NormalizeImage",

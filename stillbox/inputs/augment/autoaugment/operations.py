@@ -1,0 +1,155 @@
+"""All operations by their names in the policies."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from stillbox.inputs.augment.autoaugment import boxes, colors, patches, warps
+from stillbox.inputs.augment.autoaugment.inside_boxes import change_inside_boxes
+from stillbox.inputs.augment.autoaugment.levels import argument_of, has_sign
+from stillbox.inputs.augment.autoaugment.policies import Step
+from stillbox.inputs.resize import Size
+from stillbox.inputs.sample import Sample
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+# What an operation makes of an image and its argument.
+Pixels = Callable[[Bytes, float, Generator], Bytes]
+
+
+def _fixed(change: Callable[[Bytes], Bytes]) -> Pixels:
+    """For operations without an argument."""
+    return lambda image, argument, rng: change(image)
+
+
+def _counted(change: Callable[[Bytes, int], Bytes]) -> Pixels:
+    """For operations whose argument is a whole number."""
+    return lambda image, argument, rng: change(image, int(argument))
+
+
+def _scaled(change: Callable[..., Bytes], **more: int) -> Pixels:
+    """For operations whose argument is any number."""
+    return lambda image, argument, rng: change(image, argument, **more)
+
+
+def _cutout(image: Bytes, half: float, rng: Generator) -> Bytes:
+    return patches.cutout(image, int(half), rng)
+
+
+def _mirror(image: Bytes) -> Bytes:
+    return cast(Bytes, cv2.flip(image, 1))
+
+
+_EVERYWHERE: Mapping[str, Pixels] = {
+    "AutoContrast": _fixed(colors.auto_contrast),
+    "Equalize": _fixed(colors.equalize),
+    "Posterize": _counted(colors.posterize),
+    "Solarize": _counted(colors.solarize),
+    "SolarizeAdd": _counted(colors.solarize_add),
+    "Color": _scaled(colors.color),
+    "Contrast": _scaled(colors.contrast),
+    "Brightness": _scaled(colors.brightness),
+    "Sharpness": _scaled(colors.sharpness),
+    "Cutout": _cutout,
+}
+_MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
+    "Rotate_BBox": (warps.rotate, boxes.rotate_boxes),
+    **{
+        f"{name}{letter}_BBox": (partial(image, axis=axis), partial(around, axis=axis))
+        for name, image, around in (
+            ("Translate", warps.translate, boxes.translate_boxes),
+            ("Shear", warps.shear, boxes.shear_boxes),
+        )
+        for letter, axis in (("X", 1), ("Y", 0))
+    },
+}
+_INSIDE: Mapping[str, Pixels] = {
+    "Rotate_Only_BBoxes": _scaled(warps.rotate),
+    "ShearX_Only_BBoxes": _scaled(warps.shear, axis=1),
+    "ShearY_Only_BBoxes": _scaled(warps.shear, axis=0),
+    "TranslateX_Only_BBoxes": _scaled(warps.translate, axis=1),
+    "TranslateY_Only_BBoxes": _scaled(warps.translate, axis=0),
+    "Flip_Only_BBoxes": _fixed(_mirror),
+    "Solarize_Only_BBoxes": _counted(colors.solarize),
+    "Equalize_Only_BBoxes": _fixed(colors.equalize),
+    "Cutout_Only_BBoxes": _cutout,
+}
+_BBOX_CUTOUT = "BBox_Cutout"
+OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
+"""The names of all of them."""
+
+CONTRASTS: Mapping[str, Pixels] = {
+    "original": _EVERYWHERE["Contrast"],
+    "mean": _scaled(colors.contrast_about_mean),
+}
+"""What `Contrast` is, by the field `contrast` of the schema."""
+
+
+def take_step(step: Step, sample: Sample, rng: Generator, contrast: str = "original") -> Sample:
+    """Applies one step of a policy with its probability.
+
+    Operations inside boxes are drawn box by box, with a third of it.
+    """
+    if step.name in _INSIDE:
+        share = step.probability / 3
+    elif rng.random() + step.probability >= 1:
+        share = 1.0
+    else:
+        return sample
+    return operate(step.name, step.level, sample, rng, share=share, contrast=contrast)
+
+
+def operate(
+    name: str,
+    level: float,
+    sample: Sample,
+    rng: Generator,
+    *,
+    share: float = 1.0,
+    contrast: str = "original",
+) -> Sample:
+    """Applies one operation.
+
+    Args:
+        name: one of `OPERATIONS`.
+        level: strength, 0 to 10.
+        sample: an image, uint8, and its boxes.
+        rng: gives the sign, and what else an operation draws.
+        share: how likely each box is to be changed, for operations inside boxes.
+        contrast: one of `CONTRASTS`.
+    """
+    argument = argument_of(name, level)
+    if has_sign(name) and rng.random() < 0.5:
+        argument = -argument
+    if name in _INSIDE:
+        change = _INSIDE[name]
+        return change_inside_boxes(
+            sample, lambda content, rng: change(content, argument, rng), share, rng
+        )
+    if name in _MOVES:
+        return _move(sample, argument, *_MOVES[name])
+    image = cast(Bytes, sample.image)
+    if name == _BBOX_CUTOUT:
+        return replace(sample, image=patches.cutout_at_a_box(image, sample.boxes, argument, rng))
+    pixels = CONTRASTS[contrast] if name == "Contrast" else _EVERYWHERE[name]
+    return replace(sample, image=pixels(image, argument, rng))
+
+
+def _move(
+    sample: Sample,
+    argument: float,
+    move_image: Callable[..., Bytes],
+    move_boxes: Callable[..., Floats],
+) -> Sample:
+    size: Size = (sample.image.shape[0], sample.image.shape[1])
+    return replace(
+        sample,
+        image=move_image(sample.image, argument),
+        boxes=move_boxes(sample.boxes, size, argument),
+    )
