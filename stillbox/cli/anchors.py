@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from stillbox.cli.arguments import add_config, resolve_config
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.records import add_records, with_records
 from stillbox.errors import UserError
 
 
@@ -17,16 +17,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         "anchors", help="see how well anchors cover a data set", description=__doc__
     )
     add_config(parser)
-    parser.add_argument(
-        "records",
-        nargs="*",
-        metavar="RECORDS",
-        help="TFRecord files or patterns (default: the config's own training records)",
-    )
-    parser.add_argument(
-        "--label-map",
-        help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)",
-    )
+    add_records(parser)
     parser.add_argument(
         "--limit",
         type=int,
@@ -57,14 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 looks at all records")
-    experiment = resolve_config(arguments).experiment
-    train = experiment.data.train
-    train = replace(
-        train,
-        paths=tuple(arguments.records) or train.paths,
-        label_map=arguments.label_map or train.label_map,
-    )
-    experiment = replace(experiment, data=replace(experiment.data, train=train))
+    experiment = with_records(resolve_config(arguments).experiment, arguments)
     with progress_bar("records") as progress:
         report = examine_anchors(experiment, limit=arguments.limit, on_record=progress)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`stillbox data`: convert foreign annotations to records, check records, count what is in them."""
+"""`stillbox data`: convert foreign annotations to records, check, count and look at them."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
-from stillbox.cli import data_scenes
+from stillbox.cli import data_augmentations, data_scenes
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
@@ -24,7 +24,7 @@ from stillbox.records.voc import read_image_set, read_voc
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `data` with its verbs to the command line."""
-    parser = subparsers.add_parser("data", help="convert, check and count data")
+    parser = subparsers.add_parser("data", help="convert, check, count and look at data")
     verbs = parser.add_subparsers(dest="data_verb", required=True)
     convert_parser = verbs.add_parser("convert", help="COCO JSON or VOC XML to TFRecords")
     formats = convert_parser.add_subparsers(dest="data_format", required=True)
@@ -38,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     stats = verbs.add_parser("stats", help="what is in this data?")
     _add_records(stats)
     stats.set_defaults(run=run_stats)
+    data_augmentations.add_verb(verbs)
     data_scenes.add_verb(verbs)
 
 

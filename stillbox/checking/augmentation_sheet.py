@@ -1,0 +1,110 @@
+"""Pictures of what augmentation makes of training images, boxes included."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.evaluation.palette import class_color
+from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
+from stillbox.experiment.schema import Augmentation
+from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.augment.autoaugment import OPERATIONS, in_bytes, operate
+from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.randomness import sample_generator
+from stillbox.inputs.sample import Sample
+
+_BLANK: Picture = np.full((1, 1, 3), 255, np.uint8)
+_COLUMNS = 9
+
+
+def epochs_sheet(
+    dataset: Dataset,
+    augmentations: Sequence[Augmentation],
+    *,
+    seed: int,
+    images: int,
+    epochs: int,
+) -> Picture:
+    """Returns a row for each image: as it is stored, then as each of the first epochs sees it.
+
+    Resizing comes after augmentation and is left out.
+
+    Args:
+        dataset: the training records.
+        augmentations: of the experiment.
+        seed: of the experiment; the same numbers are drawn as in training.
+        images: how many images, spread evenly over the records; fewer where there are fewer.
+        epochs: how many epochs.
+
+    Raises:
+        UserError: a record is bad and the policy is `fail`, or none is left.
+    """
+    tiles = []
+    for record, sample in _samples(dataset, images):
+        tiles.append(_tile(sample, "as stored", dataset.class_names))
+        for epoch in range(epochs):
+            rng = sample_generator(seed, epoch, record)
+            seen = apply_augmentations(augmentations, sample, rng)
+            tiles.append(_tile(seen, f"epoch {epoch + 1}", dataset.class_names))
+    return contact_sheet(tiles, columns=1 + epochs)
+
+
+def operations_sheet(
+    dataset: Dataset, *, seed: int, images: int, level: float, contrast: str
+) -> Picture:
+    """Returns, image by image, what each of AutoAugment's operations makes of it.
+
+    Operations inside boxes change every box here, which no policy makes them do.
+
+    Args:
+        dataset: the training records.
+        seed: gives signs and places.
+        images: as for `epochs_sheet`.
+        level: strength of all operations, 0 to 10.
+        contrast: `original` or `mean`.
+
+    Raises:
+        UserError: as `epochs_sheet`.
+    """
+    tiles = []
+    for record, sample in _samples(dataset, images):
+        tiles.append(_tile(sample, "as stored", dataset.class_names))
+        for name in OPERATIONS:
+            rng = sample_generator(seed, 0, record)
+            seen = operate(name, level, in_bytes(sample), rng, contrast=contrast)
+            tiles.append(_tile(seen, name, dataset.class_names))
+        # The next image begins a row.
+        tiles += [_BLANK] * (-len(tiles) % _COLUMNS)
+    return contact_sheet(tiles, columns=_COLUMNS, cell=300)
+
+
+def _samples(dataset: Dataset, images: int) -> Iterator[tuple[int, Sample]]:
+    """Yields some records with their numbers, spread evenly."""
+    places = np.linspace(0, len(dataset) - 1, min(images, len(dataset)))
+    loaded = ((int(record), dataset.load(int(record))) for record in places.round())
+    found = [(record, sample) for record, sample in loaded if sample is not None]
+    if not found:
+        raise UserError(
+            "none of the images that were looked at can be used",
+            where="data.train.paths",
+            fix="`stillbox data check` says why",
+        )
+    yield from found
+
+
+def _tile(sample: Sample, caption: str, class_names: Mapping[int, str]) -> Picture:
+    height, width = sample.image.shape[:2]
+    image = sample.image.clip(0, 255).astype(np.uint8)
+    marks = [
+        Mark(
+            box=(ymin * height, xmin * width, ymax * height, xmax * width),
+            text=class_names.get(class_id, f"class {class_id}"),
+            color=class_color(class_id),
+            dashed=weight == 0,
+        )
+        for (ymin, xmin, ymax, xmax), class_id, weight in zip(
+            sample.boxes.tolist(), sample.class_ids.tolist(), sample.weights.tolist(), strict=True
+        )
+    ]
+    return beside([draw_marks(image, marks)], [caption])
