@@ -20,6 +20,7 @@ from stillbox.experiment.yaml_config import from_yaml
 from stillbox.inputs.batch import Floats, Ints
 from stillbox.models.build import build_detector
 from stillbox.models.detect import make_detect
+from stillbox.models.detector import Detector
 from stillbox.models.variables import Arrays, split_detector
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.label_map import LabelMap
@@ -102,7 +103,7 @@ def load_trained(
     experiment = apply_overrides(stored, overrides, {})
     check(experiment, {})
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
-    detector = build_detector(experiment.model)
+    detector = _build(experiment)
     graph, params, stats = split_detector(detector)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
     return TrainedModel(
@@ -125,7 +126,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
-    detector = build_detector(experiment.model)
+    detector = _build(experiment)
     report = import_weights(
         detector,
         experiment.model,
@@ -146,6 +147,11 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         source=weights,
         report=report,
     )
+
+
+def _build(experiment: schema.Experiment) -> Detector:
+    """Builds the detector in the type that models are scored in."""
+    return build_detector(experiment.model, dtype=jax.numpy.dtype(experiment.evaluation.precision))
 
 
 def _label_map_beside(weights: str) -> LabelMap | None:

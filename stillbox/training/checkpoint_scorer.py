@@ -32,6 +32,7 @@ _DECISIVE = (
     "evaluation.voc_interpolation",
     "evaluation.max_examples",
     "evaluation.use_ema",
+    "evaluation.precision",
     "model.postprocessing.",
 )
 
@@ -91,10 +92,12 @@ class CheckpointScorer:
         Raises:
             UserError: it is damaged or gone, or belongs to another model than the experiment.
         """
-        use_ema = str(self._experiment.evaluation.use_ema).lower()
-        model = load_trained(
-            self._directory, step=step, overrides=[f"evaluation.use_ema={use_ema}"]
-        )
+        settings = self._experiment.evaluation
+        overrides = [
+            f"evaluation.use_ema={str(settings.use_ema).lower()}",
+            f"evaluation.precision={settings.precision}",
+        ]
+        model = load_trained(self._directory, step=step, overrides=overrides)
         stored = from_yaml(ModelDirectory.open(self._directory).experiment, str(self._directory))
         changed = [
             f"{path}: {old!r} -> {new!r}"

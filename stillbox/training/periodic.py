@@ -16,7 +16,9 @@ from stillbox.evaluation.scoring import check_label_maps, cut_short, score_datas
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.models.build import build_detector
 from stillbox.models.detect import make_detect
+from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.state import TrainState
@@ -36,7 +38,7 @@ class PeriodicEvaluation:
 
     Args:
         experiment: all of it.
-        graph: static part of the detector.
+        graph: static part of the detector that is trained.
         anchors: `[A, 4]`.
         label_map: what the model is trained with.
         last_step: step that is scored in any case; None if there is no last one.
@@ -63,6 +65,10 @@ class PeriodicEvaluation:
         if self._dataset is not None:
             data_mesh(self._settings.batch_size)
             check_label_maps(experiment.model, self._dataset, label_map)
+        other = self._settings.precision != experiment.train.precision
+        if self._dataset is not None and other:
+            dtype = jax.numpy.dtype(self._settings.precision)
+            graph, _, _ = split_detector(build_detector(experiment.model, dtype=dtype))
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
         self._done = 0
         self._cache_described = False

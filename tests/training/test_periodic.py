@@ -331,3 +331,25 @@ def test_classes_and_pictures_can_be_left_out_of_tensorboard(experiment, tmp_pat
     assert b"ByCategory" not in content
     assert b"eval_side_by_side" not in content
     assert "warning: only the first 5 of 6 images are scored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trained_in", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scored_in", ["float32", "bfloat16"])
+def test_scores_come_from_the_type_of_evaluation_whatever_training_has(
+    experiment, monkeypatch, trained_in, scored_in
+):
+    types = []
+
+    def remember(graph, anchors, model):
+        types.append(graph)
+        return lambda *arrays: None
+
+    settings = experiment(f"train.precision={trained_in}", f"evaluation.precision={scored_in}")
+    monkeypatch.setattr(periodic, "make_detect", remember)
+    build = {
+        precision: split_detector(build_detector(settings.model, dtype=jnp.dtype(precision)))[0]
+        for precision in ("float32", "bfloat16")
+    }
+    assert build["float32"] != build["bfloat16"]
+    PeriodicEvaluation(settings, build[trained_in], np.zeros((1, 4), np.float32), NAMES, None)
+    assert types == [build[scored_in]]

@@ -29,6 +29,8 @@ class Evaluation:
 
     batch_size: int = 8
     """Images of one evaluation step; the last one is padded and masked."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations when a model is scored or predicts, whatever it is trained in."""
     metrics: tuple[Metric, ...] = ("coco",)
     """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP at IoU .50
     (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`)."""
