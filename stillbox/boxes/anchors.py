@@ -86,9 +86,17 @@ def pixel_grid_anchors(
 
 
 def scale_ratio_specs(
-    scales: Sequence[float], aspect_ratios: Sequence[float]
+    scales: Sequence[float], aspect_ratios: Sequence[float], *, scale_major: bool = False
 ) -> tuple[BoxSpec, ...]:
-    """Returns every scale at every aspect ratio; the scales of one ratio stand together."""
+    """Returns every scale at every aspect ratio.
+
+    Args:
+        scales: sides of the squares of the same areas, as multiples of the base anchor.
+        aspect_ratios: width over height.
+        scale_major: the ratios of one scale stand together; otherwise the scales of one ratio.
+    """
+    if scale_major:
+        return tuple(BoxSpec(scale, ratio) for scale in scales for ratio in aspect_ratios)
     return tuple(BoxSpec(scale, ratio) for ratio in aspect_ratios for scale in scales)
 
 
@@ -100,6 +108,7 @@ def multiscale_grids(
     anchor_scale: float,
     aspect_ratios: Sequence[float],
     scales_per_octave: int,
+    scale_major: bool = False,
 ) -> tuple[Grid, ...]:
     """Returns RetinaNet's grids, one for each level (arXiv:1708.02002; fact sheet 3.4).
 
@@ -110,9 +119,10 @@ def multiscale_grids(
         anchor_scale: side of a level's base anchor, in strides.
         aspect_ratios: width over height.
         scales_per_octave: sizes between one level's base anchor and the next one's.
+        scale_major: as for `scale_ratio_specs`.
     """
     scales = [2.0 ** (step / scales_per_octave) for step in range(scales_per_octave)]
-    specs = scale_ratio_specs(scales, aspect_ratios)
+    specs = scale_ratio_specs(scales, aspect_ratios, scale_major=scale_major)
     grids = []
     for level in range(min_level, max_level + 1):
         stride = 2.0**level

@@ -19,7 +19,12 @@ def huber(differences: ArrayLike, *, delta: float) -> Array:
 
 
 def smooth_l1_loss(
-    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, delta: float = 1.0
+    codes: ArrayLike,
+    targets: ArrayLike,
+    weights: ArrayLike,
+    *,
+    delta: float = 1.0,
+    skip_zeros: bool = False,
 ) -> Array:
     """Returns Huber's loss of each anchor, summed over its codes and weighted.
 
@@ -28,24 +33,30 @@ def smooth_l1_loss(
         targets: `[..., A, S]`.
         weights: `[..., A]`.
         delta: where the parabola goes over into the line.
+        skip_zeros: codes whose target is exactly 0 count as met.
     """
-    losses = huber(_differences(codes, targets), delta=delta)
+    losses = huber(_differences(codes, targets, skip_zeros), delta=delta)
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
 
-def l1_loss(codes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+def l1_loss(
+    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
+) -> Array:
     """Returns the sum of the absolute differences of each anchor's codes, weighted.
 
     Args:
         codes: `[..., A, S]`.
         targets: `[..., A, S]`.
         weights: `[..., A]`.
+        skip_zeros: as for `smooth_l1_loss`.
     """
-    losses = jnp.abs(_differences(codes, targets))
+    losses = jnp.abs(_differences(codes, targets, skip_zeros))
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
 
-def l2_loss(codes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+def l2_loss(
+    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
+) -> Array:
     """Returns half the sum of the squared, weighted differences of each anchor's codes.
 
     As in the original the weight multiplies the difference, so that it counts squared.
@@ -54,8 +65,10 @@ def l2_loss(codes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
         codes: `[..., A, S]`.
         targets: `[..., A, S]`.
         weights: `[..., A]`.
+        skip_zeros: as for `smooth_l1_loss`.
     """
-    weighted = _differences(codes, targets) * jnp.asarray(weights, jnp.float32)[..., None]
+    differences = _differences(codes, targets, skip_zeros)
+    weighted = differences * jnp.asarray(weights, jnp.float32)[..., None]
     return 0.5 * (weighted * weighted).sum(axis=-1)
 
 
@@ -81,9 +94,12 @@ def giou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array
     return _overlap_loss(giou, boxes, targets, weights)
 
 
-def _differences(codes: ArrayLike, targets: ArrayLike) -> Array:
+def _differences(codes: ArrayLike, targets: ArrayLike, skip_zeros: bool) -> Array:
     codes, targets = jnp.asarray(codes, jnp.float32), jnp.asarray(targets, jnp.float32)
-    return jnp.where(jnp.isnan(targets), 0.0, codes - targets)
+    met = jnp.isnan(targets)
+    if skip_zeros:
+        met |= targets == 0.0
+    return jnp.where(met, 0.0, codes - targets)
 
 
 def _overlap_loss(

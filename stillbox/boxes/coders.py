@@ -12,6 +12,7 @@ def encode_faster_rcnn(
     anchors: ArrayLike,
     *,
     scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
+    pixel: tuple[float, float] | None = None,
 ) -> Array:
     """Returns the codes `ty, tx, th, tw` of boxes, `[..., 4]` (arXiv:1506.01497; fact sheet 3.5).
 
@@ -23,9 +24,11 @@ def encode_faster_rcnn(
         boxes: `[..., 4]`.
         anchors: `[..., 4]`, broadcast against the boxes.
         scales: factors of ty, tx, th and tw.
+        pixel: height and width of a pixel in the boxes' unit, where the edges that boxes and
+            anchors name belong to them: both are then a pixel higher and wider.
     """
-    centers, sizes = _center_form(boxes)
-    anchor_centers, anchor_sizes = _center_form(anchors)
+    centers, sizes = _center_form(boxes, pixel)
+    anchor_centers, anchor_sizes = _center_form(anchors, pixel)
     sizes, anchor_sizes = sizes + _EPSILON, anchor_sizes + _EPSILON
     shifts = (centers - anchor_centers) / anchor_sizes
     stretches = jnp.log(sizes / anchor_sizes)
@@ -37,6 +40,8 @@ def decode_faster_rcnn(
     anchors: ArrayLike,
     *,
     scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
+    pixel: tuple[float, float] | None = None,
+    max_log_ratio: float = 0.0,
 ) -> Array:
     """Returns the boxes `[..., 4]` that codes stand for; nothing is clipped.
 
@@ -44,12 +49,20 @@ def decode_faster_rcnn(
         codes: `[..., 4]`, `ty, tx, th, tw`.
         anchors: `[..., 4]`, broadcast against the codes.
         scales: factors that the codes were multiplied by.
+        pixel: as for `encode_faster_rcnn`.
+        max_log_ratio: greatest logarithm of a ratio of heights or widths; 0 sets no limit.
     """
     codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
-    anchor_centers, anchor_sizes = _center_form(anchors)
+    anchor_centers, anchor_sizes = _center_form(anchors, pixel)
     centers = codes[..., :2] * anchor_sizes + anchor_centers
-    half = jnp.exp(codes[..., 2:]) * anchor_sizes / 2.0
-    return jnp.concatenate([centers - half, centers + half], axis=-1)
+    stretches = codes[..., 2:]
+    if max_log_ratio:
+        stretches = jnp.minimum(stretches, max_log_ratio)
+    half = jnp.exp(stretches) * anchor_sizes / 2.0
+    low, high = centers - half, centers + half
+    if pixel is not None:
+        high = high - jnp.asarray(pixel, jnp.float32)
+    return jnp.concatenate([low, high], axis=-1)
 
 
 def encode_square(
@@ -115,10 +128,12 @@ def decode_mean_stddev(codes: ArrayLike, anchors: ArrayLike, *, stddev: float) -
     return jnp.asarray(codes, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
 
 
-def _center_form(boxes: ArrayLike) -> tuple[Array, Array]:
-    """Returns centres `[..., 2]` and heights and widths `[..., 2]`."""
+def _center_form(boxes: ArrayLike, pixel: tuple[float, float] | None = None) -> tuple[Array, Array]:
+    """Returns centres `[..., 2]` and heights and widths `[..., 2]`; `pixel` is added to these."""
     boxes = jnp.asarray(boxes, jnp.float32)
     low, sizes = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+    if pixel is not None:
+        sizes = sizes + jnp.asarray(pixel, jnp.float32)
     return low + sizes / 2.0, sizes
 
 

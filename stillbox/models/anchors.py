@@ -113,6 +113,7 @@ def _multiscale(
         anchor_scale=config.anchor_scale,
         aspect_ratios=config.aspect_ratios,
         scales_per_octave=config.scales_per_octave,
+        scale_major=config.order == "scale_major",
     )
     return pixel_grid_anchors(feature_shapes, image, grids)
 

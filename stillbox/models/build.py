@@ -12,7 +12,6 @@ from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
 from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
 from stillbox.models.backbones.resnet import ResNet
 from stillbox.models.backbones.resnet_v1 import ResNetV1
-from stillbox.models.coding import build_box_coder
 from stillbox.models.detector import Detector
 from stillbox.models.heads.convolutional import ConvolutionalHead
 from stillbox.models.heads.weight_shared import WeightSharedHead
@@ -67,7 +66,7 @@ def build_detector(
     outputs = Outputs(
         anchors=anchors_per_location(model.anchors, len(neck.channels)),
         slots=model.num_classes + model.background_class,
-        codes=build_box_coder(model.box_coder).code_size,
+        codes=model.box_coder.code_size,
     )
     head = HEADS[type(model.head)](model.head, neck.channels, outputs, options)
     return Detector(backbone, neck, head, model, dtype)

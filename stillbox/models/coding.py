@@ -25,8 +25,14 @@ class BoxCoder:
     """Numbers that one box is written as; a head predicts as many."""
 
 
-def build_box_coder(config: schema.BoxCoder) -> BoxCoder:
-    """Returns the coder that a description stands for."""
+def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCoder:
+    """Returns the coder that a description stands for.
+
+    Args:
+        config: the description.
+        input_size: height and width of the network input, in pixels: boxes are normalised to it,
+            and some coders know how large a pixel is.
+    """
     if isinstance(config, schema.MeanStddevBoxCoder):
         encode, decode = coders.encode_mean_stddev, coders.decode_mean_stddev
         return _bind(encode, decode, config, stddev=config.stddev)
@@ -34,7 +40,21 @@ def build_box_coder(config: schema.BoxCoder) -> BoxCoder:
         square = config.y_scale, config.x_scale, config.length_scale
         return _bind(coders.encode_square, coders.decode_square, config, scales=square)
     scales = config.y_scale, config.x_scale, config.height_scale, config.width_scale
-    return _bind(coders.encode_faster_rcnn, coders.decode_faster_rcnn, config, scales=scales)
+    pixel = 1 / input_size[0], 1 / input_size[1]
+    return BoxCoder(
+        encode=partial(
+            coders.encode_faster_rcnn,
+            scales=scales,
+            pixel=pixel if config.inclusive_edges == "both" else None,
+        ),
+        decode=partial(
+            coders.decode_faster_rcnn,
+            scales=scales,
+            pixel=None if config.inclusive_edges == "none" else pixel,
+            max_log_ratio=config.max_log_ratio,
+        ),
+        code_size=config.code_size,
+    )
 
 
 def _bind(

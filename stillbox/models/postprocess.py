@@ -44,8 +44,9 @@ def postprocess(
         encodings = jnp.clip(
             encodings, settings.box_encodings_clip.min, settings.box_encodings_clip.max
         )
-    boxes = build_box_coder(model.box_coder).decode(encodings, jnp.asarray(anchors))
-    ends = true_sizes.astype(jnp.float32) / jnp.asarray(model.resizer.input_size, jnp.float32)
+    input_size = model.resizer.input_size
+    boxes = build_box_coder(model.box_coder, input_size).decode(encodings, jnp.asarray(anchors))
+    ends = true_sizes.astype(jnp.float32) / jnp.asarray(input_size, jnp.float32)
     if nms.combined:
         ends = jnp.ones_like(ends)
     return batched_nms(

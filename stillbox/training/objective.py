@@ -51,7 +51,7 @@ def detection_loss(
     weights = _normalizing_weights(targets, jnp.asarray(batch.image_weights), loss)
     code_size = 1
     if loss.normalize_localization_by_code_size:
-        code_size = build_box_coder(model.box_coder).code_size
+        code_size = model.box_coder.code_size
     return LossParts(
         classification=loss.classification_weight * jnp.sum(classification * weights),
         localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
@@ -72,6 +72,7 @@ def _normalizing_weights(
     matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
     if not loss.normalize_per_image:
         matches = jnp.broadcast_to(jnp.sum(matches), matches.shape)
+    matches = matches + loss.added_matches
     # The floor of 1 lets images without any object still teach what the background is.
     weights = (
         1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)
@@ -108,14 +109,16 @@ def _localization(
     """Returns `[B, A]`, weighted."""
     kind, codes = model.loss.localization, (encodings, targets.box_targets)
     if isinstance(kind, schema.IouLoss | schema.GiouLoss):
-        decode = build_box_coder(model.box_coder).decode
+        decode = build_box_coder(model.box_coder, model.resizer.input_size).decode
         boxes, true_boxes = decode(encodings, anchors), decode(targets.box_targets, anchors)
         overlap = box_losses.iou_loss if isinstance(kind, schema.IouLoss) else box_losses.giou_loss
         return overlap(boxes, true_boxes, targets.box_weights)
+    skip = model.loss.skip_zero_codes
     if isinstance(kind, schema.SmoothL1Loss):
-        return box_losses.smooth_l1_loss(*codes, targets.box_weights, delta=kind.delta)
+        arguments = *codes, targets.box_weights
+        return box_losses.smooth_l1_loss(*arguments, delta=kind.delta, skip_zeros=skip)
     distance = box_losses.l1_loss if isinstance(kind, schema.L1Loss) else box_losses.l2_loss
-    return distance(*codes, targets.box_weights)
+    return distance(*codes, targets.box_weights, skip_zeros=skip)
 
 
 def _mine(
@@ -129,7 +132,8 @@ def _mine(
     """Returns `[B, A]`, 1 for the anchors that may count."""
     miner = model.loss.hard_example_miner
     assert miner is not None
-    boxes = build_box_coder(model.box_coder).decode(predictions.box_encodings, jnp.asarray(anchors))
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    boxes = coder.decode(predictions.box_encodings, jnp.asarray(anchors))
     return mine_hard_examples(
         localization,
         classification,

@@ -36,7 +36,7 @@ def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Tar
         encode_background_as_zeros=model.loss.encode_background_as_zeros,
         negative_class_weight=model.loss.negative_class_weight,
         match=_match_function(model.matcher),
-        encode=build_box_coder(model.box_coder).encode,
+        encode=build_box_coder(model.box_coder, model.resizer.input_size).encode,
         similarity=_similarity_function(model.similarity),
     )
     targets = jax.vmap(assign)(batch.boxes, batch.classes, batch.weights)

@@ -131,3 +131,34 @@ def test_every_map_has_its_own_grid():
     # Centres (2, 4) and (6, 4) of 32 x 64 pixels; then 16 x 16 and 8 x 32 around the corner.
     expected = [[-2, 0, 6, 8], [2, 0, 10, 8], [-8, -8, 8, 8], [-4, -16, 4, 16]]
     np.testing.assert_allclose(anchors * [32, 64, 32, 64], expected)
+
+
+def test_ratios_of_one_scale_stand_together_where_the_scale_comes_first():
+    # RetinaNet for TPU, fact sheet 10: level 6, side 2 * 64 = 128 around 32; ratio 4 is 64 high and
+    # 256 wide, ratio 1/4 turned.
+    settings = {"anchor_scale": 2.0, "scale_major": True}
+    three = one_level(6, (64, 64), (1, 1), aspect_ratios=(1.0, 4.0, 0.25), **settings)
+    expected = [[-32, -32, 96, 96], [0, -96, 64, 160], [-96, 0, 160, 64]]
+    np.testing.assert_allclose(three, expected, rtol=1e-6)
+    # A second scale follows after all three: sqrt(2) * 128 = 181.019 around 32.
+    six = one_level(
+        6, (64, 64), (1, 1), aspect_ratios=(1.0, 4.0, 0.25), scales_per_octave=2, **settings
+    )
+    np.testing.assert_allclose(six[:3], expected, rtol=1e-6)
+    np.testing.assert_allclose(six[3], [-58.50967, -58.50967, 122.50967, 122.50967], rtol=1e-6)
+
+
+def test_levels_of_anchors_of_two_strides_equal_the_published_test():
+    # RetinaNet for TPU, fact sheet 10: sides 64 around 16 and 48, then 128 around 32.
+    fine = [[-16, -16, 48, 48], [-16, 16, 48, 80], [16, -16, 80, 48], [16, 16, 80, 80]]
+    grids = multiscale_grids(
+        (64, 64),
+        min_level=5,
+        max_level=6,
+        anchor_scale=2.0,
+        aspect_ratios=(1.0,),
+        scales_per_octave=1,
+        scale_major=True,
+    )
+    anchors = pixel_grid_anchors([(2, 2), (1, 1)], (64, 64), grids) * 64
+    np.testing.assert_allclose(anchors, [*fine, [-32, -32, 96, 96]], rtol=1e-6)

@@ -113,3 +113,18 @@ def test_huber_bends_at_delta():
     np.testing.assert_allclose(box_losses.huber([2.0], delta=0.5), [0.875])
     slopes = [jax.grad(lambda x: box_losses.huber(x, delta=1.0))(x) for x in (0.5, 1.0, 3.0, -3.0)]
     np.testing.assert_allclose(slopes, [0.5, 1, 1, -1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    # Differences 2, -.5, 3, -1 with the targets 0, .5, 0, 1: only the second and fourth count.
+    [
+        (box_losses.l1_loss, 0.5 + 1),
+        (box_losses.l2_loss, (0.25 + 1) / 2),
+        (box_losses.smooth_l1_loss, 0.125 + 0.5),
+    ],
+)
+def test_codes_with_a_target_of_zero_can_be_left_out(loss, expected):
+    codes, targets = [[2.0, 0.0, 3.0, 0.0]], [[0.0, 0.5, 0.0, 1.0]]
+    assert float(loss(codes, targets, [1.0], skip_zeros=True)[0]) == pytest.approx(expected)
+    assert float(loss(codes, targets, [1.0])[0]) > expected

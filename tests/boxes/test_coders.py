@@ -88,3 +88,35 @@ def test_mean_stddev_codes_are_edge_distances_over_the_deviation():
     codes = encode_mean_stddev(box, anchor, stddev=0.1)
     np.testing.assert_allclose(codes, [0, 0, -1, 1], atol=1e-6)
     np.testing.assert_allclose(decode_mean_stddev(codes, anchor, stddev=0.1), box, rtol=1e-6)
+
+
+def test_edges_that_belong_to_a_box_make_it_a_pixel_larger():
+    # RetinaNet for TPU, fact sheet 10. Box 101 x 201, anchor 89 x 171 pixels; centres 4 and 5.5
+    # apart: 4 / 89, 5 / 171 (120.5 - 115.5), ln(101 / 89), ln(201 / 171).
+    box, anchor = [10, 20, 110, 220], [12, 30, 100, 200]
+    codes = encode_faster_rcnn(box, anchor, scales=PLAIN, pixel=(1, 1))
+    np.testing.assert_allclose(codes, [0.0449438, 0.0292398, 0.1264841, 0.1616414], atol=1e-6)
+    decoded = decode_faster_rcnn(codes, anchor, scales=PLAIN, pixel=(1, 1))
+    np.testing.assert_allclose(decoded, box, rtol=1e-5)
+    zero = decode_faster_rcnn(np.zeros(4), anchor, scales=PLAIN, pixel=(1, 1))
+    np.testing.assert_allclose(zero, anchor, rtol=1e-6)
+
+
+def test_codes_without_the_pixel_decode_with_it_to_a_shifted_box():
+    # Fact sheet 10: what the original learns and how it reads it differ by a part of a pixel.
+    box, anchor = [10, 20, 110, 220], [12, 30, 100, 200]
+    codes = encode_faster_rcnn(box, anchor, scales=PLAIN)
+    np.testing.assert_allclose(codes, [0.0454545, 0.0294118, 0.1278334, 0.162519], atol=1e-6)
+    decoded = decode_faster_rcnn(codes, anchor, scales=PLAIN, pixel=(1, 1))
+    np.testing.assert_allclose(decoded, [9.97728, 19.94117, 110.11363, 220.11765], atol=2e-5)
+
+
+def test_a_limit_of_ratios_limits_the_box_and_only_from_above():
+    # Codes are divided by their scale 5 first: 4 means .8, limited to ln 2, and -4 means -.8.
+    decoded = decode_faster_rcnn([0, 0, 4, -4], [0, 0, 1, 1], max_log_ratio=np.log(2))
+    half = np.exp(-0.8) / 2
+    np.testing.assert_allclose(decoded, [-0.5, 0.5 - half, 1.5, 0.5 + half], rtol=1e-6)
+    # Without a limit 89 * 5 overflows.
+    assert not np.isfinite(decode_faster_rcnn([0, 0, 445, 0], [0, 0, 1, 1])).all()
+    limited = decode_faster_rcnn([0, 0, 445, 0], [0, 0, 1, 1], max_log_ratio=4.135)
+    assert np.isfinite(limited).all()

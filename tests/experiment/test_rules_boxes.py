@@ -82,6 +82,14 @@ def test_six_levels_suit_the_six_maps_of_the_default():
             "is -1.0, but over",
         ),
         (["model.box_coder={kind: square, length_scale: 0}"], "box_coder.length_scale is 0"),
+        (["model.box_coder.y_scale=0"], "model.box_coder.y_scale is 0"),
+        (["model.box_coder.max_log_ratio=-1"], "model.box_coder.max_log_ratio is -1"),
+        (["model.loss.added_matches=-1"], "model.loss.added_matches is -1"),
+        (
+            ["model.loss={added_matches: 1, normalize_by_matches: false}"],
+            "nothing is divided by the number of matches",
+        ),
+        (["model.loss={skip_zero_codes: true, localization: giou}"], "with giou, which compares"),
     ],
 )
 def test_contradictions_are_refused_with_a_fix(overrides, message):

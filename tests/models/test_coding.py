@@ -26,7 +26,7 @@ HALVED = -0.693147
     ],
 )
 def test_a_coder_encodes_with_its_values_and_decodes_back(config, code):
-    coder = build_box_coder(config)
+    coder = build_box_coder(config, (40, 80))
     codes = coder.encode(BOX, ANCHOR)
     assert codes.shape == (coder.code_size,)
     np.testing.assert_allclose(codes, code, atol=1e-5)

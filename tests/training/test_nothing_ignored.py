@@ -25,7 +25,6 @@ from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.augment import OPERATIONS
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
-from stillbox.models.coding import build_box_coder
 from stillbox.models.detect import make_detect
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
@@ -279,7 +278,7 @@ class Made:
         anchors, batch = self.started.detector.anchors, self.batch
         count, slots = len(batch.records), self.experiment.model.num_classes
         slots += self.experiment.model.background_class
-        code_size = build_box_coder(self.experiment.model.box_coder).code_size
+        code_size = self.experiment.model.box_coder.code_size
         predictions = Predictions(
             np.zeros((count, len(anchors), code_size), np.float32),
             np.zeros((count, len(anchors), slots), np.float32),

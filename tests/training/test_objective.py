@@ -12,6 +12,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
+from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, split_detector
@@ -378,3 +379,59 @@ def test_the_targets_of_config_1_equal_the_executed_original(weighted):
     assert first.tolist() == golden["first_pos_idx_img0"]
     codes = np.asarray(targets.box_targets)[0, first[:3]]
     np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)
+
+
+def test_matches_that_are_added_divide_too():
+    # One match and one more: everything is halved. Without a match the divisor is the one more.
+    classification, localization, matched = toy_loss(toy_batch([BOX]), with_loss(added_matches=1.0))
+    assert matched == 1
+    assert classification == pytest.approx((MATCHED + BACKGROUND) / 2, rel=1e-6)
+    assert localization == pytest.approx(HUBER / 2, rel=1e-5)
+    nothing, _, _ = toy_loss(toy_batch([]), with_loss(added_matches=3.0))
+    assert nothing == pytest.approx(_nothing() / 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [schema.SmoothL1Loss(), schema.L1Loss(), schema.L2Loss()])
+def test_codes_that_should_be_0_can_be_left_out(kind):
+    # Targets 0, 1, 0, -1.115718; predicted 5, 1, 7, -1.115718: what is not skipped is right.
+    wrong = ((5.0, CODES[1], 7.0, CODES[3]), (0.0,) * 4)
+    skipping = with_loss(localization=kind, skip_zero_codes=True)
+    _, localization, _ = toy_loss(toy_batch([BOX]), skipping, codes=wrong)
+    assert localization == pytest.approx(0, abs=1e-6)
+    _, localization, _ = toy_loss(toy_batch([BOX]), with_loss(localization=kind), codes=wrong)
+    assert localization > 1
+
+
+def test_a_coder_knows_the_pixels_of_the_network_input():
+    # A pixel is a tenth of the height and a twentieth of the width, and belongs to box and anchor:
+    # the row codes are 0 still; .45 and .55 wide with centres .325 and .275: 10 * .05 / .55,
+    # 5 ln(.45 / .55).
+    model = replace(
+        ONE_CLASS,
+        resizer=schema.FixedShapeResizer(height=10, width=20),
+        box_coder=schema.FasterRcnnBoxCoder(inclusive_edges="both"),
+    )
+    targets = batch_targets(toy_batch([BOX]), ANCHORS, model)
+    expected = [0, 0.5 / 0.55, 0, 5 * log(0.45 / 0.55)]
+    np.testing.assert_allclose(targets.box_targets[0, 0], expected, atol=1e-5)
+    # Decoding only: the codes are those without a pixel.
+    model = replace(model, box_coder=schema.FasterRcnnBoxCoder(inclusive_edges="decode"))
+    targets = batch_targets(toy_batch([BOX]), ANCHORS, model)
+    np.testing.assert_allclose(targets.box_targets[0, 0], CODES, atol=1e-5)
+
+
+def test_the_labels_of_one_anchor_equal_the_published_test():
+    # RetinaNet for TPU, fact sheet 10: levels 3 to 6 of 512 x 512, sizes 2 and 2 sqrt(2) strides.
+    # The box is the first anchor, 16 x 16; the second, of twice its area, overlaps it by 1/2.
+    anchors = schema.MultiscaleAnchors(
+        min_level=3, max_level=6, anchor_scale=2.0, aspect_ratios=(1.0,), order="scale_major"
+    )
+    shapes = tuple((side, side) for side in (64, 32, 16, 8))
+    built = build_anchors(anchors, shapes, (512, 512))
+    model = replace(
+        ONE_CLASS,
+        resizer=schema.FixedShapeResizer(height=512, width=512),
+        matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),
+    )
+    targets = batch_targets(toy_batch([built[0]]), built, model)
+    assert np.flatnonzero(targets.matches[0] >= 0).tolist() == [0, 1]

@@ -70,6 +70,25 @@ def test_rates_equal_the_executed_original(name):
     ("schedule", "steps", "expected"),
     [
         (cosine(1.0, 100, 0.1, 9), [0, 4, 8, 9, 100, 101], [0.1, 0.5, 0.9, 1.0, 0.0, 0.0]),
+        # RetinaNet for TPU, fact sheet 10: steps and cosine of its published test.
+        (
+            schema.ManualStepSchedule(
+                learning_rate=0.1,
+                schedule=(
+                    schema.ScheduleStep(step=100, learning_rate=0.2),
+                    schema.ScheduleStep(step=200, learning_rate=0.02),
+                    schema.ScheduleStep(step=400, learning_rate=0.002),
+                ),
+                warmup=True,
+            ),
+            [0, 50, 100, 200, 400],
+            [0.1, 0.15, 0.2, 0.02, 0.002],
+        ),
+        (
+            cosine(0.2, 1100, 0.1, 100),
+            [0, 50, 100, 350, 600, 850, 1100],
+            [0.1, 0.15, 0.2, 0.170710678, 0.1, 0.0292893219, 0],
+        ),
         (
             cosine(1.0, 120, 0.1, 9, hold=20),
             [0, 4, 8, 9, 10, 29, 30, 50, 70, 120],

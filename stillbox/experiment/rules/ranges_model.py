@@ -61,7 +61,9 @@ MODEL_RANGES: dict[str, Range] = {
     "model.anchors.maps.*.step": (ABOVE_ZERO, ANY),
     "model.anchors.maps.*.aspect_ratios": (ABOVE_ZERO, ANY),
     "model.anchors.grids.*.aspect_ratios": (ABOVE_ZERO, ANY),
-    "model.box_coder.*": (ABOVE_ZERO, ANY),
+    "model.box_coder.*_scale": (ABOVE_ZERO, ANY),
+    "model.box_coder.stddev": (ABOVE_ZERO, ANY),
+    "model.box_coder.max_log_ratio": (0, ANY),
     "model.similarity.iou_threshold": (0, 1),
     "model.loss.classification.gamma": (0, ANY),
     "model.loss.classification.alpha": (0, 1),
@@ -83,3 +85,4 @@ MODEL_RANGES: dict[str, Range] = {
     "model.postprocessing.nms.max_per_class": (1, ANY),
     "model.postprocessing.nms.max_total": (1, ANY),
 }
+    "model.loss.added_matches": (0, ANY),

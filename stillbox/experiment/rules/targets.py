@@ -6,6 +6,8 @@ from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
     ArgmaxMatcher,
     Experiment,
+    GiouLoss,
+    IouLoss,
     NegSqDistSimilarity,
     SigmoidFocalLoss,
 )
@@ -79,6 +81,29 @@ def every_class_has_a_weight(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def added_matches_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
+    """What is added to a number needs the number."""
+    loss, path = experiment.model.loss, "model.loss.added_matches"
+    if loss.added_matches and not loss.normalize_by_matches:
+        yield Broken(
+            path,
+            f"added_matches {loss.added_matches} while normalize_by_matches is false: nothing is "
+            "divided by the number of matches",
+            f"--set {path}=0, or set normalize_by_matches to true",
+        )
+
+
+def skipped_codes_are_compared(experiment: Experiment) -> Iterator[Broken]:
+    """Losses of overlaps see boxes, not codes."""
+    loss, path = experiment.model.loss, "model.loss.skip_zero_codes"
+    if loss.skip_zero_codes and isinstance(loss.localization, IouLoss | GiouLoss):
+        yield Broken(
+            path,
+            f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",
+            f"--set {path}=false, or take smooth_l1, l1 or l2",
+        )
+
+
 def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
     """One-hot on the background needs a slot for it."""
     model = experiment.model
@@ -95,6 +120,8 @@ TARGET_RULES: tuple[Rule, ...] = (
     thresholds_can_be_reached,
     focal_loss_has_no_miner,
     every_class_has_a_weight,
+    added_matches_are_divided_by,
+    skipped_codes_are_compared,
     background_has_a_target,
 )
 """All of them."""

@@ -56,6 +56,9 @@ class MultiscaleAnchors:
     """Width over height, in the order of the head's channels."""
     scales_per_octave: int = 2
     """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
+    order: Literal["ratio_major", "scale_major"] = "ratio_major"
+    """Order at a location, which is that of the head's channels: the sizes of one aspect ratio
+    together, or the aspect ratios of one size."""
 
     def count_maps(self) -> int:
         """Returns how many feature maps carry anchors."""

@@ -135,6 +135,12 @@ class Loss:
     over the images; `normalize_by_matches` false then only takes the mean."""
     normalize_localization_by_code_size: bool = False
     """Divide the localisation loss by the number of codes that a box is written as."""
+    added_matches: float = 0.0
+    """Added to the number of matched anchors that is divided by; with 1 an image without objects
+    needs no floor."""
+    skip_zero_codes: bool = False
+    """A code whose target is exactly 0 does not count in the localisation loss, as in the original,
+    which tells matched anchors by their codes."""
     encode_background_as_zeros: bool = False
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
     negative_class_weight: float = 1.0

@@ -1,7 +1,7 @@
 """Box coders, matchers and what they compare: from boxes to targets (fact sheet 3.5)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,14 @@ class FasterRcnnBoxCoder:
     """Factor on the logarithm of the height ratio."""
     width_scale: float = 5.0
     """Factor on the logarithm of the width ratio."""
+    inclusive_edges: Literal["none", "decode", "both"] = "none"
+    """Where a box's last row and column of pixels belong to it, so that it is a pixel of the
+    network input higher and wider than its edges say: nowhere, in decoding, or in encoding too.
+    With `decode` what is learnt and what is found differ by a part of a pixel, as in the
+    original."""
+    max_log_ratio: float = 0.0
+    """Decoding takes no logarithm of a ratio above this, so that no box becomes infinite; 0: any.
+    The original's is log(1000 / 16) = 4.135."""
 
 
 @dataclass(frozen=True, kw_only=True)
