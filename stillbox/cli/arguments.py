@@ -30,14 +30,39 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_switch(parser: argparse.ArgumentParser, name: str, about: str) -> None:
+    """Adds a flag in all forms that absl takes: --x, --x=true, --nox."""
+    parser.add_argument(
+        f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=about
+    )
+    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return words[text.lower()]
+
+
 def resolve_config(arguments: argparse.Namespace) -> Resolved:
     """Resolves CONFIG with its overrides; warnings and notes go to standard error."""
     resolved = resolve(arguments.config, arguments.overrides)
+    show_remarks(resolved)
+    return resolved
+
+
+def show_remarks(resolved: Resolved) -> None:
+    """Prints warnings and notes about a config to standard error."""
     for warning in resolved.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     for text in resolved.notes:
         note(text)
-    return resolved
+
+
+def warn(text: str) -> None:
+    """Tells a person something that may be a fault."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def note(text: str) -> None:

@@ -44,9 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.trained import load_trained, load_weights
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.scoring import score_dataset, write_evaluation
+    from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
     from stillbox.evaluation.table import scores_table
-    from stillbox.inputs.dataset import open_dataset
 
     use_compilation_cache()
     directory = Path(arguments.config)
@@ -74,13 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
     experiment = model.experiment
-    if not experiment.data.evaluation.paths:
-        raise UserError(
-            "the experiment names no records to score",
-            where="data.evaluation.paths",
-            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
-        )
-    dataset = open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
+    dataset = open_evaluation(experiment)
     count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
     print(f"{model.source}: scoring {count} images", file=sys.stderr)
     with progress_bar("images") as progress:

@@ -38,6 +38,8 @@ _VERBS = {
     "ssd_resnet34": ssd_resnet34,
 }
 
+_FRONT_DOORS = {"model_main": model_main, "ssd_resnet34": ssd_resnet34}
+
 # What XLA's message of a failed allocation begins with.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
-    for name, front_door in (("model_main", model_main), ("ssd_resnet34", ssd_resnet34)):
+    for name, front_door in _FRONT_DOORS.items():
         if verb in front_door.SPELLINGS:
             words = [name if word == verb else word for word in words]
             verb = name

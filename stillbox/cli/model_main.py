@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, resolve_config
+from stillbox.cli.arguments import add_overrides, add_switch, resolve_config
 from stillbox.cli.running import run_training
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved
@@ -79,7 +79,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only evaluate: a model directory, or the checkpoints folder in it",
     )
-    _add_switch(parser, "run_once", "evaluate the newest checkpoint and end")
+    add_switch(parser, "run_once", "evaluate the newest checkpoint and end")
     parser.add_argument(
         "--max_eval_retries",
         type=int,
@@ -94,8 +94,8 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         help="end after so long without a new checkpoint (default: wait)",
     )
     about = "with --checkpoint_dir: evaluate on the training records"
-    _add_switch(parser, "eval_training_data", about)
-    _add_switch(parser, "eval_on_train_data", "the same")
+    add_switch(parser, "eval_training_data", about)
+    add_switch(parser, "eval_on_train_data", "the same")
     parser.add_argument(
         "--sample_1_of_n_eval_on_train_examples",
         type=int,
@@ -103,21 +103,6 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="use every n-th of them (default: 5)",
     )
-
-
-def _add_switch(parser: argparse.ArgumentParser, name: str, about: str) -> None:
-    """Adds a flag in all forms that absl takes: --x, --x=true, --nox."""
-    parser.add_argument(
-        f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=about
-    )
-    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
-
-
-def _boolean(text: str) -> bool:
-    words = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-    if text.lower() not in words:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return words[text.lower()]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.mesh import data_mesh, put_batch
+from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
@@ -16,13 +17,29 @@ from stillbox.evaluation.report import Report, write_report
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.batch import Floats, Ints
-from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.label_map import LabelMap
 
 Detect = Callable[[Floats, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]` to detections."""
+
+
+def open_evaluation(experiment: schema.Experiment) -> Dataset:
+    """Opens the evaluation set.
+
+    Raises:
+        UserError: the experiment names none, or it cannot be used.
+    """
+    records = experiment.data.evaluation
+    if not records.paths:
+        raise UserError(
+            "the experiment names no records to score",
+            where="data.evaluation.paths",
+            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
+        )
+    return open_dataset(experiment.data, records, experiment.model)
 
 
 def score_dataset(

@@ -5,14 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
 from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config import PipelineReading, read_pipeline_config
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import read_yaml
+from stillbox.experiment.yaml_config import compose, read_tree
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -38,17 +40,59 @@ class Resolved:
     """The file that was read."""
 
 
+class Reading(Protocol):
+    """What every dialect's reader returns."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, which no rule has seen yet."""
+        ...
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Dotted path -> place, for every field that was set."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should look at."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was set without effect here."""
+        ...
+
+
 def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     """Reads an experiment of any dialect.
 
     Args:
-        config: a recipe's name, a `pipeline.config` in text format, or YAML.
+        config: a recipe's name, a `pipeline.config` in text format, or YAML: an experiment, or the
+            parameter dictionary of "Object Detection Models on TPU".
         overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
 
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
-    read = read_config(config, overrides)
+    return _checked(read_config(config, overrides))
+
+
+def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
+    """Does with what a front door has read what `resolve` does with a file.
+
+    Args:
+        reading: an experiment of any dialect.
+        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
+        source: where it comes from.
+
+    Raises:
+        UserError: it contradicts itself.
+    """
+    return _checked(_overridden(reading, overrides, source))
+
+
+def _checked(read: Resolved) -> Resolved:
     rules.check(read.experiment, read.origins)
     return replace(
         read, warnings=(*read.warnings, *rules.warnings_about(read.experiment, read.origins))
@@ -64,7 +108,10 @@ def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
         UserError: there is no such file or recipe, or it cannot be read.
     """
     path = _find(config)
-    reading = _read(path)
+    return _overridden(_read(path), overrides, str(path))
+
+
+def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
     # Overrides come before the rules, so that they can mend what a file gets wrong.
     origins = dict(reading.origins)
     experiment = apply_overrides(reading.experiment, overrides, origins)
@@ -73,7 +120,7 @@ def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
         origins=origins,
         warnings=reading.warnings,
         notes=reading.notes,
-        source=str(path),
+        source=source,
     )
 
 
@@ -107,7 +154,7 @@ def _siblings(path: Path) -> list[str]:
     return [other.name for other in path.parent.iterdir() if other.suffix in suffixes]
 
 
-def _read(path: Path) -> PipelineReading:
+def _read(path: Path) -> Reading:
     try:
         # utf-8-sig: editors on Windows put a byte order mark in front.
         text = path.read_text(encoding="utf-8-sig")
@@ -121,7 +168,10 @@ def _read(path: Path) -> PipelineReading:
     )
     if is_pipeline:
         return read_pipeline_config(text, str(path), name=path.stem)
-    reading = read_yaml(text, str(path), name=path.stem)
+    root = compose(text, str(path))
+    if is_dictionary(root):
+        return read_layers([root], name=path.stem)
+    reading = read_tree(root, name=path.stem)
     return PipelineReading(
         experiment=reading.experiment, origins=reading.origins, warnings=(), notes=()
     )

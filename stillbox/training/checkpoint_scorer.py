@@ -14,11 +14,10 @@ from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import EvaluationResult, Progress
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.scores import Scores
-from stillbox.evaluation.scoring import score_dataset, write_evaluation
+from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.models.detect import make_detect
 from stillbox.training.summaries import Summaries
 
@@ -61,7 +60,7 @@ class CheckpointScorer:
     ) -> None:
         self._experiment, self._directory, self._output = experiment, directory, output
         self._say, self._progress = say, progress
-        self._dataset = _open_evaluation(experiment)
+        self._dataset = open_evaluation(experiment)
         self._detect: Callable[..., Detections] | None = None
 
     def refuse_other_settings(self) -> None:
@@ -156,14 +155,3 @@ class CheckpointScorer:
         for warning in result.warnings:
             self._say(f"warning: {warning}")
         self._say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images; {page}")
-
-
-def _open_evaluation(experiment: schema.Experiment) -> Dataset:
-    records = experiment.data.evaluation
-    if not records.paths:
-        raise UserError(
-            "the experiment names no records to score",
-            where="data.evaluation.paths",
-            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
-        )
-    return open_dataset(experiment.data, records, experiment.model)

@@ -18,8 +18,8 @@ from stillbox.training.summaries import Summaries
 OnScores = Callable[[int, Scores], None]
 """Called with a step and its scores."""
 
-EVALUATIONS = "eval_"
-"""What names of folders with results begin with, beside the checkpoints."""
+BESIDE = ("eval", "params.yaml")
+"""What names of results, and of what front doors keep, begin with beside the checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,9 @@ class Patience:
     """End after so many seconds without a new checkpoint; None waits on."""
     retries: int = -1
     """Checkpoints that may be removed while they are read; below 0: any number."""
+    interval: float = 0.0
+    """Seconds at least between the beginnings of two scorings. What comes in between is passed over
+    for the newest; 0 scores all."""
     poll: float = 5.0
     """Seconds between two looks at the folder."""
 
@@ -118,9 +121,12 @@ class CheckpointWatcher:
             if not steps:
                 return
             # Whoever comes late looks at the newest only; from then on nothing is left out.
-            for step in steps if last >= 0 else steps[-1:]:
+            for step in steps if last >= 0 and not patience.interval else steps[-1:]:
+                began = time.monotonic()
                 yield step
                 last = step
+            if patience.interval and not 0 < patience.last_step <= last:
+                time.sleep(max(began + patience.interval - time.monotonic(), 0.0))
 
     def _existing_steps(self, known: list[int]) -> Iterator[int]:
         """Yields every checkpoint that has learnt something and is not scored yet."""
@@ -196,7 +202,7 @@ def _model_directory(path: Path) -> Path:
         )
     if path.exists() and not is_model_directory(path):
         # Earlier results of ours may lie where training has yet to begin.
-        others = [entry for entry in path.glob("*") if not entry.name.startswith(EVALUATIONS)]
+        others = [entry for entry in path.glob("*") if not entry.name.startswith(BESIDE)]
         if others or not path.is_dir():
             ModelDirectory.open(path)  # says what is wrong with it
     return path

@@ -107,6 +107,11 @@ def test_whoever_comes_late_scores_the_newest_only(watch):
     assert watch(last_step=3)[0] == (3,)
 
 
+def test_with_an_interval_only_the_newest_of_those_that_came_meanwhile_is_scored(watch, coming):
+    coming([2, 3])
+    assert watch(last_step=3, interval=180.0)[0] == (1, 3)
+
+
 def test_what_was_scored_is_not_scored_again(watch, trained, coming):
     coming([3])
     assert watch(last_step=2)[0] == (2,)
@@ -253,7 +258,7 @@ def test_checkpoints_of_another_model_are_refused_and_other_thresholds_are_not(w
 @pytest.mark.parametrize(("use_ema", "wanted"), [("true", "true"), ("false", "false")])
 def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use_ema, wanted):
     def load(directory, *, step, overrides):
-        assert overrides == [f"evaluation.use_ema={wanted}"]
+        assert overrides == [f"evaluation.use_ema={wanted}", "evaluation.precision=float32"]
         raise UserError("seen")
 
     monkeypatch.setattr(checkpoint_scorer, "load_trained", load)
