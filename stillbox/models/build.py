@@ -17,7 +17,9 @@ from stillbox.models.heads.convolutional import ConvolutionalHead
 from stillbox.models.heads.weight_shared import WeightSharedHead
 from stillbox.models.necks.fpn import Fpn
 from stillbox.models.necks.identity import Identity
+from stillbox.models.necks.nas_fpn import NasFpn
 from stillbox.models.necks.ppn import Ppn
+from stillbox.models.necks.retinanet_fpn import RetinaNetFpn
 from stillbox.models.necks.ssd_layers import SsdLayers
 from stillbox.models.parts import BuildOptions, Outputs, Part
 
@@ -32,6 +34,8 @@ NECKS: dict[type, Callable[..., Part]] = {
     schema.SsdLayers: SsdLayers,
     schema.Ppn: Ppn,
     schema.Fpn: Fpn,
+    schema.RetinaNetFpn: RetinaNetFpn,
+    schema.NasFpn: NasFpn,
     schema.Identity: Identity,
 }
 HEADS: dict[type, Callable[..., Part]] = {

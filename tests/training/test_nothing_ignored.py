@@ -66,6 +66,7 @@ OTHERS = {
     "data.evaluation.label_map": "{folder}/swapped.pbtxt",
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
     "model.neck.tap": "conv_5_pointwise",
+    "model.neck.block_conv": "{}",
     "model.backbone.last_depths": "[64, 32]",
     "model.backbone.last_layer": "conv_12_pointwise",
     "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
@@ -95,7 +96,14 @@ UNUSED = {
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
+    ("model.neck     ", "model.neck.block_conv.regularize_depthwise"): "nor have bottlenecks",
 }
+# Two nodes of levels 4 and 5.
+SMALL_CELL = (
+    "min_level: 4, max_level: 5, depth: 8, num_repeats: 1, drop_block: {block_size: 2}, cell: "
+    "[{level: 4, combine: attention, inputs: [1, 0], output: true}, "
+    "{level: 5, inputs: [1, 2], output: true}]"
+)
 # A base for each further member of a choice, and the section that holds it.
 VARIANTS = {
     "model.resizer": "{kind: keep_aspect_ratio, min_dimension: 40, max_dimension: 48}",
@@ -110,6 +118,10 @@ VARIANTS = {
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
     "model.neck ": "{kind: ppn, tap: conv_3_pointwise, num_maps: 3, depth: 24}",
     "model.neck  ": "{kind: identity, min_level: 3, max_level: 5}",
+    "model.neck   ": "{kind: retinanet_fpn, min_level: 4, max_level: 7, depth: 8, depthwise: true}",
+    "model.neck    ": f"{{kind: nas_fpn, {SMALL_CELL}, depthwise: true}}",
+    "model.neck     ": f"{{kind: nas_fpn, {SMALL_CELL}, block: bottleneck, "
+    "drop_connect_rate: 0.2, depthwise: true, block_conv: {force_bias: true}}",
     "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true}",
     "model.neck.conv": "{initializer: {kind: variance_scaling}}",
     "model.anchors": (
@@ -180,6 +192,22 @@ BESIDE = {
         "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
     ),
     "model.neck ": ("model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",),
+    "model.neck   ": (
+        "model.resizer={height: 64, width: 96}",
+        "model.anchors.num_layers=4",
+        "model.neck.conv.initializer.uniform=false",
+    ),
+    "model.neck    ": (
+        "model.resizer={height: 64, width: 96}",
+        "model.anchors.num_layers=2",
+        "model.neck.conv.initializer.uniform=false",
+    ),
+    "model.neck     ": (
+        "model.resizer={height: 64, width: 96}",
+        "model.anchors.num_layers=2",
+        "model.neck.conv.initializer.uniform=false",
+        "model.neck.block_conv={regularizer: {kind: l2}, batch_norm: {}}",
+    ),
     "model.head": (
         "model.anchors.reduce_boxes_in_lowest_layer=false",
         "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "

@@ -78,6 +78,7 @@ class LayerName:
         kernel: what the layer's kernel is called, where not as usual.
         norm: scope of its batch norm; `{scope}` stands for the layer's, `{norm}` for the feature
             map.
+        first_norm: what feature map 0 counts as there.
         counted: pattern's replacement that names the layer whose channels count, where that is
             another one.
         spelling: of what the layer owns.
@@ -87,6 +88,7 @@ class LayerName:
     template: str
     kernel: str | None = None
     norm: str = "{scope}/BatchNorm"
+    first_norm: int = 0
     counted: str | None = None
     spelling: Spelling = SLIM
 
@@ -105,7 +107,8 @@ class LayerName:
         scope = self.template.format(*match.groups(), channels=channels, **fields)
         norm = _NORM_VARIABLE.fullmatch(variable)
         if norm:
-            scope = self.norm.format(*match.groups(), scope=scope, norm=norm[1], **fields)
+            number = int(norm[1]) + self.first_norm if norm[1] else None
+            scope = self.norm.format(*match.groups(), scope=scope, norm=number, **fields)
             name = self.spelling.norm.get(norm[2])
         elif variable != "kernel":
             name = self.spelling.variables.get(variable)

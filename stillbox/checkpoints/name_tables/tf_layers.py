@@ -1,7 +1,11 @@
-"""What Google's detectors for TPUs put around their ResNet (SSD ResNet-34 fact sheet 2)."""
+"""What Google's detectors for TPUs put around their backbones.
+
+Sources: SSD ResNet-34 fact sheet 2, TPU detection fact sheet 9.
+"""
 
 from functools import partial
 
+from stillbox.checkpoints.name_tables import nas_fpn, retinanet_fpn, retinanet_head
 from stillbox.checkpoints.name_tables.rules import TF_LAYERS, Family, LayerName, fixed
 from stillbox.experiment import schema
 
@@ -21,6 +25,13 @@ _PREDICTORS = tuple(
 )
 
 FAMILY = Family(
-    necks={schema.SsdLayers: fixed(_EXTRA_LAYERS)},
-    heads={schema.ConvolutionalHead: fixed(_PREDICTORS)},
+    necks={
+        schema.SsdLayers: fixed(_EXTRA_LAYERS),
+        schema.RetinaNetFpn: fixed(retinanet_fpn.LAYERS),
+        schema.NasFpn: nas_fpn.layers,
+    },
+    heads={
+        schema.ConvolutionalHead: fixed(_PREDICTORS),
+        schema.WeightSharedHead: retinanet_head.layers,
+    },
 )

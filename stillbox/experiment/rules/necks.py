@@ -9,8 +9,11 @@ from stillbox.experiment.schema import (
     Experiment,
     Fpn,
     Identity,
+    Model,
     MultiscaleAnchors,
+    NasFpn,
     Ppn,
+    RetinaNetFpn,
     SsdAnchors,
     SsdLayers,
 )
@@ -20,20 +23,31 @@ from stillbox.experiment.schema.necks import Pyramid
 def pyramid_fits_the_image(experiment: Experiment) -> Iterator[Broken]:
     """Going down the pyramid doubles a map, so sides are multiples of the coarsest stride."""
     model = experiment.model
-    if not isinstance(model.neck, Fpn) or model.neck.explicit_padding or model.pad_to_multiple < 1:
+    top = _level_handed_down(model)
+    if top is None or model.pad_to_multiple < 1:
         return
-    stride = 2 ** min(model.neck.max_level, max(model.backbone.levels))
+    stride = 2**top
     for path, side in input_sides(model):
         padded = side + -side % model.pad_to_multiple
         if side >= 1 and padded % stride:
             below = max(side // stride, 1) * stride
             yield Broken(
                 path,
-                f"an image side of {side} pixels does not fit a feature pyramid whose coarsest "
-                f"backbone map has a stride of {stride}",
+                f"an image side of {side} pixels does not fit a feature pyramid that hands down "
+                f"a map of stride {stride}",
                 f"the nearest sides that do are {below} and {below + stride}; "
                 f"or set model.pad_to_multiple to {stride}",
             )
+
+
+def _level_handed_down(model: Model) -> int | None:
+    """Returns the coarsest level that is doubled to fit the next one; None: there is none."""
+    neck = model.neck
+    if isinstance(neck, NasFpn):
+        return neck.max_level
+    if isinstance(neck, RetinaNetFpn) or (isinstance(neck, Fpn) and not neck.explicit_padding):
+        return min(neck.max_level, max(model.backbone.levels))
+    return None
 
 
 def taps_exist(experiment: Experiment) -> Iterator[Broken]:
@@ -104,6 +118,53 @@ def extra_maps_have_strides(experiment: Experiment) -> Iterator[Broken]:
             yield Broken("model.neck.extra_strides", what, "give one for each, or none")
 
 
+def pyramid_has_channels(experiment: Experiment) -> Iterator[Broken]:
+    """A depth of 0 stands for a layer that is not there in other necks only."""
+    neck = experiment.model.neck
+    if isinstance(neck, RetinaNetFpn | NasFpn) and neck.depth == 0:
+        yield Broken("model.neck.depth", "a pyramid of 0 channels", "such as 256")
+
+
+def bottlenecks_exist(experiment: Experiment) -> Iterator[Broken]:
+    """What describes bottlenecks has nothing to say where nodes are convolutions."""
+    neck, path = experiment.model.neck, "model.neck"
+    if not isinstance(neck, NasFpn) or neck.block == "bottleneck":
+        return
+    if neck.drop_connect_rate:
+        what = (
+            f"drop_connect_rate {neck.drop_connect_rate:g} leaves out blocks beside a shortcut, "
+            "and a convolution has none"
+        )
+        fix = f"--set {path}.drop_connect_rate=0, or set block to bottleneck"
+        yield Broken(f"{path}.drop_connect_rate", what, fix)
+    if neck.block_conv is not None:
+        what = "block_conv describes the convolutions of bottlenecks, and block is conv"
+        fix = f"--set {path}.block_conv=null, or set block to bottleneck"
+        yield Broken(f"{path}.block_conv", what, fix)
+
+
+def cell_is_sound(experiment: Experiment) -> Iterator[Broken]:
+    """Every node reads two maps before it, and one map of every level leaves the cell."""
+    neck, path = experiment.model.neck, "model.neck.cell"
+    if not isinstance(neck, NasFpn):
+        return
+    levels = range(neck.min_level, neck.max_level + 1)
+    for index, node in enumerate(neck.cell):
+        before = len(levels) + index
+        if len(node.inputs) != 2 or not all(0 <= number < before for number in node.inputs):
+            what = f"node {before} of the cell has the inputs {list(node.inputs)}"
+            yield Broken(f"{path}.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
+        if node.level not in levels:
+            what = f"node {before} of the cell makes level {node.level}"
+            fix = f"one from {neck.min_level} to {neck.max_level}"
+            yield Broken(f"{path}.{index}.level", what, fix)
+    outputs = [node.level for node in neck.cell if node.output]
+    for level in levels:
+        if outputs.count(level) != 1:
+            what = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
+            yield Broken(path, what, "mark one node of every level by output: true")
+
+
 def _examples(names: tuple[str, ...]) -> str:
     return f"{names[0]} ... {names[-1]}"
 
@@ -113,5 +174,8 @@ NECK_RULES: tuple[Rule, ...] = (
     taps_exist,
     every_map_has_anchors,
     extra_maps_have_strides,
+    pyramid_has_channels,
+    bottlenecks_exist,
+    cell_is_sound,
 )
 """All of them."""

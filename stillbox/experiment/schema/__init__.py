@@ -122,7 +122,16 @@ from stillbox.experiment.schema.matching import (
     ThresholdedIouSimilarity,
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
-from stillbox.experiment.schema.necks import Fpn, Identity, Neck, Ppn, SsdLayers
+from stillbox.experiment.schema.necks import (
+    Fpn,
+    Identity,
+    NasFpn,
+    NasFpnNode,
+    Neck,
+    Ppn,
+    RetinaNetFpn,
+    SsdLayers,
+)
 from stillbox.experiment.schema.postprocessing import (
     BoxEncodingsClip,
     Nms,
@@ -236,6 +245,8 @@ __all__ = [
     "Model",
     "Momentum",
     "MultiscaleAnchors",
+    "NasFpn",
+    "NasFpnNode",
     "Neck",
     "NegSqDistSimilarity",
     "Nms",
@@ -278,6 +289,7 @@ __all__ = [
     "ResNetV1",
     "ResizeImage",
     "Resizer",
+    "RetinaNetFpn",
     "RgbToGray",
     "RmsProp",
     "Schedule",

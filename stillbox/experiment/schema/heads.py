@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stillbox.experiment.schema.layers import L2, BatchNorm, ConvHyperparams, RandomNormal
+from stillbox.experiment.schema.layers import (
+    L2,
+    BatchNorm,
+    ConvHyperparams,
+    Initializer,
+    RandomNormal,
+)
 
 # Those of most published configs: small weights, so that no class shouts at the start.
 _PREDICTORS = ConvHyperparams(
@@ -64,6 +70,8 @@ class WeightSharedHead:
     """Share of the activations that dropout keeps."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    predictor_initializer: Initializer | None = None
+    """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
     conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
 

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from stillbox.experiment.schema.backbones import Backbone
-from stillbox.experiment.schema.layers import L2, BatchNorm, ConvHyperparams, TruncatedNormal
+from stillbox.experiment.schema.backbones import Backbone, DropBlock
+from stillbox.experiment.schema.layers import (
+    L2,
+    BatchNorm,
+    ConvHyperparams,
+    TruncatedNormal,
+    VarianceScaling,
+)
 
 # Those of most published configs; a convolution without normalisation is nobody's wish here.
 _FEATURES = ConvHyperparams(
@@ -12,6 +18,16 @@ _FEATURES = ConvHyperparams(
     regularizer=L2(weight=4e-5),
     initializer=TruncatedNormal(stddev=0.03),
     batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
+)
+
+# Those of "Object Detection Models on TPU". Glorot's initialiser and biases in spite of batch norm
+# are what TensorFlow's layers do unless they are told better.
+_TPU_FEATURES = ConvHyperparams(
+    activation="relu",
+    regularizer=L2(weight=1e-4),
+    initializer=VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
+    batch_norm=BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True),
+    force_bias=True,
 )
 
 
@@ -125,4 +141,85 @@ class Fpn(Pyramid):
     """Hyperparameters of the 3x3 convolutions; projections have a bias and nothing else."""
 
 
-Neck = SsdLayers | Ppn | Fpn | Identity
+@dataclass(frozen=True, kw_only=True)
+class RetinaNetFpn(Pyramid):
+    """RetinaNet's feature pyramid (arXiv:1708.02002; TPU detection fact sheet 3.2).
+
+    It differs from `fpn`: the top of the sums gets a 3x3 convolution too, coarser levels are made
+    from what that returns, and every level is normalised last, after others were made from it.
+    """
+
+    kind: ClassVar[str] = "retinanet_fpn"
+    depth: int = 256
+    """Channels of every feature map."""
+    depthwise: bool = False
+    """Separable convolutions instead of full ones, the 1x1 too."""
+    conv: ConvHyperparams = _TPU_FEATURES
+    """Hyperparameters of all convolutions; the activation stands between one coarse level and the
+    next, and nowhere else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NasFpnNode:
+    """One node of NAS-FPN's cell: two maps are combined, activated and convolved."""
+
+    level: int = 4
+    """Level of the map that it makes; both inputs are brought to it."""
+    combine: Literal["sum", "attention"] = "sum"
+    """`attention`: the input of the coarser level, and the other one scaled by what the sigmoid of
+    the first one's greatest values says channel by channel."""
+    inputs: tuple[int, ...] = (0, 1)
+    """Two numbers: the maps that enter the cell count from 0, fine to coarse, the nodes go on."""
+    output: bool = False
+    """Leaves the cell as its level's map, and takes up all maps of this level that no node before
+    it has read."""
+
+
+_NAS_FPN_CELL = tuple(
+    NasFpnNode(level=level, combine=combine, inputs=inputs, output=output)
+    for level, combine, inputs, output in (
+        (4, "attention", (1, 3), False),
+        (4, "sum", (1, 5), False),
+        (3, "sum", (0, 6), True),
+        (4, "sum", (6, 7), True),
+        (5, "attention", (7, 8), True),
+        (7, "attention", (6, 9), True),
+        (6, "attention", (9, 10), True),
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NasFpn(Pyramid):
+    """A pyramid whose cell was found by search (arXiv:1904.07392; TPU detection fact sheet 3.4).
+
+    Levels that the backbone lacks are max-pooled from the one before. Maps change their level by
+    max pooling and by repetition of pixels.
+    """
+
+    kind: ClassVar[str] = "nas_fpn"
+    depth: int = 256
+    """Channels of every feature map; bottlenecks return four times as many."""
+    num_repeats: int = 5
+    """Cells behind one another."""
+    depthwise: bool = False
+    """Separable convolutions instead of full ones, the 1x1 too."""
+    block: Literal["conv", "bottleneck"] = "conv"
+    """What a node does to the combined map after its activation: a 3x3 convolution, or a bottleneck
+    of ResNet, whose convolutions are full ones."""
+    drop_connect_rate: float = 0.0
+    """Share of the images for which a bottleneck hands on its shortcut alone in training."""
+    drop_block: DropBlock | None = None
+    """Applied behind every convolution of a node in training; None: nowhere."""
+    sum_only: bool = False
+    """Combine by sums whatever the nodes say."""
+    cell: tuple[NasFpnNode, ...] = _NAS_FPN_CELL
+    """Its nodes, in the order of their computation."""
+    conv: ConvHyperparams = _TPU_FEATURES
+    """Hyperparameters of all convolutions; their activation stands before a node's block."""
+    block_conv: ConvHyperparams | None = None
+    """Hyperparameters of the convolutions inside bottlenecks, where they are others; the activation
+    stands behind them too."""
+
+
+Neck = SsdLayers | Ppn | Fpn | RetinaNetFpn | NasFpn | Identity

@@ -51,7 +51,8 @@ class WeightSharedHead(Part):
             self.box_tower = Tower(config, common, len(inputs), options)
             self.class_tower = Tower(config, common, len(inputs), options)
         depth = config.depth if config.layers_before else common
-        plain = replace(config.conv, batch_norm=None, activation="none")
+        initializer = config.predictor_initializer or config.conv.initializer
+        plain = replace(config.conv, batch_norm=None, activation="none", initializer=initializer)
         convolution = SeparableConv2d if config.depthwise else Conv2d
         size, layers = config.kernel_size, options.layer_arguments()
         self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.lowering import padding_of
+from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 
 
@@ -71,9 +72,4 @@ def upsample_to(x: jax.Array, fine: jax.Array) -> jax.Array:
         x: `[B, h, w, C]`.
         fine: `[B, H, W, C]`, H at most 2 h and W at most 2 w.
     """
-    batch, height, width, channels = x.shape
-    shape = (batch, height, 2, width, 2, channels)
-    doubled = jnp.broadcast_to(x[:, :, None, :, None], shape)
-    return doubled.reshape(batch, 2 * height, 2 * width, channels)[
-        :, : fine.shape[1], : fine.shape[2]
-    ]
+    return upsample(x, 2)[:, : fine.shape[1], : fine.shape[2]]

@@ -1,0 +1,193 @@
+"""NAS-FPN (arXiv:1904.07392; TPU detection fact sheet 3.4)."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.models.backbones.residual import Block, BlockOptions
+from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.resampling import upsample
+from stillbox.models.layers.stochastic import drop_block, fold_key
+from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
+from stillbox.models.parts import BuildOptions, Part
+
+
+class NasFpn(Part):
+    """Taps of one depth and their max-pooled halves, sent through `cell_0`, `cell_1`, ...
+
+    `resample_{l}` is the 1x1 convolution that brings the tap of level l to the common depth, where
+    it has another.
+
+    Args:
+        config: levels, depth, cell and hyperparameters.
+        inputs: channels of each tap.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.NasFpn, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        maps = config.count_maps()
+        self.resampled = tuple(range(config.min_level, config.min_level + len(inputs)))
+        for level, channels in zip(self.resampled, inputs, strict=True):
+            _add_squeeze(self, f"resample_{level}", config, channels, options)
+        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
+        channels = config.depth
+        for name in self.cells:
+            cell = NasFpnCell(config, channels, options)
+            setattr(self, name, cell)
+            channels = cell.channels
+        self.channels = (channels,) * maps
+
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        maps = [
+            _squeezed(self, f"resample_{level}", tap, train=train)
+            for level, tap in zip(self.resampled, taps, strict=True)
+        ]
+        while len(maps) < len(self.channels):
+            maps.append(max_pool(maps[-1], 2, 2))
+        for number, name in enumerate(self.cells):
+            key = fold_key(dropout_key, number)
+            maps = getattr(self, name)(maps, train=train, dropout_key=key)
+        return tuple(maps)
+
+
+class NasFpnCell(Part):
+    """Nodes `node_{n}`; n counts on from the maps that come in.
+
+    Args:
+        config: levels, depth, cell and hyperparameters.
+        inputs: channels of the maps that come in.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(self, config: schema.NasFpn, inputs: int, options: BuildOptions) -> None:
+        self.steps, self.outputs = plan_cell(config)
+        self.levels = (*range(config.min_level, config.max_level + 1),)
+        channels = dict.fromkeys(range(len(self.levels)), inputs)
+        for number, step in enumerate(self.steps, start=len(self.levels)):
+            node = NasFpnNode(config, step, channels, options)
+            setattr(self, f"node_{number}", node)
+            channels[number] = node.channels
+        self.channels = node.channels
+
+    def __call__(
+        self, maps: list[jax.Array], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> list[jax.Array]:
+        """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
+        maps, levels = list(maps), list(self.levels)
+        for number, step in enumerate(self.steps, start=len(maps)):
+            key = fold_key(dropout_key, number)
+            node = getattr(self, f"node_{number}")
+            maps.append(node(maps, levels, train=train, dropout_key=key))
+            levels.append(step.level)
+        return [maps[number] for number in self.outputs]
+
+
+class NasFpnNode(Part):
+    """`block` behind the combination of the inputs.
+
+    `resample_0`, `resample_1` and `resample_joined_{m}` bring the inputs, and the map m that is
+    added to them, to the common depth, where they have another.
+
+    Args:
+        config: depth, kind of block and hyperparameters.
+        step: what the node combines.
+        channels: of all maps before it, by their numbers.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, config: schema.NasFpn, step: Step, channels: dict[int, int], options: BuildOptions
+    ) -> None:
+        for name, source in _sources(step):
+            _add_squeeze(self, name, config, channels[source], options)
+        self.step, self.activation = step, config.conv.activation
+        self.block, self.channels = _block(config, options)
+        self.drop_block = config.drop_block if config.block == "conv" else None
+
+    def __call__(
+        self,
+        maps: list[jax.Array],
+        levels: list[int],
+        *,
+        train: bool,
+        dropout_key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Makes a map `[B, H, W, channels]` of the node's level out of those before it."""
+        first, second, *joined = (
+            _move(_squeezed(self, name, maps[m], train=train), levels[m], self.step.level)
+            for name, m in _sources(self.step)
+        )
+        x = _combine(first, second, self.step.gate)
+        for other in joined:
+            x = x + other
+        x = ACTIVATIONS[self.activation](x)
+        if isinstance(self.block, Block):
+            return self.block(x, train=train, dropout_key=dropout_key)
+        x = self.block(x, train=train)
+        if train and self.drop_block is not None:
+            x = drop_block(x, self.drop_block, dropout_key)
+        return x
+
+
+def _sources(step: Step) -> list[tuple[str, int]]:
+    """Returns the numbers of the maps that a node reads, each with the name of its squeeze."""
+    inputs = [(f"resample_{place}", number) for place, number in enumerate(step.inputs)]
+    return inputs + [(f"resample_joined_{number}", number) for number in step.joined]
+
+
+def _add_squeeze(
+    part: Part, name: str, config: schema.NasFpn, inputs: int, options: BuildOptions
+) -> None:
+    """Gives `part` a 1x1 convolution to the common depth, where `inputs` channels are others."""
+    if inputs != config.depth:
+        linear = replace(config.conv, activation="none")
+        convolution = SeparableConv2d if config.depthwise else Conv2d
+        layer = convolution(inputs, config.depth, 1, 1, linear, **options.layer_arguments())
+        setattr(part, name, layer)
+
+
+def _squeezed(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+    """Returns what `_add_squeeze` was meant for."""
+    return getattr(part, name)(x, train=train).astype(x.dtype) if hasattr(part, name) else x
+
+
+def _move(x: jax.Array, level: int, target: int) -> jax.Array:
+    """Brings `[B, H, W, C]` of one level to another."""
+    if level < target:
+        factor = 2 ** (target - level)
+        return max_pool(x, factor, factor)
+    return upsample(x, 2 ** (level - target)) if level > target else x
+
+
+def _combine(first: jax.Array, second: jax.Array, gate: int | None) -> jax.Array:
+    """Adds two maps of one shape; `gate` says which of them gates the other, if any."""
+    if gate is None:
+        return first + second
+    gating, gated = (second, first) if gate else (first, second)
+    return gating + gated * jax.nn.sigmoid(jnp.max(gating, axis=(1, 2), keepdims=True))
+
+
+def _block(config: schema.NasFpn, options: BuildOptions) -> tuple[Part | Conv2d, int]:
+    """Returns a node's block and its channels."""
+    depth = config.depth
+    if config.block == "bottleneck":
+        shared = BlockOptions(
+            conv=config.block_conv or config.conv,
+            build=options,
+            drop_connect_rate=config.drop_connect_rate,
+            drop_block=config.drop_block,
+        )
+        bottleneck = Block("bottleneck", depth, depth, 1, shared)
+        return bottleneck, bottleneck.channels
+    linear = replace(config.conv, activation="none")
+    convolution = SeparableConv2d if config.depthwise else Conv2d
+    return convolution(depth, depth, 3, 1, linear, **options.layer_arguments()), depth

@@ -1,0 +1,152 @@
+"""The detectors of "Object Detection Models on TPU": descriptions, arrays, deterministic weights.
+
+Goldens come from running the original's graphs (TPU detection fact sheet, 10).
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.experiment import schema
+from stillbox.experiment.schema.necks import Pyramid
+from stillbox.models.build import build_detector
+from stillbox.models.detector import Detector
+from tests.shared import SHARED
+
+GOLDENS = SHARED / "goldens" / "tpu_detection"
+
+_NORM = schema.BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True)
+_HEAD = schema.ConvHyperparams(
+    activation="relu",
+    initializer=schema.RandomNormal(stddev=0.01),
+    batch_norm=_NORM,
+    force_bias=True,
+)
+_RESNET = schema.ConvHyperparams(
+    activation="relu",
+    initializer=schema.VarianceScaling(factor=1.0, exact_cut=True),
+    batch_norm=_NORM,
+)
+
+
+def retinanet(
+    neck: Pyramid | None = None,
+    backbone: schema.Backbone | None = None,
+    *,
+    side: int = 128,
+    **head: Any,
+) -> schema.Model:
+    """RetinaNet of 91 logits and nine anchors; ResNet-50 with its pyramid unless told better."""
+    neck = neck or schema.RetinaNetFpn()
+    levels = {"min_level": neck.min_level, "max_level": neck.max_level}
+    return schema.Model(
+        num_classes=90,
+        resizer=schema.FixedShapeResizer(height=side, width=side),
+        backbone=backbone or resnet(50),
+        neck=neck,
+        head=schema.WeightSharedHead(
+            predictor_initializer=schema.RandomNormal(stddev=1e-5),
+            class_bias_init=-float(np.log(99)),
+            **{"conv": _HEAD} | head,
+        ),
+        anchors=schema.MultiscaleAnchors(**levels, scales_per_octave=3, order="scale_major"),
+    )
+
+
+def resnet(depth: int) -> schema.ResNet:
+    """The backbone as it is there."""
+    return schema.ResNet(depth=depth, zero_last_scale=False, conv=_RESNET)
+
+
+def swish(model: schema.Model) -> schema.Model:
+    """The same with swish in backbone and head."""
+    return replace(
+        model,
+        backbone=replace(model.backbone, conv=replace(model.backbone.conv, activation="swish")),
+        head=replace(model.head, conv=replace(model.head.conv, activation="swish")),
+    )
+
+
+@cache
+def golden(name: str) -> Any:
+    """A file of the goldens."""
+    return json.loads((GOLDENS / f"{name}.json").read_text())
+
+
+def golden_variables(name: str) -> dict[str, tuple[int, ...]]:
+    """Shape by name of all variables that the original has."""
+    return {n.removesuffix(":0"): tuple(shape) for n, shape in golden(f"vars_{name}")}
+
+
+def without_draws(make: Callable[[], Any]) -> Any:
+    """Builds something with kernels of zeros: to draw them takes seconds."""
+    zeros = patch("stillbox.models.layers.conv.draw_kernel", lambda _, shape, __: jnp.zeros(shape))
+    with zeros:
+        return make()
+
+
+@cache
+def shapes(model: schema.Model) -> dict[str, tuple[int, ...]]:
+    """Shape of every array of the detector by path; nothing is allocated."""
+    detector = without_draws(lambda: nnx.eval_shape(lambda: build_detector(model)))
+    return {path: tuple(array.shape) for path, array in _variables(detector).items()}
+
+
+def count_parameters(model: schema.Model, part: str = "") -> int:
+    """Counts the numbers that training changes."""
+    return sum(
+        int(np.prod(shape))
+        for path, shape in shapes(model).items()
+        if path.startswith(part) and not path.endswith((".mean", ".var"))
+    )
+
+
+def named_shapes(model: schema.Model) -> dict[str, tuple[int, ...]]:
+    """Shape by the original's name, of all arrays; one without a name keeps its path."""
+    ours = shapes(model)
+    names = reference_names(model, {path: np.broadcast_to(0, s) for path, s in ours.items()})
+    return {names.get(path, path): shape for path, shape in ours.items()}
+
+
+def weighted(model: schema.Model) -> Detector:
+    """The detector with the weights that the goldens derive from the original's names."""
+    detector: Detector = without_draws(lambda: build_detector(model))
+    variables = _variables(detector)
+    names = reference_names(model, variables)
+    for path, variable in variables.items():
+        variable.set_value(jnp.asarray(deterministic_weight(names[path], variable.shape)))
+    return detector
+
+
+def deterministic_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Sines of another phase for every name, scaled by what they are."""
+    phase = zlib.crc32(name.encode()) % 1000
+    values = np.sin(0.37 * np.arange(np.prod(shape)) + phase).reshape(shape)
+    *_, kind = name.split("/")
+    if kind.endswith("kernel"):
+        fan_in = np.prod(shape[:2] if kind.startswith("depthwise") else shape[:3])
+        values *= np.sqrt(2 / fan_in)
+    else:
+        start, scale = {"gamma": (1, 0.1), "moving_variance": (1, 0.5)}.get(kind, (0, 0.1))
+        values = start + scale * values
+    return values.astype(np.float32)
+
+
+def pixels(side: int = 128) -> np.ndarray:
+    """`[1, side, side, 3]`, normalised already."""
+    shape = (1, side, side, 3)
+    return np.sin(0.01 * np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
+
+
+def _variables(detector: Any) -> dict[str, Any]:
+    state = nnx.to_flat_state(nnx.state(detector))
+    return {".".join(map(str, path)): variable for path, variable in state}
