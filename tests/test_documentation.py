@@ -62,9 +62,10 @@ RUN_ELSEWHERE = {
     "docs/images.md": "tests/experiment/test_augmentations.py",
     "docs/fields.md": "tests/experiment/test_reference.py",
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
+    "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
 }
 # What they say is compared with the program that makes them.
-MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md"}
+MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}
 PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
 LANGUAGES = {"sh", "console", "yaml", "python", "text", "json"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|python\S*) ", re.MULTILINE)

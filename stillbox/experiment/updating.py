@@ -6,7 +6,6 @@ over what was read. What a tree does not mention stays.
 
 import dataclasses
 import math
-import re
 import types
 import typing
 from typing import Literal, NoReturn
@@ -14,6 +13,7 @@ from typing import Literal, NoReturn
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import (
+    NUMBER,
     Hint,
     Node,
     Plain,
@@ -23,8 +23,6 @@ from stillbox.experiment.values import (
     leaf_paths,
     node_of,
 )
-
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def from_plain(plain: Plain, where: str) -> Experiment:
@@ -179,7 +177,7 @@ def _scalar(hint: Hint, node: Node, path: str) -> Value:
 def _to_float(node: Node, path: str) -> float:
     value = node.value
     # YAML 1.1 takes 1e-4 (without a point) for text; nobody who writes it means text.
-    if isinstance(value, str) and _FLOAT.fullmatch(value):
+    if isinstance(value, str) and NUMBER.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, path, "a number", None)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ Value: TypeAlias = Any
 """What a field of the schema holds: a scalar, None, a tuple of values or a dataclass."""
 Hint: TypeAlias = Any
 """A type as a field of the schema declares it."""
+
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+"""How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,11 @@ def read_yaml(text: str, file: str, *, name: str = "experiment") -> YamlReading:
     Raises:
         UserError: it is not YAML, or holds an unknown or repeated name or a value of a wrong type.
     """
-    root = compose(text, file)
+    return read_tree(compose(text, file), name=name)
+
+
+def read_tree(root: Node, *, name: str = "experiment") -> YamlReading:
+    """Reads an experiment that is parsed already; else as `read_yaml`."""
     base, origins = Experiment(), {}
     if root.value is None:
         root = Node({}, root.where)
@@ -122,8 +126,12 @@ def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) ->
     Every field is there, in the schema's order, and floats have all their digits. With `origins`,
     a comment says where a value was set.
     """
-    lines = _emit_mapping(to_plain(experiment), "", "", origins or {})
-    return "\n".join(lines) + "\n"
+    return dump(to_plain(experiment), origins)
+
+
+def dump(mapping: dict[str, Plain], origins: Mapping[str, str] | None = None) -> str:
+    """Returns plain values as YAML, in the order of the mapping; else as `to_yaml`."""
+    return "\n".join(_emit_mapping(mapping, "", "", origins or {})) + "\n"
 
 
 def _emit_mapping(

@@ -1,0 +1,82 @@
+"""A dictionary as a command line gives it: a template or a file, an override, flags."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
+from stillbox.experiment.params_dict.recognition import is_dictionary
+from stillbox.experiment.params_dict.texts import read_file, read_text
+from stillbox.experiment.recipes import recipe_names, recipe_path
+from stillbox.experiment.values import Node
+
+
+def read_params(
+    *,
+    config_file: str | Path = "",
+    params_override: str = "",
+    model: str = "retinanet",
+    template: str = "",
+    flags: Mapping[str, Node] | None = None,
+    restrictions: Iterable[str] = (),
+    used: Collection[str] = (),
+    name: str = "",
+) -> ParamsReading:
+    """Reads the dictionary in the original's order: defaults, template, file, override, flags.
+
+    Args:
+        config_file: a YAML file, or the name of a built-in template.
+        params_override: names and values as one text, see `texts.read_text`.
+        model: whose defaults are meant.
+        template: the name of a built-in dictionary that the file is laid over.
+        flags: dotted path -> value, `Node(8, "--num_cores=8")`; the last word.
+        restrictions: what must hold of the result, `anchor.num_scales <= 3`.
+        used: keys that the caller follows itself, `eval.eval_timeout`.
+        name: the experiment's name; empty: that of the file, else the model's.
+
+    Raises:
+        UserError: there is no such file or template, or see `reader.read_layers`.
+    """
+    layers = [_template(template, "--template")] if template else []
+    if str(config_file):
+        layers.append(_config_file(str(config_file)))
+    layers.append(read_text(params_override, "--params_override"))
+    layers += [_under(path, node) for path, node in (flags or {}).items()]
+    return read_layers(
+        layers,
+        name=name or Path(config_file).stem or template or model,
+        model=model,
+        restrictions=restrictions,
+        used=used,
+    )
+
+
+def _config_file(given: str) -> Node:
+    path = Path(given)
+    if path.is_file() or path.is_dir() or "://" in given:
+        return read_file(given, "--config_file")
+    # `configs/yaml/retinanet_nasfpn.yaml` stands in people's scripts, and not on their disks.
+    if path.stem in recipe_names():
+        return _template(path.stem, f"--config_file {path}")
+    beside = path.parent.glob("*.y*ml") if path.parent.is_dir() else ()
+    names = [*(other.name for other in beside), *(f"{name}.yaml" for name in recipe_names())]
+    raise UserError(
+        f"there is no file {path}", where="--config_file", fix=nearest(path.name, names)
+    )
+
+
+def _template(name: str, where: str) -> Node:
+    tree = read_file(recipe_path(name, where=where), where)
+    if not is_dictionary(tree):
+        raise UserError(
+            f"the recipe {name} is a complete experiment, not a dictionary to be laid over another",
+            where=where,
+            fix=f"stillbox train {name} --set ...",
+        )
+    return tree
+
+
+def _under(path: str, node: Node) -> Node:
+    for name in reversed(path.split(".")):
+        node = Node({name: node}, node.where)
+    return node

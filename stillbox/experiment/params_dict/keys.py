@@ -1,0 +1,232 @@
+"""Every key of the parameter dictionary of RetinaNet on TPU, with type and default.
+
+Source: TPU detection fact sheet 1.1 (the final dictionary) and 1.3 (that of 2020).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stillbox.experiment.values import Plain
+
+Kind = Literal["flag", "whole", "real", "text", "wholes", "reals"]
+
+
+@dataclass(frozen=True)
+class Unset:
+    """The default of a key that is null until somebody sets it."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a key may hold."""
+
+    kind: Kind
+    default: Plain
+    """None where it is null until somebody sets it; then null is allowed."""
+
+
+_FINAL: dict[str, Any] = {
+    "type": "retinanet",
+    "model_dir": "",
+    "use_tpu": True,
+    "isolate_session_state": False,
+    "enable_summary": False,
+    "tpu_job_name": "",
+    "platform": {"eval_master": "", "tpu": "", "tpu_zone": "", "gcp_project": ""},
+    "architecture": {
+        "parser": "retinanet_parser",
+        "backbone": "resnet",
+        "multilevel_features": "fpn",
+        "min_level": 3,
+        "max_level": 7,
+        "num_classes": 91,
+        "use_bfloat16": True,
+        "space_to_depth_block_size": 1,
+        "pre_parser": Unset("text"),
+        "output_flat_fpn_features": False,
+    },
+    "train": {
+        "iterations_per_loop": 100,
+        "train_batch_size": 64,
+        "total_steps": 22500,
+        "num_shards": Unset("whole"),
+        "num_cores_per_replica": Unset("whole"),
+        "input_partition_dims": Unset("wholes"),
+        "optimizer": {"type": "momentum", "momentum": 0.9},
+        "learning_rate": {
+            "type": "step",
+            "warmup_learning_rate": 0.0067,
+            "warmup_steps": 500,
+            "init_learning_rate": 0.08,
+            "learning_rate_levels": (0.008, 0.0008),
+            "learning_rate_steps": (15000, 20000),
+        },
+        "checkpoint": {"path": "", "prefix": "", "skip_variables_regex": ""},
+        "frozen_variable_prefix": Unset("text"),
+        "regularization_variable_regex": r".*(kernel|weight):0$",
+        "l2_weight_decay": 0.0001,
+        "gradient_clip_norm": 0.0,
+        "transpose_input": True,
+        "train_file_pattern": "",
+        "train_dataset_type": "tfrecord",
+        "pre_parser_dataset": {"file_pattern": "", "dataset_type": "tfrecord"},
+    },
+    "eval": {
+        "type": "box",
+        "eval_batch_size": 8,
+        "eval_samples": Unset("whole"),
+        "min_eval_interval": 180,
+        "eval_timeout": Unset("whole"),
+        "num_steps_per_eval": 1000,
+        "use_json_file": True,
+        "val_json_file": "",
+        "eval_file_pattern": "",
+        "eval_dataset_type": "tfrecord",
+        "per_category_metrics": False,
+        "skip_eval_loss": False,
+        "suffix": "",
+    },
+    "predict": {"predict_batch_size": 8},
+    "batch_norm_activation": {
+        "batch_norm_momentum": 0.997,
+        "batch_norm_epsilon": 1e-4,
+        "batch_norm_trainable": True,
+        "use_sync_bn": False,
+        "activation": "relu",
+    },
+    "dropblock": {"dropblock_keep_prob": Unset("real"), "dropblock_size": Unset("whole")},
+    "resnet": {"resnet_depth": 50, "init_drop_connect_rate": Unset("real")},
+    "spinenet": {
+        "model_id": "49",
+        "init_drop_connect_rate": Unset("real"),
+        "use_native_resize_op": False,
+    },
+    "spinenet_mbconv": {
+        "model_id": "49",
+        "se_ratio": 0.2,
+        "init_drop_connect_rate": Unset("real"),
+        "use_native_resize_op": False,
+    },
+    "fpn": {"fpn_feat_dims": 256, "use_separable_conv": False, "use_batch_norm": True},
+    "nasfpn": {
+        "fpn_feat_dims": 256,
+        "num_repeats": 5,
+        "use_separable_conv": False,
+        "init_drop_connect_rate": Unset("real"),
+        "block_fn": "conv",
+        "activation": Unset("text"),
+        "use_sum_for_combination": False,
+    },
+    "anchor": {"num_scales": 3, "aspect_ratios": (1.0, 2.0, 0.5), "anchor_size": 4.0},
+    "retinanet_parser": {
+        "output_size": (640, 640),
+        "match_threshold": 0.5,
+        "unmatched_threshold": 0.5,
+        "aug_rand_hflip": True,
+        "aug_scale_min": 1.0,
+        "aug_scale_max": 1.0,
+        "aug_policy": "",
+        "skip_crowd_during_training": True,
+        "max_num_instances": 100,
+        "regenerate_source_id": False,
+    },
+    "retinanet_head": {
+        "anchors_per_location": Unset("whole"),
+        "num_convs": 4,
+        "num_filters": 256,
+        "use_separable_conv": False,
+        "use_batch_norm": True,
+    },
+    "retinanet_loss": {
+        "focal_loss_alpha": 0.25,
+        "focal_loss_gamma": 1.5,
+        "huber_loss_delta": 0.1,
+        "box_loss_weight": 50.0,
+        "normalizer_momentum": 0.0,
+    },
+    "postprocess": {
+        "apply_nms": True,
+        "use_batched_nms": False,
+        "nms_version": "v1",
+        "max_total_size": 100,
+        "nms_iou_threshold": 0.5,
+        "score_threshold": 0.05,
+        "pre_nms_num_boxes": 5000,
+        "apply_sigmoid": True,
+    },
+}
+
+_LEVELS = {"min_level": Unset("whole"), "max_level": Unset("whole")}
+NORM: Mapping[str, Kind] = {
+    "batch_norm_momentum": "real",
+    "batch_norm_epsilon": "real",
+    "batch_norm_trainable": "flag",
+    "use_sync_bn": "flag",
+}
+"""What each block of 2020 had of its own under `batch_norm`."""
+_NORM = {name: Unset(kind) for name, kind in NORM.items()}
+_DROPBLOCK = {"dropblock_keep_prob": Unset("real"), "dropblock_size": Unset("whole")}
+_OLD: dict[str, Any] = {
+    "train": {"space_to_depth_block_size": Unset("whole")},
+    "anchor": _LEVELS,
+    "resnet": {"activation": Unset("text"), "batch_norm": _NORM, "dropblock": _DROPBLOCK},
+    "spinenet": {
+        **_LEVELS,
+        "filter_size_scale": Unset("real"),
+        "block_repeats": Unset("whole"),
+        "resample_alpha": Unset("real"),
+        "endpoints_num_filters": Unset("whole"),
+        "block_specs": Unset("text"),
+        "activation": Unset("text"),
+        "batch_norm": _NORM,
+    },
+    "fpn": {**_LEVELS, "batch_norm": _NORM},
+    "nasfpn": {**_LEVELS, "batch_norm": _NORM, "dropblock": _DROPBLOCK},
+    "retinanet_parser": {
+        "use_bfloat16": Unset("flag"),
+        "use_autoaugment": Unset("flag"),
+        "autoaugment_policy_name": Unset("text"),
+    },
+    "retinanet_head": {
+        **_LEVELS,
+        "num_classes": Unset("whole"),
+        "retinanet_head_num_convs": Unset("whole"),
+        "retinanet_head_num_filters": Unset("whole"),
+        "activation": Unset("text"),
+        "batch_norm": _NORM,
+    },
+    "retinanet_loss": {"num_classes": Unset("whole")},
+    "postprocess": {**_LEVELS, "num_classes": Unset("whole")},
+}
+_KINDS: dict[type, Kind] = {bool: "flag", int: "whole", float: "real", str: "text"}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
+    for name, item in tree.items():
+        path = prefix + name
+        if isinstance(item, dict):
+            yield from _flatten(item, f"{path}.")
+        elif isinstance(item, Unset):
+            yield path, Key(item.kind, None)
+        elif isinstance(item, tuple):
+            yield path, Key("reals" if isinstance(item[0], float) else "wholes", item)
+        else:
+            yield path, Key(_KINDS[type(item)], item)
+
+
+FINAL: Mapping[str, Key] = dict(_flatten(_FINAL))
+"""The keys of the last version, in its order."""
+OLD: Mapping[str, Key] = dict(_flatten(_OLD))
+"""What only the dictionary of 2020 had; all are null until somebody sets them."""
+KEYS: Mapping[str, Key] = {**FINAL, **OLD}
+"""Both."""
+
+
+def names_in(section: str, keys: Mapping[str, Key] = KEYS) -> tuple[str, ...]:
+    """Returns the names of keys and sections in a section; `""` is the whole dictionary."""
+    prefix = f"{section}." if section else ""
+    inside = (path.removeprefix(prefix) for path in keys if path.startswith(prefix))
+    return tuple(dict.fromkeys(rest.partition(".")[0] for rest in inside))

@@ -1,0 +1,189 @@
+"""Laying one layer of the dictionary over another: strict names, strict types.
+
+Source: TPU detection fact sheet 1.4. Sections merge, everything else is replaced as a whole.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.foreign import SECTIONS, refuse_type
+from stillbox.experiment.params_dict.keys import FINAL, KEYS, Key, Kind, names_in
+from stillbox.experiment.values import NUMBER, Node, Plain
+
+_TOO_LARGE = 1e300
+_WANTED: dict[Kind, str] = {
+    "flag": "true or false",
+    "whole": "a whole number",
+    "real": "a number",
+    "text": "text",
+    "wholes": "a list of whole numbers",
+    "reals": "a list of numbers",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value that somebody gave."""
+
+    value: Plain
+    where: str
+    """file:line:column, or the option that holds it."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """The dictionary: what was given, over the defaults."""
+
+    given: Mapping[str, Entry] = field(default_factory=dict)
+    """Dotted path -> value and place, of every key that somebody gave."""
+
+    def value(self, path: str) -> Plain:
+        """Returns a key's value, its default where nobody gave one."""
+        return self.given[path].value if path in self.given else KEYS[path].default
+
+    def where(self, path: str) -> str | None:
+        """Returns where a key was given, None for a default."""
+        return self.given[path].where if path in self.given else None
+
+    def differs(self, path: str) -> bool:
+        """Says whether a key has another value than its default."""
+        return bool(self.value(path) != KEYS[path].default)
+
+    def over(self, layer: Mapping[str, Entry]) -> "Params":
+        """Returns the dictionary with a layer laid over it."""
+        return Params({**self.given, **layer})
+
+
+def read_layer(tree: Node) -> dict[str, Entry]:
+    """Returns what a tree of names and values gives, by dotted path.
+
+    Raises:
+        UserError: an unknown name, a value of the wrong type, a section where a value belongs or a
+            value where a section belongs.
+    """
+    if tree.value is None:
+        return {}
+    if not isinstance(tree.value, dict):
+        raise UserError(
+            f"the dictionary has names and values, not {_shown(tree)}",
+            where=tree.where,
+            fix="for example {train: {total_steps: 1000}}",
+        )
+    return dict(_walk(tree, ""))
+
+
+def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
+    for name, node in section.value.items():
+        inner = f"{path}.{name}" if path else str(name)
+        if inner in KEYS:
+            yield inner, Entry(convert(KEYS[inner], node, inner), node.where)
+        elif not names_in(inner):
+            raise _unknown(str(name), node, path)
+        elif isinstance(node.value, dict):
+            yield from _walk(node, inner)
+        # A section whose content is commented out is empty, which says nothing.
+        elif node.value is not None:
+            raise UserError(
+                f"{inner} is a section and cannot be {_shown(node)}",
+                where=node.where,
+                fix=f"give what is in it: {', '.join(names_in(inner, FINAL))}",
+            )
+
+
+def convert(key: Key, node: Node, path: str) -> Plain:
+    """Returns a node's value as the type of its key.
+
+    Raises:
+        UserError: it is of another type.
+    """
+    if node.value is None:
+        if key.default is None:
+            return None
+        # What a shell makes of an empty variable.
+        if key.kind == "text":
+            return ""
+        _refuse(node, path, key.kind)
+    if isinstance(node.value, dict):
+        raise UserError(
+            f"{path} is {_WANTED[key.kind]} and has nothing in it, not a section",
+            where=node.where,
+            fix=f"{path}={'' if key.default is None else spell(key.default)}",
+        )
+    if key.kind in ("wholes", "reals"):
+        if not isinstance(node.value, list):
+            _refuse(node, path, key.kind)
+        one: Kind = "whole" if key.kind == "wholes" else "real"
+        return tuple(_scalar(one, item, f"{path}.{at}") for at, item in enumerate(node.value))
+    return _scalar(key.kind, node, path)
+
+
+def _scalar(kind: Kind, node: Node, path: str) -> Plain:
+    value = node.value
+    if kind == "text":
+        return _text(node, path)
+    if kind == "flag":
+        if not isinstance(value, bool):
+            _refuse(node, path, kind)
+        return value
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(node, path, kind)
+    if not abs(value) < _TOO_LARGE:  # Nor is nan.
+        _refuse(node, path, kind)
+    if kind == "real":
+        return float(value)
+    # 9e4 is a whole number to whoever writes it.
+    if value != int(value):
+        _refuse(node, path, kind)
+    return int(value)
+
+
+def _text(node: Node, path: str) -> str:
+    if isinstance(node.value, str):
+        return node.value
+    if isinstance(node.value, list | bool):
+        _refuse(node, path, "text")
+    # `model_id: 49` means the text.
+    return node.text if node.text is not None else str(node.value)
+
+
+def _refuse(node: Node, path: str, kind: Kind) -> NoReturn:
+    fix = "put it in quotes" if kind == "text" and not isinstance(node.value, list) else None
+    raise UserError(f"{path} is {_WANTED[kind]}, not {_shown(node)}", where=node.where, fix=fix)
+
+
+def _shown(node: Node) -> str:
+    if isinstance(node.value, dict | list):
+        return "a section" if isinstance(node.value, dict) else "a list"
+    return "null" if node.value is None else repr(node.value)
+
+
+def _unknown(name: str, node: Node, path: str) -> UserError:
+    if not path and name in SECTIONS:
+        model = SECTIONS[name]
+        return refuse_type(model, node.where, f"{name} belongs to type {model}")
+    what = f"{path or 'the dictionary'} has no key {name!r}"
+    if "/" in name:
+        # `pattern: /data/a,/data/b` is one value to a person and two names to YAML.
+        fix = f"put the value in quotes, if {name!r} is a part of it"
+        return UserError(what, where=node.where, fix=fix)
+    # Names of 2020 are accepted and not recommended, unless one was meant.
+    guesses = (nearest(name, names_in(path, keys)) for keys in (FINAL, KEYS))
+    guess = next((guess for guess in guesses if guess.startswith("did you mean")), None)
+    elsewhere = [key for key in FINAL if key.rpartition(".")[2] == name]
+    if guess is None and elsewhere:
+        guess = "did you mean " + " or ".join(repr(key) for key in elsewhere[:3]) + "?"
+    fix = guess or nearest(name, names_in(path, FINAL))
+    return UserError(what, where=node.where, fix=fix)
+
+
+def spell(value: Plain) -> str:
+    """Returns a value as the dictionary's YAML writes it, shortly."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(spell(item) for item in value)}]"
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

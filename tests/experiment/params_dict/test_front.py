@@ -1,0 +1,174 @@
+"""Files, overrides, flags, templates, and the dictionary that is saved."""
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import recipes
+from stillbox.experiment.params_dict import read_params, resolved_text
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.values import Node
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_order_of_the_layers(folder):
+    (folder / "mine.yaml").write_text(
+        "train: {total_steps: 1, train_batch_size: 2, iterations_per_loop: 3}\n"
+    )
+    reading = read_params(
+        config_file="mine.yaml",
+        params_override="{train: {train_batch_size: 4, gradient_clip_norm: 5}}",
+        flags={
+            "train.gradient_clip_norm": Node(6, "--clip"),
+            "model_dir": Node("x", "--model_dir"),
+        },
+    )
+    train = reading.experiment.train
+    assert (train.steps, train.batch_size, train.gradient_clip_norm) == (1, 4, 6.0)
+    assert reading.origins["train.steps"] == "mine.yaml:1:9"
+    assert reading.origins["train.batch_size"] == "--params_override"
+    assert reading.origins["train.gradient_clip_norm"] == "--clip"
+    assert reading.params.value("model_dir") == "x"
+    assert reading.experiment.name == "mine"
+    said = "mine.yaml:1:46: train.iterations_per_loop has no effect here: "
+    assert any(note.startswith(said) for note in reading.notes)
+
+
+def test_lists_are_replaced_and_sections_merged(folder):
+    (folder / "mine.yaml").write_text("anchor: {aspect_ratios: [1.0, 3.0], num_scales: 2}\n")
+    reading = read_params(config_file="mine.yaml", params_override="anchor.aspect_ratios=[2.0]")
+    anchors = reading.experiment.model.anchors
+    assert (anchors.aspect_ratios, anchors.scales_per_octave) == ((2.0,), 2)
+
+
+def test_an_override_can_be_a_file(folder):
+    (folder / "mine.yaml").write_text("train: {total_steps: 1}\n")
+    assert read_params(params_override="mine.yaml").experiment.train.steps == 1
+
+
+def test_a_missing_file_is_named_with_its_neighbours(folder):
+    (folder / "mine.yaml").write_text("train: {total_steps: 1}\n")
+    with pytest.raises(UserError, match=r"there is no file mime\.yaml") as error:
+        read_params(config_file="mime.yaml")
+    assert "did you mean 'mine.yaml'" in str(error.value)
+    with pytest.raises(UserError, match=r"--config_file: gs://x/y\.yaml is not a local file"):
+        read_params(config_file="gs://x/y.yaml")
+    with pytest.raises(UserError, match="is a folder"):
+        read_params(config_file=folder)
+
+
+def test_a_recipe_is_named_where_its_file_is_absent(folder):
+    with pytest.raises(UserError, match="is a complete experiment") as error:
+        read_params(config_file="configs/ssd_resnet34.yaml")
+    assert "stillbox train ssd_resnet34" in str(error.value)
+    with pytest.raises(UserError) as error:
+        read_params(config_file="ssd_resnet.yaml")
+    assert "'ssd_resnet34.yaml'" in str(error.value)
+
+
+def test_a_recipe_in_the_dictionarys_words_is_a_template(folder, monkeypatch):
+    monkeypatch.setattr(recipes, "_FOLDER", folder)
+    (folder / "small.yaml").write_text("resnet: {resnet_depth: 18}\ntrain: {total_steps: 9}\n")
+    (folder / "mine.yml").write_text("train: {total_steps: 7}\n")
+    for reading in (
+        read_params(template="small", config_file="mine.yml"),
+        read_params(config_file="there/yaml/small.yaml", params_override="train.total_steps=7"),
+    ):
+        assert reading.experiment.model.backbone.depth == 18
+        assert reading.experiment.train.steps == 7
+    with pytest.raises(UserError, match="there is no recipe 'smal'"):
+        read_params(template="smal")
+    assert resolve("small").experiment.train.steps == 9
+
+
+def test_restrictions_of_ones_own():
+    assert read_params(restrictions=["anchor.num_scales <= 3"]).experiment
+    with pytest.raises(UserError, match=r"anchor\.num_scales < 3 is asked for"):
+        read_params(restrictions=["anchor.num_scales < 3"])
+
+
+def test_another_model_is_refused():
+    with pytest.raises(UserError, match="--model mask_rcnn: Mask R-CNN is a detector of two"):
+        read_params(model="mask_rcnn")
+    with pytest.raises(UserError, match="did you mean 'retinanet'"):
+        read_params(model="retinanets")
+
+
+def test_what_the_caller_follows_itself_leaves_no_note():
+    override = "eval.eval_timeout=60, eval.suffix=b"
+    assert len(read_params(params_override=override).notes) == 3
+    quiet = read_params(params_override=override, used=("eval.eval_timeout", "eval.suffix"))
+    assert len(quiet.notes) == 1
+    assert quiet.params.value("eval.eval_timeout") == 60
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "",
+        "train.l2_weight_decay=1e-5, train.total_steps=9e4, model_dir='a: b # c'",
+        "{architecture: {multilevel_features: nasfpn}, nasfpn: {block_fn: bottleneck}}",
+        "fpn.batch_norm.batch_norm_momentum=0.9, retinanet_head.activation=swish",
+        "resnet.batch_norm.batch_norm_trainable=false, retinanet_parser.use_autoaugment=true",
+        "architecture.backbone=spinenet, architecture.multilevel_features=identity, "
+        "spinenet.model_id=49S, spinenet.block_repeats=2, spinenet.batch_norm.use_sync_bn=true",
+        "architecture.num_classes=4, train.train_file_pattern='a-*,b-?'",
+    ],
+)
+def test_what_is_saved_reads_back_as_the_same_experiment(folder, override):
+    first = read_params(params_override=override, name="mine")
+    text = resolved_text(first.params)
+    (folder / "params.yaml").write_text(text)
+    second = read_params(config_file="params.yaml", name="mine")
+    assert second.experiment == first.experiment
+    assert resolved_text(second.params) == text
+    # Every key is there, and every section once.
+    assert text.count("\nretinanet_head:\n") == 1
+    assert "\n  learning_rate:\n    type: step\n    warmup_learning_rate: 0.0067\n" in text
+
+
+def test_what_is_saved_is_todays_dictionary():
+    old = "retinanet_head.retinanet_head_num_filters=64, spinenet.block_repeats=2"
+    text = resolved_text(read_params(params_override=old).params)
+    assert "num_filters: 64\n" in text
+    assert "retinanet_head_num_filters" not in text
+    # This model has no SpineNet, and today's dictionary no such key.
+    assert "block_repeats" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: retinanet\n",
+        "train: {total_steps: 3}\n",
+        "train: {total_steps: 3, gradient_clip_norm: 1}\n",
+        "architecture: {backbone: resnet}\n",
+        "# nothing but\nretinanet_head: {num_filters: 32}\n",
+        "anchor: {min_level: 3}\n",
+    ],
+)
+def test_a_yaml_file_with_these_names_is_a_config(folder, text):
+    (folder / "mine.yaml").write_text(text)
+    resolved = resolve("mine.yaml", ["train.batch_size=3"])
+    assert resolved.experiment.model.backbone.kind == "resnet"
+    assert resolved.experiment.train.batch_size == 3
+    assert resolved.experiment.name == "mine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["train: {steps: 3}\n", "model: {num_classes: 3}\n", "train: {batch_size: 2}\n", "", "name: x"],
+)
+def test_an_experiment_stays_one(folder, text):
+    (folder / "mine.yaml").write_text(text)
+    assert resolve("mine.yaml").experiment.model.backbone.kind == "mobilenet_v1"
+
+
+def test_a_mistyped_dictionary_is_refused_as_one(folder):
+    (folder / "mine.yaml").write_text("type: retinanet\ntrian: {total_steps: 3}\n")
+    with pytest.raises(UserError, match=r"mine\.yaml:2:1: the dictionary has no key 'trian'"):
+        resolve("mine.yaml")
