@@ -10,7 +10,7 @@ import numpy as np
 from stillbox.checkpoints.tf1_table import read_varint
 
 # tensorflow/core/framework/types.proto
-_DTYPES: dict[int, np.dtype] = {
+DTYPES: dict[int, np.dtype] = {
     1: np.dtype(np.float32),
     2: np.dtype(np.float64),
     3: np.dtype(np.int32),
@@ -50,7 +50,7 @@ class BundleEntry:
     @property
     def dtype(self) -> np.dtype | None:
         """The numpy type, or None for strings, resources and the like."""
-        return _DTYPES.get(self.dtype_number)
+        return DTYPES.get(self.dtype_number)
 
 
 def parse_header(data: bytes) -> int:

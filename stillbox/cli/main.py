@@ -22,6 +22,7 @@ from stillbox.cli import (
     predict,
     ssd_resnet34,
     train,
+    weights,
 )
 from stillbox.errors import UserError, nearest
 
@@ -33,6 +34,7 @@ _VERBS = {
     "evaluate": evaluate,
     "predict": predict,
     "config": config,
+    "weights": weights,
     "doctor": doctor,
     "model_main": model_main,
     "ssd_resnet34": ssd_resnet34,

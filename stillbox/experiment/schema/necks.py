@@ -175,17 +175,14 @@ class NasFpnNode:
     it has read."""
 
 
-_NAS_FPN_CELL = tuple(
-    NasFpnNode(level=level, combine=combine, inputs=inputs, output=output)
-    for level, combine, inputs, output in (
-        (4, "attention", (1, 3), False),
-        (4, "sum", (1, 5), False),
-        (3, "sum", (0, 6), True),
-        (4, "sum", (6, 7), True),
-        (5, "attention", (7, 8), True),
-        (7, "attention", (6, 9), True),
-        (6, "attention", (9, 10), True),
-    )
+_NAS_FPN_CELL = (
+    NasFpnNode(level=4, combine="attention", inputs=(1, 3)),
+    NasFpnNode(level=4, inputs=(1, 5)),
+    NasFpnNode(level=3, inputs=(0, 6), output=True),
+    NasFpnNode(level=4, inputs=(6, 7), output=True),
+    NasFpnNode(level=5, combine="attention", inputs=(7, 8), output=True),
+    NasFpnNode(level=7, combine="attention", inputs=(6, 9), output=True),
+    NasFpnNode(level=6, combine="attention", inputs=(9, 10), output=True),
 )
 
 

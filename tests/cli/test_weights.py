@@ -1,0 +1,88 @@
+"""`stillbox weights save`: what it writes, `evaluate --weights` and others read."""
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.weights_file import open_weights
+from stillbox.experiment.yaml_config import from_yaml
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+
+STEM = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
+
+
+def stored(directory, *, averages=True):
+    return ModelDirectory.open(directory).checkpoint(2).parameters(prefer_ema=averages)
+
+
+@pytest.mark.parametrize("file", ["model.ckpt", "model.ckpt-2", "m.npz", "m.safetensors", "bare"])
+def test_all_arrays_come_back_into_a_fresh_detector(stillbox, trained, here, file):
+    code, out, _ = stillbox("weights", "save", trained, "--to", file, "--step", "latest")
+    arrays = stored(trained)
+    numbers = sum(array.size for array in arrays.values())
+    assert code == 0
+    assert f"{len(arrays)} arrays, {numbers:,} numbers" in out
+    assert f"{len(arrays)} as the original names them" in out
+    weights = open_weights(here / file)
+    assert np.array_equal(weights.arrays[STEM], arrays["backbone.conv_0.kernel"])
+
+    model = from_yaml((trained / "experiment.yaml").read_text(), "there").model
+    detector = build_detector(model, seed=7)
+    report = import_weights(
+        detector, model, here / file, scope="detection", load_heads=True, min_loaded=1.0
+    )
+    counters = {"global_step"} if report.skipped else set()
+    assert set(report.skipped) == counters
+    _, params, stats = split_detector(detector)
+    for path, array in (params | stats).items():
+        assert np.array_equal(array, arrays[path]), path
+
+
+def test_a_tf1_checkpoint_holds_the_step(stillbox, trained, here):
+    code, out, _ = stillbox("weights", "save", trained, "--to", "model.ckpt", "--step", "1")
+    assert code == 0
+    assert "step 1:" in out
+    step = open_weights("model.ckpt").arrays["global_step"]
+    assert (step, step.dtype, step.shape) == (1, np.int64, ())
+    assert "files      model.ckpt.data-00000-of-00001, model.ckpt.index" in out
+
+
+@pytest.mark.parametrize("averages", [True, False])
+def test_averages_are_taken_where_evaluation_takes_them(stillbox, trained, here, averages):
+    (settings,) = trained.glob("checkpoints/2/experiment.yaml")
+    text = settings.read_text()
+    assert text.count("use_ema: true") == 1
+    settings.write_text(text.replace("use_ema: true", f"use_ema: {str(averages).lower()}"))
+    _, out, _ = stillbox("weights", "save", trained, "--to", "m.npz", "--step", "2")
+    assert ("moving averages" in out) == averages
+    assert ("the parameters themselves" in out) == (not averages)
+    kernels = [open_weights("m.npz").arrays[STEM]]
+    kernels += [stored(trained, averages=kind)["backbone.conv_0.kernel"] for kind in (True, False)]
+    assert np.array_equal(kernels[0], kernels[1]) == averages
+    assert np.array_equal(kernels[0], kernels[2]) == (not averages)
+
+
+def test_what_is_there_is_not_replaced_unless_asked_for(stillbox, refused, trained, here):
+    save = ("weights", "save", trained, "--to", "model.ckpt")
+    assert stillbox(*save).code == 0
+    assert "add --overwrite" in refused(*save)
+    assert stillbox(*save, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("model.h5", "weights of type '.h5' cannot be written"),
+        ("nowhere/model.ckpt", "there is no such folder"),
+    ],
+)
+def test_targets_that_are_none_are_refused(refused, trained, here, target, message):
+    assert message in refused("weights", "save", trained, "--to", target)
+    assert not list(here.iterdir())
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(refused, trained, here):
+    message = refused("weights", "save", trained, "--to", "m.npz", "--step", "3")
+    assert "finished checkpoints: 1, 2" in message
