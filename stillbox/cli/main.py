@@ -20,6 +20,7 @@ from stillbox.cli import (
     evaluate,
     model_main,
     predict,
+    retinanet,
     ssd_resnet34,
     train,
     weights,
@@ -37,10 +38,11 @@ _VERBS = {
     "weights": weights,
     "doctor": doctor,
     "model_main": model_main,
+    "retinanet": retinanet,
     "ssd_resnet34": ssd_resnet34,
 }
 
-_FRONT_DOORS = {"model_main": model_main, "ssd_resnet34": ssd_resnet34}
+_FRONT_DOORS = {"model_main": model_main, "retinanet": retinanet, "ssd_resnet34": ssd_resnet34}
 
 # What XLA's message of a failed allocation begins with.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"

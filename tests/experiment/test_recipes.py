@@ -2,6 +2,7 @@
 
 import pytest
 
+from stillbox.experiment.params_dict.front import read_params
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import warnings_about
@@ -14,6 +15,18 @@ ORIGINALS = {
     "ssd_mobilenet_v1_fpn_640x640": "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640",
     "ssd_resnet50_v1_fpn_640x640": "ssd_resnet50_v1_fpn_shared_box_predictor_640x640",
 }
+TEMPLATES = (
+    "retinanet_nasfpn",
+    "retinanet_autoaugment",
+    "spinenet49S_retinanet",
+    "spinenet49_retinanet",
+    "spinenet96_retinanet",
+    "spinenet143_retinanet",
+    "spinenet190_retinanet",
+    "spinenet-mbconv49_retinanet",
+)
+# What a dictionary says about a run and a recipe leaves to whoever starts it.
+RUN = {"train.fine_tune.scope", "evaluation.per_category"}
 # Where things lie is everybody's own.
 PLACES = {
     "name",
@@ -39,3 +52,16 @@ def test_the_original_config_is_the_same_experiment(name):
     config = SHARED / "configs/pipeline" / f"{ORIGINALS[name]}_coco14_sync.config"
     ours, theirs = resolve(name).experiment, resolve(config).experiment
     assert {path for path, _, _ in differences(ours, theirs)} == PLACES
+
+
+def test_the_defaults_of_the_parameter_dictionary_are_the_plain_recipe():
+    ours, theirs = resolve("retinanet").experiment, read_params().experiment
+    assert {path for path, _, _ in differences(ours, theirs)} == RUN
+
+
+@needs_shared
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_original_template_is_the_same_experiment(name):
+    theirs = read_params(config_file=SHARED / f"configs/yaml/{name}.yaml").experiment
+    ours = resolve(name).experiment
+    assert {path for path, _, _ in differences(ours, theirs)} == RUN

@@ -1,0 +1,126 @@
+"""`stillbox retinanet`: the command line of "Object Detection Models on TPU", with what it did.
+
+Its parameters become an experiment of the same meaning; `stillbox train`, `evaluate` and `predict`
+do the same in stillbox's own words. Training goes on where --model_dir stopped.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from stillbox.cli.arguments import add_overrides, show_remarks
+from stillbox.cli.bars import progress_bar
+from stillbox.cli.retinanet_flags import add_flags, explain_flags
+from stillbox.cli.running import run_training
+from stillbox.experiment.params_dict.front import read_params
+from stillbox.experiment.params_dict.reader import ParamsReading
+from stillbox.experiment.params_dict.resolved import resolved_text
+from stillbox.experiment.resolve import Resolved, resolve_reading
+
+SPELLINGS = ("main.py",)
+"""Other names of this verb: what stands in people's scripts."""
+
+_PARAMS = "params.yaml"
+_RESULTS = "eval"
+_PREDICTIONS = "predictions.json"
+
+
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the verb."""
+    parser = verbs.add_parser(
+        "retinanet",
+        help='train, evaluate or predict with the flags of "Object Detection Models on TPU"',
+        description=__doc__,
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    add_overrides(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trains, evaluates or predicts."""
+    explain_flags(arguments)
+    reading = read_params(
+        config_file=arguments.config_file or "",
+        params_override=arguments.params_override,
+        model=arguments.model,
+    )
+    if arguments.mode == "eval":
+        return _evaluate(arguments, reading)
+    if arguments.mode == "predict":
+        return _predict(arguments, reading)
+    return _train(arguments, reading)
+
+
+def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
+    from stillbox.checkpoints.files import replace_durably
+
+    changes = []
+    if arguments.mode == "train":
+        changes.append("train.evaluate_every=0")
+        if not arguments.eval_after_training:
+            changes.append("data.evaluation.paths=[]")
+    resolved = _resolve(arguments, reading, changes)
+    arguments.model_dir.mkdir(parents=True, exist_ok=True)
+    replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
+    return run_training(resolved, arguments.model_dir)
+
+
+def _resolve(
+    arguments: argparse.Namespace, reading: ParamsReading, changes: Sequence[str] = ()
+) -> Resolved:
+    source = arguments.config_file or "--params_override"
+    resolved = resolve_reading(reading, [*changes, *arguments.overrides], source)
+    show_remarks(resolved)
+    return resolved
+
+
+def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
+    """Scores checkpoints as they come, until that of the last step."""
+    experiment = _resolve(arguments, reading).experiment
+
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.training.watching import CheckpointWatcher, Patience
+
+    use_compilation_cache()
+    value = reading.params.value
+    patience = Patience(
+        last_step=experiment.train.steps,
+        timeout=value("eval.eval_timeout"),
+        interval=value("eval.min_eval_interval"),
+    )
+    output = arguments.model_dir / f"{_RESULTS}{value('eval.suffix')}"
+    # Flushed line by line: whoever reads a log wants to know what is waited for.
+    say = partial(print, flush=True)
+    with progress_bar("images") as progress:
+        CheckpointWatcher(
+            experiment, arguments.model_dir, output, patience, say, progress=progress
+        ).run()
+    return 0
+
+
+def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
+    """Writes what the newest checkpoint finds, in the form that COCO's server takes."""
+    experiment = _resolve(arguments, reading).experiment
+
+    from stillbox.checkpoints.files import replace_durably
+    from stillbox.checkpoints.trained import load_trained
+    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.evaluation.coco_json import results_to_coco
+    from stillbox.evaluation.scoring import open_evaluation, score_dataset
+
+    use_compilation_cache()
+    dataset = open_evaluation(experiment)
+    model = load_trained(arguments.model_dir, step="latest")
+    with progress_bar("images") as progress:
+        result = score_dataset(
+            model.compile(), experiment, dataset, progress, trained=model.label_map
+        )
+    detections = results_to_coco(result.results)
+    output = arguments.model_dir / _PREDICTIONS
+    replace_durably(output, json.dumps(detections))
+    print(f"{model.source}: {len(detections)} detections in {len(result.results)} images; {output}")
+    return 0

@@ -1,0 +1,160 @@
+"""`stillbox retinanet`: the three commands of the original's page, and its modes."""
+
+import json
+
+import pytest
+import yaml
+
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.main import main
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.experiment.params_dict.front import read_params
+from stillbox.training import loop, watching
+from stillbox.training.loop import Outcome
+
+# An eighth of a MobileNet on 128 pixels; everything else is what the dictionary says.
+SMALL = (
+    "model.resizer={height: 128, width: 128}",
+    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
+    "model.neck.depth=8",
+    "model.head={depth: 8, layers_before: 1}",
+    "model.postprocessing.nms.score_threshold=0",
+    "evaluation.num_visualizations=0",
+    "train.log_every=1",
+    "train.checkpoint_every=2",
+    "data.workers=0",
+)
+PATHS = """{{ type: retinanet, architecture: {{ num_classes: 7, use_bfloat16: False }},
+    train: {{ total_steps: {steps}, train_batch_size: 4, train_file_pattern: {scenes}/train.record-* }},
+    eval: {{ eval_batch_size: 4, eval_file_pattern: {scenes}/val.record-*, num_steps_per_eval: 2,
+             min_eval_interval: 0 }} }}"""
+
+
+@pytest.fixture
+def params(scenes):
+    """The function that writes the one line that the page has."""
+
+    def write(steps=2):
+        return " ".join(PATHS.format(scenes=scenes, steps=steps).split())
+
+    return write
+
+
+@pytest.fixture
+def command(tmp_path):
+    """The function that runs the script of the page in a small size."""
+
+    def run(*flags):
+        sets = [word for text in SMALL for word in ("--set", text)]
+        return main(["main.py", f"--model_dir={tmp_path / 'run'}", *flags, *sets])
+
+    return run
+
+
+@pytest.fixture
+def trained_with(monkeypatch):
+    """Takes the place of training and remembers what it was called with."""
+    seen = []
+
+    def train(experiment, directory, origins, profile):
+        seen.append(experiment)
+        return Outcome(step=1, reason="finished", scores=None)
+
+    monkeypatch.setattr(loop, "train", train)
+    return seen
+
+
+def test_the_first_command_of_the_page(tmp_path, trained_with, capsys):
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'owl' }")
+    override = (
+        "{ type: retinanet, train: { checkpoint: { path: resnet50.ckpt, prefix: resnet50/ }, "
+        f"train_file_pattern: {tmp_path}/train-* }}, "
+        f"eval: {{ val_json_file: val.json, eval_file_pattern: {tmp_path}/val-* }} }}"
+    )
+    words = ["main.py", "--use_tpu=True", "--tpu=my-tpu", "--num_cores=8", "--mode=train"]
+    words += [f"--model_dir={tmp_path / 'run'}", "--eval_after_training=True"]
+    assert main([*words, f"--params_override={override}"]) == 0
+    (experiment,) = trained_with
+    assert experiment.model.backbone.depth == 50
+    assert experiment.train.fine_tune.checkpoint == "resnet50.ckpt"
+    assert experiment.data.train.paths == (f"{tmp_path}/train-*",)
+    assert experiment.data.evaluation.annotations == "val.json"
+    assert experiment.train.evaluate_every == 0  # once, at the end
+    notes = capsys.readouterr().err
+    assert "--tpu, --num_cores: all devices that JAX finds are used" in notes
+    kept = tmp_path / "run/params.yaml"
+    assert yaml.safe_load(kept.read_text())["train"]["total_steps"] == 22500
+    assert read_params(config_file=kept).experiment.train.steps == 22500
+
+
+def test_a_file_and_what_overrides_it(tmp_path, trained_with, params):
+    config = tmp_path / "my_retinanet.yaml"
+    config.write_text("type: 'retinanet'\ntrain:\n  total_steps: 7\n  train_batch_size: 3\n")
+    words = ["main.py", f"--model_dir={tmp_path / 'run'}", f"--config_file={config}"]
+    assert main([*words, f"--params_override={params(steps=9)}"]) == 0
+    (experiment,) = trained_with
+    assert (experiment.train.steps, experiment.train.batch_size) == (9, 4)
+    assert experiment.data.evaluation.paths == ()  # nobody asked for --eval_after_training
+
+
+def test_training_scoring_and_predicting_follow_one_another(command, params, tmp_path, capsys):
+    one_line = f"--params_override={params()}"
+    run = tmp_path / "run"
+    assert command(one_line) == 0
+    assert ModelDirectory.open(run).steps() == (2,)
+    assert not read_history(run / HISTORY).evaluations
+
+    assert command(one_line, "--mode=eval") == 0
+    ((step, _),) = read_history(run / "eval" / HISTORY).evaluations
+    assert step == 2
+
+    assert command(one_line, "--mode=predict") == 0
+    found = json.loads((run / "predictions.json").read_text())
+    assert found
+    assert all(set(one) == {"image_id", "category_id", "bbox", "score"} for one in found)
+    assert f"step 2: {len(found)} detections in 6 images" in capsys.readouterr().out
+
+    # Further steps go on from there.
+    words = (f"--params_override={params(steps=4)}", "--mode=train_and_eval")
+    assert command(*words) == 0
+    assert [step for step, _ in read_history(run / HISTORY).evaluations] == [2, 4]
+
+
+def test_evaluation_may_begin_before_training(command, params, tmp_path, monkeypatch):
+    def begin(seconds):
+        monkeypatch.undo()
+        assert command(f"--params_override={params()}") == 0
+
+    monkeypatch.setattr(watching.time, "sleep", begin)
+    assert command(f"--params_override={params()}", "--mode=eval") == 0
+    assert [s for s, _ in read_history(tmp_path / "run/eval" / HISTORY).evaluations] == [2]
+
+
+def test_flags_that_the_original_never_reads_are_warned_about(
+    trained_with, params, tmp_path, capsys
+):
+    words = ["main.py", f"--model_dir={tmp_path}", f"--params_override={params()}"]
+    assert main([*words, "--train_batch_size=64", "--iterations_per_loop", "100"]) == 0
+    warned = capsys.readouterr().err
+    assert "warning: --train_batch_size has no effect, as in the original" in warned
+    assert "train.train_batch_size" in warned
+    assert trained_with[0].train.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--params_override={train: {total_step: 1}}"], "total_steps"),
+        (["--params_override={type: mask_rcnn}"], "mask_rcnn"),
+        (["--model=shapemask"], "shapemask"),
+        (["--config_file=spinet49_retinanet.yaml"], "spinenet49_retinanet"),
+        (["--mode=evaluate"], "evaluate"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(command, capsys, flags, expected):
+    try:
+        code = command(*flags)
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    assert expected in capsys.readouterr().err
