@@ -8,7 +8,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, show_remarks
 from stillbox.cli.bars import progress_bar

@@ -25,7 +25,8 @@ SMALL = (
     "data.workers=0",
 )
 PATHS = """{{ type: retinanet, architecture: {{ num_classes: 7, use_bfloat16: False }},
-    train: {{ total_steps: {steps}, train_batch_size: 4, train_file_pattern: {scenes}/train.record-* }},
+    train: {{ total_steps: {steps}, train_batch_size: 4,
+              train_file_pattern: {scenes}/train.record-* }},
     eval: {{ eval_batch_size: 4, eval_file_pattern: {scenes}/val.record-*, num_steps_per_eval: 2,
              min_eval_interval: 0 }} }}"""
 
