@@ -86,6 +86,8 @@ def _idle(params: Params) -> Iterator[tuple[str, str]]:
             yield f"train.checkpoint.{name}", "train.checkpoint.path names no checkpoint"
     if not params.value("eval.use_json_file"):
         yield "eval.val_json_file", "use_json_file is false, so the records' boxes are the truth"
+    if not params.value("eval.eval_file_pattern"):
+        yield "eval.num_steps_per_eval", "eval.eval_file_pattern names no records"
     if params.value("retinanet_parser.use_autoaugment") is None:
         yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is not given"
     else:

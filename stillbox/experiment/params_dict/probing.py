@@ -30,7 +30,11 @@ BASES: tuple[Layer, ...] = (
     _SPINENET,
     {**_SPINENET, "architecture.backbone": "spinenet_mbconv"},
     {"train.learning_rate.type": "cosine", "train.optimizer.type": "adam"},
-    {"train.checkpoint.path": "model.ckpt", "eval.val_json_file": "val.json"},
+    {
+        "train.checkpoint.path": "model.ckpt",
+        "eval.val_json_file": "val.json",
+        "eval.eval_file_pattern": "val-*",
+    },
     {"dropblock.dropblock_keep_prob": 0.9, "dropblock.dropblock_size": 7},
     {"resnet.dropblock.dropblock_keep_prob": 0.9, "resnet.dropblock.dropblock_size": 7},
     {

@@ -48,7 +48,7 @@ def read_training(
         precision=_read_precision(reading),
         freeze=(*_read_frozen(reading), *_frozen_norms(reading, model)),
         fine_tune=_read_fine_tune(reading),
-        evaluate_every=reading.take("eval.num_steps_per_eval", "train.evaluate_every"),
+        evaluate_every=_read_interval(reading),
         **reading.fill(
             "train",
             "train",
@@ -57,6 +57,13 @@ def read_training(
             gradient_clip_norm="gradient_clip_norm",
         ),
     )
+
+
+def _read_interval(reading: Reading) -> int:
+    if not reading.params.value("eval.eval_file_pattern"):
+        return 0
+    interval: int = reading.take("eval.num_steps_per_eval", "train.evaluate_every")
+    return interval
 
 
 def _check_partition(reading: Reading) -> None:

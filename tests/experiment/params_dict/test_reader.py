@@ -4,12 +4,17 @@ import math
 import re
 
 import pytest
+from flax import nnx
 
+from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import rules, schema
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.resolve import resolve
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
 from stillbox.training.schedules import build_schedule
+from stillbox.training.state import select_trained
 from tests.shared import SHARED, needs_shared
 
 NORM = schema.BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True)
@@ -117,6 +122,8 @@ def test_the_default_training():
     assert train.optimizer.momentum == 0.9
     assert train.fine_tune == schema.FineTune()
     assert train.freeze == ()
+    assert train.evaluate_every == 0
+    assert read("eval.eval_file_pattern=val-*").train.evaluate_every == 1000
     # 0 after (pixel / 255 - mean) / std.
     assert experiment.model.resizer == schema.ScaleJitterResizer(
         height=640,
@@ -368,6 +375,28 @@ def test_a_prefix_of_another_backbone_would_load_nothing():
     message = refusal(override)
     assert "the backbone of this model is resnet101/" in message
     assert "train.checkpoint.prefix=resnet101/" in message
+
+
+def names_of(model):
+    """Returns the names of all parameters in the original's checkpoints, by path."""
+    detector = nnx.eval_shape(lambda: build_detector(model))
+    _, params, _ = split_detector(detector)
+    return params, reference_names(model, params)
+
+
+def test_what_2020_froze_and_what_batch_norm_trains_are_real_parameters():
+    regex = r"(resnet\d+)\/(conv2d(|_([1-9]|10))|batch_normalization(|_([1-9]|10)))\/"
+    experiment = read(
+        f"{{resnet: {{resnet_depth: 10}}, train: {{frozen_variable_prefix: '{regex}'}}}}"
+    )
+    params, names = names_of(experiment.model)
+    trained = select_trained(params, names, experiment.train)
+    # A stem and four groups of a shortcut and two convolutions: of 13 the first 11, each with its
+    # scale and offset.
+    assert len(set(params) - trained) == 3 * 11
+    fixed = read("resnet.resnet_depth=10, batch_norm_activation.batch_norm_trainable=false")
+    trained = select_trained(params, names, fixed.train)
+    assert set(params) - trained == {path for path in params if ".norm" in path}
 
 
 def test_what_2020_froze_is_found_by_its_names():
