@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from stillbox.checkpoints.name_tables import mobilenet_v1, mobilenet_v2, resnet, resnet_v1
+from stillbox.checkpoints.name_tables import mobilenet_v1, mobilenet_v2, resnet, resnet_v1, spinenet
 from stillbox.checkpoints.name_tables.rules import BackboneNames, Context, Scope
 from stillbox.experiment import schema
 
@@ -28,6 +28,8 @@ BACKBONES: dict[type, tuple[BackboneNames, ...]] = {
     schema.MobileNetV2: (mobilenet_v2.NAMES,),
     schema.ResNetV1: (resnet_v1.NAMES,),
     schema.ResNet: (resnet.TF1, resnet.TORCHVISION),
+    schema.SpineNet: (spinenet.SPINENET,),
+    schema.SpineNetMbConv: (spinenet.MBCONV,),
 }
 """Each backbone's tables, that of the original first."""
 _NORM = re.compile(r"norm(_\d+)?")

@@ -12,6 +12,8 @@ from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
 from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
 from stillbox.models.backbones.resnet import ResNet
 from stillbox.models.backbones.resnet_v1 import ResNetV1
+from stillbox.models.backbones.spinenet import SpineNet
+from stillbox.models.backbones.spinenet_mbconv import SpineNetMbConv
 from stillbox.models.detector import Detector
 from stillbox.models.heads.convolutional import ConvolutionalHead
 from stillbox.models.heads.weight_shared import WeightSharedHead
@@ -29,6 +31,8 @@ BACKBONES: dict[type, Callable[..., Part]] = {
     schema.MobileNetV2: MobileNetV2,
     schema.ResNetV1: ResNetV1,
     schema.ResNet: ResNet,
+    schema.SpineNet: SpineNet,
+    schema.SpineNetMbConv: SpineNetMbConv,
 }
 NECKS: dict[type, Callable[..., Part]] = {
     schema.SsdLayers: SsdLayers,

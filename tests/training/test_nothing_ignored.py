@@ -95,6 +95,7 @@ BASE = (
 UNUSED = {
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
+    ("model.backbone   ", "model.backbone.conv.regularize_depthwise"): "nor has SpineNet",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
     ("model.neck     ", "model.neck.block_conv.regularize_depthwise"): "nor have bottlenecks",
 }
@@ -113,6 +114,16 @@ VARIANTS = {
     "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone ": "{kind: resnet_v1}",
     "model.backbone  ": "{kind: resnet, depth: 18, drop_block: {block_size: 3}}",
+    "model.backbone   ": (
+        "{kind: spinenet, filter_scale: 0.25, min_level: 2, max_level: 3, conv: {force_bias: true}, "
+        "blocks: [{level: 3, block: residual}, {level: 2, inputs: [1, 2], output: true}, "
+        "{level: 3, inputs: [2, 3], output: true}]}"
+    ),
+    "model.backbone    ": (
+        "{kind: spinenet_mbconv, min_level: 2, max_level: 3, conv: {force_bias: true}, "
+        "depthwise_initializer: {uniform: false}, blocks: [{level: 3}, {level: 2, inputs: [1, 2], "
+        "output: true}, {level: 3, inputs: [2, 3], output: true}]}"
+    ),
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
@@ -167,6 +178,10 @@ VARIANTS = {
         "{kind: ssd_random_crop, operations: [{overlap_thresh: 0.2}, {min_area: 0.3}]}]"
     ),
 }
+_BESIDE_SPINENET = (
+    "model.neck={kind: identity, min_level: 2, max_level: 3}",
+    "model.anchors.num_layers=2",
+)
 # What else a variant needs, for the rules to let it be.
 BESIDE = {
     "model.backbone": (
@@ -186,6 +201,8 @@ BESIDE = {
         "regularizer: {kind: l2}, batch_norm: {}}}",
         "model.resizer={height: 136, width: 144}",
     ),
+    "model.backbone   ": _BESIDE_SPINENET,
+    "model.backbone    ": _BESIDE_SPINENET,
     "model.neck": (
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=5",

@@ -16,6 +16,7 @@ from stillbox.experiment.rules.model import MODEL_RULES
 from stillbox.experiment.rules.necks import NECK_RULES
 from stillbox.experiment.rules.postprocessing import POSTPROCESSING_RULES
 from stillbox.experiment.rules.resizers import RESIZER_RULES
+from stillbox.experiment.rules.spinenet import SPINENET_RULES
 from stillbox.experiment.rules.targets import TARGET_RULES
 from stillbox.experiment.rules.trainable import TRAINABLE_RULES
 from stillbox.experiment.rules.training import TRAINING_RULES
@@ -26,6 +27,7 @@ _ALWAYS: tuple[Rule, ...] = (
     check_limits,
     *RESIZER_RULES,
     *MODEL_RULES,
+    *SPINENET_RULES,
     *NECK_RULES,
     *ANCHOR_RULES,
     *TARGET_RULES,

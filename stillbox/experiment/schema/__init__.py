@@ -145,6 +145,14 @@ from stillbox.experiment.schema.resizers import (
     PadToMultipleResizer,
     Resizer,
 )
+from stillbox.experiment.schema.spinenet import (
+    SPINENET_MBCONV_SIZES,
+    SPINENET_SIZES,
+    MbConvSpineBlock,
+    SpineBlock,
+    SpineNet,
+    SpineNetMbConv,
+)
 from stillbox.experiment.schema.training import (
     Adam,
     ConstantSchedule,
@@ -181,6 +189,8 @@ class Experiment:
 __all__ = [
     "L1",
     "L2",
+    "SPINENET_MBCONV_SIZES",
+    "SPINENET_SIZES",
     "Activation",
     "Adam",
     "AdjustGamma",
@@ -239,6 +249,7 @@ __all__ = [
     "Loss",
     "ManualStepSchedule",
     "Matcher",
+    "MbConvSpineBlock",
     "MeanStddevBoxCoder",
     "MobileNetV1",
     "MobileNetV2",
@@ -301,6 +312,9 @@ __all__ = [
     "SmoothL1Loss",
     "SoftmaxAgainstLogitsLoss",
     "SoftmaxLoss",
+    "SpineBlock",
+    "SpineNet",
+    "SpineNetMbConv",
     "SquareBoxCoder",
     "SsdAnchors",
     "SsdIouCrop",

@@ -16,6 +16,7 @@ from stillbox.experiment.schema.layers import (
     TruncatedNormal,
     VarianceScaling,
 )
+from stillbox.experiment.schema.spinenet import SpineNet, SpineNetMbConv
 
 # What slim gives the base networks, and what they keep where a config does not override it
 # (fact sheet 1.3).
@@ -180,4 +181,4 @@ class ResNet:
         return levels
 
 
-Backbone = MobileNetV1 | MobileNetV2 | ResNetV1 | ResNet
+Backbone = MobileNetV1 | MobileNetV2 | ResNetV1 | ResNet | SpineNet | SpineNetMbConv

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 
 from stillbox.experiment import schema
+from stillbox.models.backbones.rounding import divisible
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
@@ -17,7 +18,6 @@ _BLOCKS = (
     (6, 1, 64), (6, 1, 64), (6, 1, 96), (6, 1, 96), (6, 1, 96), (6, 2, 160), (6, 1, 160),
     (6, 1, 160), (6, 1, 320),
 )  # fmt: skip
-_DIVISOR = 8
 
 
 class MobileNetV2(Part):
@@ -68,7 +68,7 @@ def _add_layers(
     """Gives `part` its layers; returns the channels behind each name."""
 
     def width(depth: int) -> int:
-        return _divisible(depth * config.depth_multiplier, config.min_depth)
+        return divisible(depth * config.depth_multiplier, config.min_depth)
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
@@ -83,7 +83,7 @@ def _add_layers(
             channels = width(config.last_depth)
             part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
         elif layer == "expand":
-            channels = _divisible(before * expansion, _DIVISOR)
+            channels = divisible(before * expansion)
             setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
         elif layer == "depthwise":
             setattr(part, name, DepthwiseConv2d(channels, 3, stride, config.conv, **layers))
@@ -103,9 +103,3 @@ def _residual_blocks(widths: Mapping[str, int]) -> tuple[str, ...]:
             residual.append(name)
         before = name
     return tuple(residual)
-
-
-def _divisible(depth: float, least: int) -> int:
-    """Rounds to the nearest multiple of 8, but never down by more than a tenth."""
-    rounded = max(least, int(depth + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
-    return rounded + _DIVISOR if rounded < 0.9 * depth else rounded

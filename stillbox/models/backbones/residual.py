@@ -1,7 +1,8 @@
 """Residual blocks and groups of them: what ResNet and SpineNet are made of (arXiv:1512.03385)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,40 @@ def output_channels(kind: BlockKind, width: int) -> int:
 
 
 class BlockGroup(Part):
-    """Blocks `block_1`, `block_2`, ... of one width; the first of them strides.
+    """Blocks `block_1`, `block_2`, ... one behind the other.
+
+    Args:
+        blocks: with the `channels` of their outputs.
+    """
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        names = []
+        for number, block in enumerate(blocks, start=1):
+            names.append(f"block_{number}")
+            setattr(self, names[-1], block)
+            self.channels: int = block.channels
+        self.blocks = tuple(names)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+        for number, name in enumerate(self.blocks):
+            x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
+        return x
+
+
+def residual_group(
+    kind: BlockKind,
+    inputs: int,
+    width: int,
+    repeats: int,
+    options: BlockOptions,
+    *,
+    stride: int = 1,
+    project: bool = False,
+) -> BlockGroup:
+    """Returns blocks of one width.
 
     Args:
         kind: of the blocks.
@@ -51,32 +85,9 @@ class BlockGroup(Part):
         stride: of the first block.
         project: the first block projects its shortcut even where shapes agree.
     """
-
-    def __init__(
-        self,
-        kind: BlockKind,
-        inputs: int,
-        width: int,
-        repeats: int,
-        options: BlockOptions,
-        *,
-        stride: int = 1,
-        project: bool = False,
-    ) -> None:
-        self.blocks = tuple(f"block_{number}" for number in range(1, repeats + 1))
-        for name in self.blocks:
-            block = Block(kind, inputs, width, stride, options, project=project)
-            setattr(self, name, block)
-            inputs, stride, project = block.channels, 1, False
-        self.channels = inputs
-
-    def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
-        for number, name in enumerate(self.blocks):
-            x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
-        return x
+    first = Block(kind, inputs, width, stride, options, project=project)
+    others = (Block(kind, first.channels, width, 1, options) for _ in range(1, repeats))
+    return BlockGroup((first, *others))
 
 
 class Block(Part):

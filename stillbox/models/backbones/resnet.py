@@ -6,7 +6,7 @@ Sources: arXiv:1512.03385, SSD ResNet-34 fact sheet 2, TPU detection fact sheet 
 import jax
 
 from stillbox.experiment import schema
-from stillbox.models.backbones.residual import BlockGroup, BlockOptions
+from stillbox.models.backbones.residual import BlockGroup, BlockOptions, residual_group
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.lowering import max_pool
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d
@@ -82,7 +82,7 @@ def _group(config: schema.ResNet, inputs: int, index: int, options: BuildOptions
         drop_connect_rate=config.drop_connect_rate * (index + _FIRST_LEVEL) / _LAST_LEVEL,
         drop_block=config.drop_block,
     )
-    return BlockGroup(
+    return residual_group(
         "residual" if config.depth in _BASIC else "bottleneck",
         inputs,
         _STEM_CHANNELS * 2**index,

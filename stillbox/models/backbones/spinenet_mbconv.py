@@ -1,0 +1,163 @@
+"""SpineNet of inverted residuals, for mobile devices (TPU detection fact sheet 3.5)."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.models.backbones.residual import BlockGroup
+from stillbox.models.backbones.rounding import divisible
+from stillbox.models.backbones.scale_permuted import Place, ScalePermuted
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.resampling import upsample
+from stillbox.models.layers.stochastic import drop_connect
+from stillbox.models.parts import BuildOptions, Part
+
+# Of a block by its level, before the scale; the stem's convolution has those of level 0.
+_WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
+_EXPANSION = 6
+
+
+class SpineNetMbConv(ScalePermuted):
+    """Inverted residuals behind a 3x3 convolution.
+
+    Args:
+        config: blocks, widths and hyperparameters.
+        taps: names of the maps that are wanted.
+        options: what all layers of the detector share.
+
+    Raises:
+        UserError: a tap is no map of this network.
+    """
+
+    def __init__(
+        self, config: schema.SpineNetMbConv, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        super().__init__(config, taps, _Family(config, options), options)
+
+
+@dataclass(frozen=True)
+class _Family:
+    config: schema.SpineNetMbConv
+    options: BuildOptions
+    pools_stem: bool = False
+
+    def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
+        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        widths = [self._width(level) for level in range(3)]
+        convolution = Conv2d(3, widths[0], 3, 2, self.config.conv, **layers)
+        first = self._group(widths[0], widths[1], stride=1)
+        return convolution, first, self._group(widths[1], widths[2], stride=2)
+
+    def channels(self, level: int, kind: str) -> int:
+        return self._width(level)
+
+    def group(self, place: Place, drop_connect_rate: float) -> BlockGroup:
+        return self._group(place.channels, place.channels, rate=drop_connect_rate)
+
+    def resample(self, source: Place, target: Place) -> "SeparableResample":
+        return SeparableResample(source, target, self.config, self.options)
+
+    def _group(
+        self, inputs: int, channels: int, *, stride: int = 1, rate: float = 0.0
+    ) -> BlockGroup:
+        config, options = self.config, self.options
+        first = MbConv(inputs, channels, stride, rate, config, options)
+        others = (
+            MbConv(channels, channels, 1, rate, config, options) for _ in range(1, config.repeats)
+        )
+        return BlockGroup((first, *others))
+
+    def _width(self, level: int) -> int:
+        return divisible(_WIDTHS[level] * self.config.filter_scale)
+
+
+class MbConv(Part):
+    """`expand`, `depthwise`, a gate of `squeeze` and `excite`, `project`, beside a shortcut.
+
+    The gate squeezes the mean over the map to a share of the block's *input* channels
+    (arXiv:1709.01507). There is a shortcut where shapes agree, and only there is anything left out.
+
+    Args:
+        inputs: channels of the input.
+        channels: channels of the output.
+        stride: of the depthwise convolution.
+        rate: probability with which training leaves out all but the shortcut.
+        config: gate and hyperparameters.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: int,
+        stride: int,
+        rate: float,
+        config: schema.SpineNetMbConv,
+        options: BuildOptions,
+    ) -> None:
+        layers = options.layer_arguments() | {"padding": "symmetric"}
+        linear = replace(config.conv, activation="none")
+        wide = inputs * _EXPANSION
+        self.expand = Conv2d(inputs, wide, 1, 1, config.conv, **layers)
+        self.depthwise = DepthwiseConv2d(wide, 3, stride, _depthwise(config), **layers)
+        if config.se_ratio > 0:
+            narrow = max(int(inputs * config.se_ratio), 1)
+            gate = replace(linear, batch_norm=None)
+            swish = replace(gate, activation="swish")
+            self.squeeze = Conv2d(wide, narrow, 1, 1, swish, **layers)
+            self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)
+        self.project = Conv2d(wide, channels, 1, 1, linear, **layers)
+        self.residual = inputs == channels and stride == 1
+        self.channels, self.rate = channels, rate
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+        y = self.depthwise(self.expand(x, train=train), train=train)
+        if hasattr(self, "squeeze"):
+            means = jnp.mean(y, axis=(1, 2), keepdims=True, dtype=jnp.float32)
+            gate = self.excite(self.squeeze(means, train=train), train=train)
+            y = y * jax.nn.sigmoid(gate).astype(y.dtype)
+        y = self.project(y, train=train)
+        if not self.residual:
+            return y
+        return x + (drop_connect(y, self.rate, dropout_key) if train and self.rate else y)
+
+
+class SeparableResample(Part):
+    """From one level to another: `halve_{s}`, depthwise, for each step down, then `match`.
+
+    On the way up pixels are repeated.
+
+    Args:
+        source: where a map comes from.
+        target: where it goes.
+        config: hyperparameters.
+        options: what all layers of the detector share.
+    """
+
+    def __init__(
+        self, source: Place, target: Place, config: schema.SpineNetMbConv, options: BuildOptions
+    ) -> None:
+        layers = options.layer_arguments() | {"padding": "symmetric"}
+        self.steps = target.level - source.level
+        for step in range(1, self.steps + 1):
+            halve = DepthwiseConv2d(source.channels, 3, 2, _depthwise(config), **layers)
+            setattr(self, f"halve_{step}", halve)
+        linear = replace(config.conv, activation="none")
+        self.match = Conv2d(source.channels, target.channels, 1, 1, linear, **layers)
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
+        for step in range(1, self.steps + 1):
+            x = getattr(self, f"halve_{step}")(x, train=train)
+        if self.steps < 0:
+            x = upsample(x, 2**-self.steps)
+        return self.match(x, train=train)
+
+
+def _depthwise(config: schema.SpineNetMbConv) -> schema.ConvHyperparams:
+    return replace(config.conv, initializer=config.depthwise_initializer)
