@@ -1,13 +1,14 @@
 """A dictionary as a command line gives it: a template or a file, an override, flags."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
-from stillbox.experiment.params_dict.recognition import is_dictionary
+from stillbox.experiment.params_dict.templates import TEMPLATES, template_tree
 from stillbox.experiment.params_dict.texts import read_file, read_text
-from stillbox.experiment.recipes import recipe_names, recipe_path
+from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.values import Node
 
 
@@ -25,10 +26,10 @@ def read_params(
     """Reads the dictionary in the original's order: defaults, template, file, override, flags.
 
     Args:
-        config_file: a YAML file, or the name of a built-in template.
+        config_file: a YAML file; where there is none of this name, the built-in template.
         params_override: names and values as one text, see `texts.read_text`.
         model: whose defaults are meant.
-        template: the name of a built-in dictionary that the file is laid over.
+        template: the name of a built-in template that the file is laid over.
         flags: dotted path -> value, `Node(8, "--num_cores=8")`; the last word.
         restrictions: what must hold of the result, `anchor.num_scales <= 3`.
         used: keys that the caller follows itself, `eval.eval_timeout`.
@@ -37,18 +38,22 @@ def read_params(
     Raises:
         UserError: there is no such file or template, or see `reader.read_layers`.
     """
-    layers = [_template(template, "--template")] if template else []
+    layers = [_template(template, "template")] if template else []
     if str(config_file):
         layers.append(_config_file(str(config_file)))
     layers.append(read_text(params_override, "--params_override"))
     layers += [_under(path, node) for path, node in (flags or {}).items()]
-    return read_layers(
+    reading = read_layers(
         layers,
         name=name or Path(config_file).stem or template or model,
         model=model,
         restrictions=restrictions,
         used=used,
     )
+    if not str(config_file) or Path(config_file).is_file():
+        return reading
+    note = f"there is no file {config_file}: the built-in template of this name stands in for it"
+    return replace(reading, notes=(note, *reading.notes))
 
 
 def _config_file(given: str) -> Node:
@@ -56,24 +61,20 @@ def _config_file(given: str) -> Node:
     if path.is_file() or path.is_dir() or "://" in given:
         return read_file(given, "--config_file")
     # `configs/yaml/retinanet_nasfpn.yaml` stands in people's scripts, and not on their disks.
-    if path.stem in recipe_names():
-        return _template(path.stem, f"--config_file {path}")
+    if path.stem in TEMPLATES:
+        return template_tree(path.stem)
     beside = path.parent.glob("*.y*ml") if path.parent.is_dir() else ()
-    names = [*(other.name for other in beside), *(f"{name}.yaml" for name in recipe_names())]
-    raise UserError(
-        f"there is no file {path}", where="--config_file", fix=nearest(path.name, names)
-    )
+    names = [*(other.name for other in beside), *(f"{name}.yaml" for name in TEMPLATES)]
+    fix = nearest(path.name, names)
+    if path.stem in recipe_names():
+        fix = f"stillbox train {path.stem} --set ... for the recipe of this name"
+    raise UserError(f"there is no file {path}", where="--config_file", fix=fix)
 
 
 def _template(name: str, where: str) -> Node:
-    tree = read_file(recipe_path(name, where=where), where)
-    if not is_dictionary(tree):
-        raise UserError(
-            f"the recipe {name} is a complete experiment, not a dictionary to be laid over another",
-            where=where,
-            fix=f"stillbox train {name} --set ...",
-        )
-    return tree
+    if name not in TEMPLATES:
+        raise UserError(f"there is no template {name!r}", where=where, fix=nearest(name, TEMPLATES))
+    return template_tree(name)
 
 
 def _under(path: str, node: Node) -> Node:

@@ -14,7 +14,8 @@ from stillbox.experiment.params_dict.foreign import TYPES
 from stillbox.experiment.params_dict.keys import KEYS
 from stillbox.experiment.params_dict.merging import spell
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
-from stillbox.experiment.values import Node, Plain, differences, node_of
+from stillbox.experiment.params_dict.templates import tree_of
+from stillbox.experiment.values import Plain, differences
 
 Layer = dict[str, Plain]
 """Dotted path -> value."""
@@ -163,21 +164,9 @@ def _read(layer: Layer) -> ParamsReading | UserError:
 @functools.lru_cache(maxsize=4096)
 def _read_cached(items: tuple[tuple[str, Plain], ...]) -> ParamsReading | UserError:
     try:
-        return read_layers([tree_of(dict(items))])
+        return read_layers([tree_of(dict(items), "probe")])
     except UserError as error:
         return error
-
-
-def tree_of(layer: Layer) -> Node:
-    """Returns dotted paths as the tree that a file would be."""
-    root: dict[str, Plain] = {}
-    for path, value in layer.items():
-        *sections, name = path.split(".")
-        place = root
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return node_of(root, "probe")
 
 
 def _reason(error: UserError, path: str, value: Plain) -> str:

@@ -13,6 +13,7 @@ from stillbox.experiment.params_dict.foreign import SECTIONS, TYPES
 from stillbox.experiment.params_dict.keys import FINAL, OLD, Key, Kind
 from stillbox.experiment.params_dict.merging import spell
 from stillbox.experiment.params_dict.probing import Fate, fates
+from stillbox.experiment.params_dict.templates import TEMPLATES
 
 _HEADER = """\
 # The parameter dictionary of "Object Detection Models on TPU"
@@ -27,6 +28,9 @@ every key another value than its default and writes down what the reader does:
 A default is never refused, and nothing is said of it. A YAML file with these names is read as a
 dictionary wherever a CONFIG is expected; `--set` then changes the experiment that it became. Names
 and types are strict at every depth.
+
+`stillbox retinanet --config_file` knows the published settings by the names of their files, and
+takes them where there is no such file: {templates}.
 
 ## What a dictionary does not say
 
@@ -84,7 +88,15 @@ _PATHS_SHOWN = 4
 
 def params_reference() -> str:
     """Returns a Markdown page: one table for each section, one row for each key."""
-    return _HEADER + _mended() + _summary() + "".join(_final()) + _old() + _others()
+    templates = ", ".join(f"`{name}.yaml`" for name in TEMPLATES)
+    return (
+        _HEADER.format(templates=templates)
+        + _mended()
+        + _summary()
+        + "".join(_final())
+        + _old()
+        + _others()
+    )
 
 
 def _mended() -> str:

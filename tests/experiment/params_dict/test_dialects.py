@@ -5,8 +5,8 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.params_dict.keys import FINAL, NORM, OLD
-from stillbox.experiment.params_dict.probing import tree_of
 from stillbox.experiment.params_dict.reader import read_layers
+from stillbox.experiment.params_dict.templates import tree_of
 
 # All defaults of 2020 that RetinaNet with ResNet and FPN had, key by key.
 NORM_2020 = {
@@ -60,11 +60,13 @@ YEAR_2020 = {
 
 
 def read(**layer):
-    return read_layers([tree_of({path.replace("__", "."): v for path, v in layer.items()})])
+    return read_layers(
+        [tree_of({path.replace("__", "."): v for path, v in layer.items()}, "probe")]
+    )
 
 
 def read_flat(layer):
-    return read_layers([tree_of(layer)])
+    return read_layers([tree_of(layer, "probe")])
 
 
 def refusal(layer):
@@ -181,8 +183,8 @@ def test_both_dialects_in_one_file():
 
 
 def test_a_later_layer_has_the_last_word_in_either_dialect():
-    old = tree_of({"retinanet_head.retinanet_head_num_filters": 64})
-    today = tree_of({"retinanet_head.num_filters": 32})
+    old = tree_of({"retinanet_head.retinanet_head_num_filters": 64}, "old")
+    today = tree_of({"retinanet_head.num_filters": 32}, "today")
     assert read_layers([old, today]).experiment.model.head.depth == 32
     assert read_layers([today, old]).experiment.model.head.depth == 64
 

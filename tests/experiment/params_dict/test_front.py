@@ -3,10 +3,11 @@
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment import recipes
 from stillbox.experiment.params_dict import read_params, resolved_text
+from stillbox.experiment.params_dict.templates import TEMPLATES
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.values import Node
+from stillbox.experiment.values import Node, differences
+from tests.shared import SHARED, needs_shared
 
 
 @pytest.fixture
@@ -61,28 +62,54 @@ def test_a_missing_file_is_named_with_its_neighbours(folder):
         read_params(config_file=folder)
 
 
-def test_a_recipe_is_named_where_its_file_is_absent(folder):
-    with pytest.raises(UserError, match="is a complete experiment") as error:
+def test_a_recipe_is_named_where_there_is_neither_file_nor_template(folder):
+    with pytest.raises(UserError, match="stillbox train ssd_resnet34 --set"):
         read_params(config_file="configs/ssd_resnet34.yaml")
-    assert "stillbox train ssd_resnet34" in str(error.value)
-    with pytest.raises(UserError) as error:
-        read_params(config_file="ssd_resnet.yaml")
-    assert "'ssd_resnet34.yaml'" in str(error.value)
+    with pytest.raises(UserError, match=r"did you mean 'retinanet_nasfpn\.yaml'"):
+        read_params(config_file="retinanet_nas_fpn.yaml")
 
 
-def test_a_recipe_in_the_dictionarys_words_is_a_template(folder, monkeypatch):
-    monkeypatch.setattr(recipes, "_FOLDER", folder)
-    (folder / "small.yaml").write_text("resnet: {resnet_depth: 18}\ntrain: {total_steps: 9}\n")
+def test_a_template_is_taken_where_its_file_is_absent(folder):
     (folder / "mine.yml").write_text("train: {total_steps: 7}\n")
     for reading in (
-        read_params(template="small", config_file="mine.yml"),
-        read_params(config_file="there/yaml/small.yaml", params_override="train.total_steps=7"),
+        read_params(template="spinenet49_retinanet", config_file="mine.yml"),
+        read_params(
+            config_file="configs/spinenet/spinenet49_retinanet.yaml",
+            params_override="train.total_steps=7",
+        ),
     ):
-        assert reading.experiment.model.backbone.depth == 18
+        assert reading.experiment.model.backbone.kind == "spinenet"
         assert reading.experiment.train.steps == 7
-    with pytest.raises(UserError, match="there is no recipe 'smal'"):
-        read_params(template="smal")
-    assert resolve("small").experiment.train.steps == 9
+        assert reading.origins["train.batch_size"] == "template spinenet49_retinanet"
+    assert reading.notes[0].startswith(
+        "there is no file configs/spinenet/spinenet49_retinanet.yaml"
+    )
+    with pytest.raises(UserError, match="did you mean 'retinanet_nasfpn'"):
+        read_params(template="retinanet_nasfp")
+
+
+def test_ones_own_file_goes_before_the_template_of_its_name(folder):
+    (folder / "retinanet_nasfpn.yaml").write_text("train: {total_steps: 7}\n")
+    experiment = read_params(config_file="retinanet_nasfpn.yaml").experiment
+    assert (experiment.train.steps, experiment.model.neck.kind) == (7, "retinanet_fpn")
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "retinanet"])
+def test_a_template_and_the_recipe_of_its_name_are_one(name):
+    template = read_params(template=name if name in TEMPLATES else "", name=name).experiment
+    recipe = resolve(name).experiment
+    # A recipe says where weights come from once they are named, and scores every class.
+    free = {"train.fine_tune.scope", "evaluation.per_category"}
+    assert {path for path, _, _ in differences(template, recipe)} <= free
+
+
+@needs_shared
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_and_the_published_file_are_one(name):
+    file = SHARED / "configs" / "yaml" / f"{name}.yaml"
+    assert (
+        read_params(template=name).experiment == read_params(config_file=file, name=name).experiment
+    )
 
 
 def test_restrictions_of_ones_own():
