@@ -4,23 +4,14 @@ If loss, matching, crop, decoding and scoring did not all mean the same boxes, t
 strict end of COCO's IoUs would show it.
 """
 
-import json
-
 import pytest
 
-from stillbox.cli.main import main
-from stillbox.evaluation.history import HISTORY, read_history
-from tests.shared import SHARED, needs_shared
+from tests.proofs.photographs import train_and_score, write_blood_cells, write_photographs
+from tests.shared import needs_shared
 
 # About half an hour for each precision on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
-TINY_COCO = SHARED / "data/tiny_coco"
-# All four images of the excerpt that have crowds, and the first twelve of the file with at most ten
-# objects none of which is narrower than 8 pixels at 300: the least default box has 21.
-CROWDS = (184613, 204805, 223648, 293802)
-OTHERS = (391895, 522418, 60623, 224736, 483108, 403013)
-OTHERS += (328757, 86408, 372938, 384553, 12448, 79841)
 # bfloat16 gets to .89 in the 600 steps that float32 needs for .90.
 STEPS = {"float32": 600, "bfloat16": 900}
 BLOOD_STEPS = 250
@@ -29,16 +20,7 @@ BLOOD_STEPS = 250
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sixteen")
-    content = json.loads((TINY_COCO / "annotations/instances_train2017.json").read_text())
-    chosen = {*CROWDS, *OTHERS}
-    content["images"] = [image for image in content["images"] if image["id"] in chosen]
-    content["annotations"] = [one for one in content["annotations"] if one["image_id"] in chosen]
-    assert len(content["images"]) == 16
-    assert sum(one["iscrowd"] for one in content["annotations"]) == 5
-    (folder / "sixteen.json").write_text(json.dumps(content))
-    words = ["data", "convert", "coco", "--images", str(TINY_COCO / "train2017")]
-    words += ["--annotations", str(folder / "sixteen.json"), "--name", "train"]
-    assert main([*words, "--output", str(folder)]) == 0
+    write_photographs(folder)
     return folder
 
 
@@ -66,20 +48,13 @@ def test_sixteen_images_are_learnt_by_heart(precision, records, tmp_path):
         "train.augmentations": "[{kind: ssd_iou_crop, whole_image_probability: 0.7}]",
         "evaluation.batch_size": 8,
     }
-    words = [word for item in changes.items() for word in ("--set", "{}={}".format(*item))]
-    assert main(["train", "ssd_resnet34", "--model-dir", str(tmp_path), *words]) == 0
-    history = read_history(tmp_path / HISTORY)
-    for step, scores in history.evaluations:
-        print(f"{precision} step {step}: AP {scores['AP']:.3f}, AP50 {scores['AP50']:.3f}")
-    assert history.evaluations[-1][1]["AP"] >= 0.90
+    assert train_and_score("ssd_resnet34", tmp_path, changes)["AP"] >= 0.90
 
 
 def test_blood_cells_are_found_from_random_weights(tmp_path):
     """Ten passes over 205 photographs: a beginning, not what the data would allow."""
-    root, folder = SHARED / "data/bccd", tmp_path / "records"
-    for name in ("train", "test"):
-        words = ["data", "convert", "voc", "--root", str(root), "--set", name, "--name", name]
-        assert main([*words, "--output", str(folder)]) == 0
+    folder = tmp_path / "records"
+    write_blood_cells(folder)
     changes = {
         "model.num_classes": 3,
         "data.train.paths": folder / "train.record-*",
@@ -99,8 +74,4 @@ def test_blood_cells_are_found_from_random_weights(tmp_path):
         "train.optimizer.schedule.final_learning_rate": 0.0001,
         "evaluation.batch_size": 8,
     }
-    words = [word for item in changes.items() for word in ("--set", "{}={}".format(*item))]
-    assert main(["train", "ssd_resnet34", "--model-dir", str(tmp_path / "run"), *words]) == 0
-    ((_, scores),) = read_history(tmp_path / "run" / HISTORY).evaluations
-    print(f"AP50 {scores['AP50']:.3f}, AP {scores['AP']:.3f}")
-    assert scores["AP50"] >= 0.75
+    assert train_and_score("ssd_resnet34", tmp_path / "run", changes)["AP50"] >= 0.75
