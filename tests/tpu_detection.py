@@ -67,22 +67,6 @@ def resnet(depth: int) -> schema.ResNet:
     return schema.ResNet(depth=depth, zero_last_scale=False, conv=_RESNET)
 
 
-def spinenet(backbone: schema.SpineNet | schema.SpineNetMbConv, **head: Any) -> schema.Model:
-    """RetinaNet on a backbone that is its own pyramid."""
-    return retinanet(schema.Identity(), backbone, **head)
-
-
-SPINENETS = {
-    "spinenet49S": spinenet(schema.SPINENET_SIZES["49S"], depth=128),
-    "spinenet49": spinenet(schema.SPINENET_SIZES["49"]),
-    "spinenet96": spinenet(schema.SPINENET_SIZES["96"]),
-    "spinenet143": spinenet(schema.SPINENET_SIZES["143"]),
-    "spinenet190": spinenet(schema.SPINENET_SIZES["190"], depth=512, layers_before=7),
-    "spinenet-mbconv49": spinenet(schema.SPINENET_MBCONV_SIZES["49"], depth=48, depthwise=True),
-}
-"""By the names of their goldens."""
-
-
 def swish(model: schema.Model) -> schema.Model:
     """The same with swish in backbone and head."""
     return replace(
