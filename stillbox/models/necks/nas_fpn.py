@@ -132,7 +132,8 @@ class NasFpnNode(Part):
         x = ACTIVATIONS[self.activation](x)
         if isinstance(self.block, Block):
             return self.block(x, train=train, dropout_key=dropout_key)
-        x = self.block(x, train=train)
+        # What has a bias and no norm comes in float32, but it is no prediction.
+        x = self.block(x, train=train).astype(x.dtype)
         if train and self.drop_block is not None:
             x = drop_block(x, self.drop_block, dropout_key)
         return x

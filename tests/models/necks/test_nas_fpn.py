@@ -14,8 +14,8 @@ from stillbox.models.parts import BuildOptions
 _PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
 
 
-def _build(inputs, **fields):
-    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+def _build(inputs, dtype=jnp.float32, **fields):
+    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.NasFpn(**{"conv": _PLAIN, "depth": 1, "num_repeats": 1} | fields)
     return NasFpn(config, inputs, options)
 
@@ -113,6 +113,16 @@ def test_taps_of_another_depth_are_squeezed_and_normalised():
     assert all(hasattr(neck.resample_3, name) for name in ("bias", "norm"))
     assert not hasattr(neck, "resample_4")
     assert neck.cell_0.node_2.block.activation == "none"
+
+
+@pytest.mark.parametrize("norm", [None, schema.BatchNorm()])
+def test_maps_keep_the_type_of_the_activations(norm):
+    conv = schema.ConvHyperparams(batch_norm=norm)
+    cell = _cell((3, "attention", (0, 1)), (4, "sum", (0, 2)))
+    neck = _build((3,), jnp.bfloat16, depth=8, conv=conv, num_repeats=2, **cell)
+    taps = (jnp.ones((1, 4, 4, 3), jnp.bfloat16),)
+    maps = jax.eval_shape(lambda taps: neck(taps, train=False), taps)
+    assert {m.dtype for m in maps} == {jnp.dtype("bfloat16")}
 
 
 def test_separable_convolutions_all_through():
