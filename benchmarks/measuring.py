@@ -41,7 +41,8 @@ class TrainStep:
         self.graph, params, stats = split_detector(self.detector)
         self.trained = select_trained(params, reference_names(model, params), train)
         mesh = data_mesh(batch_size)
-        self.state = put_everywhere(create_state(params, stats, train, self.trained), mesh)
+        state = create_state(params, stats, train, self.trained, model.loss)
+        self.state = put_everywhere(state, mesh)
         rows = experiment.data.train.max_boxes
         shape, classes = self.detector.image_shape, model.num_classes
         self.batch = put_batch(random_batch(batch_size, shape, rows, classes), mesh)

@@ -40,8 +40,8 @@ def batched_nms(
     max_per_class: int,
     max_total: int,
     clip_window: ArrayLike | None = None,
-    change_coordinate_frame: bool = False,
-    clip: bool = True,
+    frame: ArrayLike | None = None,
+    clip_first: bool = False,
     keep_outside: bool = False,
     class_agnostic: bool = False,
     drop_at_threshold: bool = False,
@@ -56,16 +56,17 @@ def batched_nms(
     neither sorts nor compares the rest. Equal scores go to the lower class, then the lower anchor.
 
     Args:
-        boxes: `[B, A, 4]`, the same for every class, not clipped: overlaps are measured on them.
+        boxes: `[B, A, 4]`, the same for every class, not clipped.
         scores: `[B, A, C]`, without a background slot.
         score_threshold: only scores strictly above take part.
         iou_threshold: a box is dropped when it overlaps a better one of its class by more.
         max_per_class: most boxes of a class, counted before clipping drops any.
         max_total: most boxes of an image, the K of the result.
         clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
-        change_coordinate_frame: re-express the boxes so that the window becomes `[0, 0, 1, 1]`.
-        clip: false leaves the boxes unclipped and keeps them all; the window then only gives the
-            frame.
+            None leaves the boxes as they are and keeps them all.
+        frame: `[B, 4]`; the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`. None
+            leaves them in their own.
+        clip_first: measure overlaps on the clipped boxes instead of the boxes as they come.
         keep_outside: keep what clipping leaves without area.
         class_agnostic: a box stands for its best class alone (the lowest among equals), and is
             dropped for a better box of any class. `max_per_class` does not count; at most
@@ -75,12 +76,13 @@ def batched_nms(
             multiplies the scores of its class by `exp(-iou^2 / (2 soft_sigma))` instead, and those
             that fall to `score_threshold` are out (arXiv:1704.04503). Scores must not be negative.
         max_candidates_per_class: only so many boxes of a class, the best, take part; 0: all.
-
-    Raises:
-        ValueError: a change of frame is asked for, but there is no window.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
-    shown, visible = _shown_boxes(boxes, clip_window, change_coordinate_frame, clip, keep_outside)
+    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside)
+    shown = clipped
+    if frame is not None:
+        shown = change_frame(clipped, jnp.asarray(frame, jnp.float32)[:, None])
+    boxes = clipped if clip_first else boxes
     best_classes = None
     if class_agnostic:
         best_classes = jnp.argmax(scores, axis=-1)
@@ -128,23 +130,15 @@ def batched_nms(
     )
 
 
-def _shown_boxes(
-    boxes: Array,
-    clip_window: ArrayLike | None,
-    change_coordinate_frame: bool,
-    clip: bool,
-    keep_outside: bool,
+def _clip_boxes(
+    boxes: Array, clip_window: ArrayLike | None, keep_outside: bool
 ) -> tuple[Array, Array]:
-    """Returns the boxes `[B, A, 4]` as detections show them, and which can be one, `[B, A]`."""
+    """Returns the clipped boxes `[B, A, 4]`, and which can be a detection, `[B, A]`."""
     everything = jnp.ones(boxes.shape[:2], bool)
     if clip_window is None:
-        if change_coordinate_frame:
-            raise ValueError("change_coordinate_frame needs a clip_window to change to")
         return boxes, everything
-    window = jnp.asarray(clip_window, jnp.float32)[:, None]
-    shown = clip_to_window(boxes, window) if clip else boxes
-    visible = everything if keep_outside or not clip else area(shown) > 0.0
-    return change_frame(shown, window) if change_coordinate_frame else shown, visible
+    clipped = clip_to_window(boxes, jnp.asarray(clip_window, jnp.float32)[:, None])
+    return clipped, everything if keep_outside else area(clipped) > 0.0
 
 
 def _best_candidates(candidates: Array, most: int) -> Array:

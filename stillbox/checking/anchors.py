@@ -159,7 +159,7 @@ def examine_anchors(
         source,
         model.resizer,
         limit=limit,
-        ignore_crowds=records.crowds == "ignore",
+        ignore_crowds=records.crowds != "train",
         on_record=on_record,
     )
     if not len(truth.boxes):

@@ -47,7 +47,7 @@ def read_truth(
         source: the records.
         resizer: of the model.
         limit: read no more than so many records, from all over the set; 0 reads all.
-        ignore_crowds: leave crowd boxes out, as `data.train.crowds: ignore` does.
+        ignore_crowds: leave crowd boxes out, as `data.train.crowds` does but for `train`.
         on_record: called with how many records are done and how many there are.
     """
     count = min(limit or len(source), len(source))

@@ -9,6 +9,7 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.evaluation.agreement import check_agreement
+from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import Scores, score
@@ -76,6 +77,7 @@ def evaluate(
     metrics: Sequence[Metric] = ("coco",),
     interpolation: Interpolation = "all_points",
     records: Sequence[int] | None = None,
+    annotations: Annotations | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Scores a detector.
@@ -93,6 +95,7 @@ def evaluate(
         metrics: what is computed.
         interpolation: how Pascal VOC's metrics turn a curve into one number.
         records: the records that the loader goes through; None: all of `source`.
+        annotations: the ground truth in place of that of `source`.
         progress: told after every batch.
 
     Raises:
@@ -101,8 +104,13 @@ def evaluate(
     """
     wanted = range(len(source)) if records is None else records
     started = time.perf_counter()
-    truths = read_truths(source, wanted)
-    warnings = check_agreement(tuple(truths.values()), class_names, slots=slots)
+    truths = read_truths(source, wanted, annotations)
+    warnings = check_agreement(
+        tuple(truths.values()),
+        class_names,
+        slots=slots,
+        other_names=annotations.class_names if annotations else None,
+    )
     reading = time.perf_counter() - started
 
     clock = _Clock()

@@ -1,16 +1,19 @@
-"""Ground truth for scoring, straight from the records: the boxes of the original image.
+"""Ground truth for scoring: the boxes of the original image, from the records or from a COCO file.
 
 It does not take the way through the loader, which resizes, cuts off boxes beyond its limit and
 gives crowds a weight.
 """
 
 import io
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.results import ImageTruth
 from stillbox.records.example import Example
 
@@ -27,40 +30,52 @@ class TruthSource(Protocol):
         ...
 
 
-def read_truths(source: TruthSource, records: Sequence[int]) -> dict[int, ImageTruth]:
+def read_truths(
+    source: TruthSource, records: Sequence[int], annotations: Annotations | None = None
+) -> dict[int, ImageTruth]:
     """Reads the ground truth of these records.
+
+    Args:
+        source: where the records are read.
+        records: their indices.
+        annotations: a file that has their boxes; None: the records' own.
 
     Returns:
         Truth by record index. A record that the source leaves out under its policy is absent. Ids
         that several records share get the record's number added, so that each image counts.
+
+    Raises:
+        UserError: `annotations` lacks an image, or has one of another size.
     """
     examples = {record: source.example(record) for record in records}
     present = {record: example for record, example in examples.items() if example is not None}
-    owners: dict[str, int] = {}
-    for example in present.values():
-        owners[example.image_id] = owners.get(example.image_id, 0) + 1
+    if annotations is None:
+        truths = {record: truth_of(example) for record, example in present.items()}
+    else:
+        annotations.refuse_missing([example.image_id for example in present.values()])
+        truths = {
+            record: annotations.truth_of(example.image_id, stored_size(example))
+            for record, example in present.items()
+        }
+    owners = Counter(truth.image_id for truth in truths.values())
     return {
-        record: truth_of(
-            example,
-            example.image_id
-            if owners[example.image_id] == 1
-            else f"{example.image_id} (record {record})",
-        )
-        for record, example in present.items()
+        record: truth
+        if owners[truth.image_id] == 1
+        else replace(truth, image_id=f"{truth.image_id} (record {record})")
+        for record, truth in truths.items()
     }
 
 
-def truth_of(example: Example, image_id: str | None = None) -> ImageTruth:
+def truth_of(example: Example) -> ImageTruth:
     """Returns the ground truth of an example in pixels of its stored image.
 
     Args:
         example: the example; its boxes are normalised.
-        image_id: name to use instead of the example's own.
     """
     height, width = stored_size(example)
     scale = np.array([height, width, height, width], np.float64)
     return ImageTruth(
-        image_id=example.image_id if image_id is None else image_id,
+        image_id=example.image_id,
         height=height,
         width=width,
         boxes=example.boxes.astype(np.float64) * scale,

@@ -9,9 +9,11 @@ from stillbox.boxes.detections import Detections
 from stillbox.devices.mesh import data_mesh, put_batch
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
+from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
+from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.report import Report, write_report
 from stillbox.experiment import schema
@@ -24,6 +26,9 @@ from stillbox.records.label_map import LabelMap
 
 Detect = Callable[[Floats, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]` to detections."""
+
+# A file of other images shows in the first records; to read all ids takes as long as all images.
+_TRIED = 16
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
@@ -82,6 +87,7 @@ def score_dataset(
         metrics=settings.metrics,
         interpolation=settings.voc_interpolation,
         records=loader.records,
+        annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
         progress=progress,
     )
     cut = cut_short(settings, dataset)
@@ -103,6 +109,24 @@ def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | 
     names = None if trained is None else trained.names
     check_agreement((), dataset.class_names, slots=slots, other_names=names)
     return slots
+
+
+def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
+    """Compares the file that holds an evaluation set's ground truth with label map and records.
+
+    Raises:
+        UserError: there is no such file, or they do not belong together.
+    """
+    if not dataset.annotations:
+        return
+    annotations = read_annotations(dataset.annotations)
+    some = range(min(_TRIED, len(dataset)))
+    check_agreement(
+        tuple(read_truths(dataset.source, some, annotations).values()),
+        dataset.class_names,
+        slots=slots,
+        other_names=annotations.class_names,
+    )
 
 
 def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jax.profiler import TraceAnnotation
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resize_into
+from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, place_boxes, place_image, resize_into
 from stillbox.inputs.sample import Sample
 from stillbox.inputs.stats import InputStats
 
@@ -99,6 +100,10 @@ class BatchMaker:
     def _augment(self, sample: Sample, row: Row) -> Sample:
         return sample
 
+    def _resize_generator(self, row: Row) -> Generator | None:
+        """Returns what the resizer draws from; None where nothing is drawn."""
+        return None
+
     def _empty_batch(self) -> _Arrays:
         count, boxes = self._local.stop - self._local.start, self.dataset.max_boxes
         canvas = self.dataset.resizer.input_size
@@ -140,11 +145,14 @@ class BatchMaker:
             self._leave_out(arrays, place, row)
             return
         image = arrays.images[place]
-        size = resize_into(sample.image, self.dataset.resizer, image)
-        count = min(len(sample.boxes), self.dataset.max_boxes)
+        resizer = self.dataset.resizer
+        placement = place_image((height, width), resizer, self._resize_generator(row))
+        size = resize_into(sample.image, resizer, image, placement)
         # From the image's own frame to that of the padded canvas.
-        shrink = np.tile(np.array(size, np.float32) / np.array(image.shape[:2], np.float32), 2)
-        arrays.boxes[place, :count] = sample.boxes[:count] * shrink
+        boxes, left = place_boxes(sample.boxes, placement, resizer)
+        boxes, sample = boxes[left], sample.select(left)
+        count = min(len(boxes), self.dataset.max_boxes)
+        arrays.boxes[place, :count] = boxes[:count]
         arrays.classes[place, :count] = self.dataset.slots.index_of(sample.class_ids[:count])
         arrays.weights[place, :count] = sample.weights[:count]
         arrays.true_sizes[place] = size

@@ -1,7 +1,7 @@
 """Records with everything that makes them ready for a model: classes, sizes, policies, cache."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ class Dataset:
         slots: class indices of the model.
         resizer: of the model.
         max_boxes: the N of `Batch`.
-        ignore_crowds: give crowd boxes weight 0.
+        crowds: what becomes of crowd boxes, as for `schema.Records`.
+        annotations: COCO JSON that holds the ground truth of evaluation; empty: the records do.
         num_epochs: passes that training makes over the records; 0 sets no limit.
         cache: keeps decoded images; None decodes them every time.
     """
@@ -40,14 +41,16 @@ class Dataset:
         resizer: schema.Resizer,
         *,
         max_boxes: int = 100,
-        ignore_crowds: bool = False,
+        crowds: Literal["train", "ignore", "drop"] = "train",
+        annotations: str = "",
         num_epochs: int = 0,
         cache: SampleCache | None = None,
     ) -> None:
         self.source, self.resizer = source, resizer
         self.label_map, self.slots = label_map, slots
-        self.max_boxes, self.ignore_crowds = max_boxes, ignore_crowds
+        self.max_boxes, self.annotations = max_boxes, annotations
         self.num_epochs, self.cache = num_epochs, cache
+        self._crowds = crowds
         self._wrong_sizes: set[int] = set()
 
     def __len__(self) -> int:
@@ -101,9 +104,10 @@ class Dataset:
 
     def _prepare(self, example: Example, image: NDArray[np.uint8]) -> Sample:
         weights = example.weights
-        if self.ignore_crowds:
+        if self._crowds == "ignore":
             weights = np.where(example.is_crowd, np.float32(0), weights)
-        return Sample(image, example.boxes, example.class_ids, weights)
+        sample = Sample(image, example.boxes, example.class_ids, weights)
+        return sample.select(~example.is_crowd) if self._crowds == "drop" else sample
 
     def _check_size(self, record: int, example: Example, image: NDArray[np.uint8]) -> None:
         """Notes a record that claims a wrong size. Boxes are normalised, so the pixels decide."""
@@ -153,7 +157,8 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
         slots,
         model.resizer,
         max_boxes=records.max_boxes,
-        ignore_crowds=records.crowds == "ignore",
+        crowds=records.crowds,
+        annotations=records.annotations,
         num_epochs=records.num_epochs,
         cache=SampleCache() if data.cache_images else None,
     )

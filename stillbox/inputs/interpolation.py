@@ -57,10 +57,31 @@ def crop_and_resize(image: AnyImage, window: NDArray[np.float64], out: Floats) -
         _between(window[axis], window[axis + 2], image.shape[axis], out.shape[axis])
         for axis in (0, 1)
     )
-    y, x = int(rows[0]), int(columns[0])
-    # Only what the window holds: the work on columns goes over all that it is given.
-    part = image[y : int(rows[-1]) + 2, x : int(columns[-1]) + 2]
-    _bilinear_at(part, out, rows - np.float32(y), columns - np.float32(x))
+    _bilinear_within(image, out, rows, columns)
+
+
+def resize_part(
+    image: AnyImage, size: tuple[int, int], offset: tuple[int, int], out: Floats, method: str
+) -> None:
+    """Resizes an image and keeps a part of the result, the same pixels as if all of it were made.
+
+    Args:
+        image: `[h, w, 3]`.
+        size: height and width of the whole result.
+        offset: row and column of the result where the part begins.
+        out: `[H, W, 3]`, the part; written to.
+        method: one of `METHODS`; only `bilinear` spares itself what is not kept.
+    """
+    if method != "bilinear":
+        whole = np.empty((*size, 3), np.float32)
+        METHODS[method](image, whole)
+        out[...] = whole[offset[0] :, offset[1] :][: out.shape[0], : out.shape[1]]
+        return
+    rows, columns = (
+        _positions(image.shape[axis], size[axis], False)[0][offset[axis] :][: out.shape[axis]]
+        for axis in (0, 1)
+    )
+    _bilinear_within(image, out, rows, columns)
 
 
 def nearest(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
@@ -110,6 +131,14 @@ def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
     if new_size == 1:
         start = stop = (start + stop) / 2
     return np.linspace(start * (size - 1), stop * (size - 1), new_size, dtype=np.float32)
+
+
+def _bilinear_within(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
+    """Does `_bilinear_at` with that part of the image alone which these positions look at."""
+    # The work on columns goes over all that it is given. The differences are exact.
+    top, left = int(y[0]), int(x[0])
+    part = image[top : int(y[-1]) + 2, left : int(x[-1]) + 2]
+    _bilinear_at(part, out, y - np.float32(top), x - np.float32(left))
 
 
 def _bilinear_at(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:

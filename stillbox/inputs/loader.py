@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
@@ -13,7 +14,7 @@ from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.batching import BatchMaker, Row
 from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.randomness import permutation, sample_generator
+from stillbox.inputs.randomness import permutation, resize_generator, sample_generator
 from stillbox.inputs.sample import Sample
 
 
@@ -118,6 +119,9 @@ class TrainLoader(BatchMaker):
     def _augment(self, sample: Sample, row: Row) -> Sample:
         rng = sample_generator(self._seed, row.epoch, row.record)
         return apply_augmentations(self._augmentations, sample, rng)
+
+    def _resize_generator(self, row: Row) -> Generator:
+        return resize_generator(self._seed, row.epoch, row.record)
 
 
 class EvalLoader(BatchMaker):

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-# Second word of the key: the two uses must not share numbers.
-_ORDER, _AUGMENTATION = 1, 2
+# Second word of the key: the uses must not share numbers.
+_ORDER, _AUGMENTATION, _RESIZING = 1, 2, 3
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
@@ -25,6 +25,11 @@ def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
 def sample_generator(seed: int, epoch: int, record: int) -> Generator:
     """Returns the generator that augments a record in an epoch."""
     return Generator(_philox(seed, _AUGMENTATION, epoch, record))
+
+
+def resize_generator(seed: int, epoch: int, record: int) -> Generator:
+    """Returns the generator that resizes a record in an epoch, whatever its augmentations drew."""
+    return Generator(_philox(seed, _RESIZING, epoch, record))
 
 
 def _philox(seed: int, use: int, epoch: int, record: int) -> Philox:

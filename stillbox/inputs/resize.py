@@ -1,6 +1,10 @@
 """From an image of any size to the network input, padded where the aspect ratio is kept."""
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.experiment.schema import (
@@ -8,8 +12,9 @@ from stillbox.experiment.schema import (
     FixedShapeResizer,
     KeepAspectRatioResizer,
     Resizer,
+    ScaleJitterResizer,
 )
-from stillbox.inputs.interpolation import METHODS, Floats
+from stillbox.inputs.interpolation import METHODS, Floats, resize_part
 from stillbox.inputs.sample import Pixels
 
 Size = tuple[int, int]
@@ -19,6 +24,60 @@ ENLARGE_CANVAS = (
     "enlarge model.resizer.canvas, or take a resizer that shrinks (fixed_shape, keep_aspect_ratio)"
 )
 """What mends an image that does not fit."""
+
+
+class Placement(NamedTuple):
+    """Where an image comes to lie: all of it is resized, and a part fills the upper left."""
+
+    size: Size
+    """Height and width of the whole image after resizing."""
+    offset: Size
+    """Row and column of the resized image where the part begins."""
+    shown: Size
+    """Height and width of the part."""
+
+
+def place_image(size: Size, resizer: Resizer, rng: Generator | None = None) -> Placement:
+    """Returns where an image of `size` comes to lie.
+
+    Args:
+        size: height and width of the image.
+        resizer: of the model.
+        rng: draws scale and place where the resizer asks for that; None: the scale is 1.
+    """
+    if isinstance(resizer, ScaleJitterResizer) and rng is not None:
+        scale = rng.uniform(resizer.min_scale, resizer.max_scale)
+        whole = _fitted(size, resizer, scale)
+        frame = resizer.height, resizer.width
+        room = [max(0, side - most) for side, most in zip(whole, frame, strict=True)]
+        y, x = (int(share * extra) for share, extra in zip(rng.random(2), room, strict=True))
+        return Placement(whole, (y, x), (min(whole[0], frame[0]), min(whole[1], frame[1])))
+    whole = resized_size(size, resizer)
+    return Placement(whole, (0, 0), whole)
+
+
+def place_boxes(
+    boxes: Floats, placement: Placement, resizer: Resizer
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Returns boxes in the frame of the network input, and which of them something is left of.
+
+    Args:
+        boxes: `[N, 4]`, normalised to the image.
+        placement: of the image.
+        resizer: of the model.
+
+    Returns:
+        `[N, 4]`, normalised to the network input, padding included, and `[N]`.
+    """
+    canvas = np.tile(np.array(resizer.input_size, np.float32), 2)
+    if not isinstance(resizer, ScaleJitterResizer):
+        shrink = np.tile(np.array(placement.size, np.float32), 2) / canvas
+        return boxes * shrink, np.ones(len(boxes), np.bool_)
+    whole, offset = (np.tile(np.array(pair, np.float32), 2) for pair in placement[:2])
+    # The original names a box's last pixel: a box that goes to the edge ends one before it.
+    most = np.tile(np.array([resizer.height, resizer.width], np.float32), 2) - 1
+    clipped = np.clip(boxes * whole - offset, 0, most)
+    return clipped / canvas, (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
 
 
 def resized_size(size: Size, resizer: Resizer) -> Size:
@@ -36,12 +95,22 @@ def resized_size(size: Size, resizer: Resizer) -> Size:
         return height, width
     if isinstance(resizer, ConditionalShapeResizer):
         return _conditional_size(size, resizer)
+    if isinstance(resizer, ScaleJitterResizer):
+        return _fitted(size, resizer, 1.0)
     return size
 
 
 def _scaled(size: Size, target: int, side: int) -> Size:
     scale = np.float32(target) / np.float32(side)
     height, width = (max(int(np.rint(np.float32(length) * scale)), 1) for length in size)
+    return height, width
+
+
+def _fitted(size: Size, resizer: ScaleJitterResizer, scale: float) -> Size:
+    """Fits `size` into the resizer's frame times `scale`; float32 and half to even, as there."""
+    own = np.array(size, np.float32)
+    frame = np.rint(np.float32(scale) * np.array([resizer.height, resizer.width], np.float32))
+    height, width = np.maximum(np.rint(own * (frame / own).min()), 1).astype(int).tolist()
     return height, width
 
 
@@ -71,30 +140,36 @@ def misfit(size: Size, resizer: Resizer) -> str | None:
     return f"{size[0]}x{size[1]}{was} (height x width), canvas {rows}x{columns}"
 
 
-def resize_into(image: Pixels, resizer: Resizer, out: Floats) -> Size:
+def resize_into(
+    image: Pixels, resizer: Resizer, out: Floats, placement: Placement | None = None
+) -> Size:
     """Resizes `image` into the upper left of `out` and pads the rest.
 
     Args:
         image: `[h, w, 3]`, 0..255; one that fits (`misfit`).
         resizer: of the model.
         out: `[H, W, 3]`, the resizer's `input_size`; written to.
+        placement: where it comes to lie; None: where it does outside training.
 
     Returns:
         Height and width of the image proper inside `out`.
     """
-    size = (image.shape[0], image.shape[1])
-    height, width = resized_size(size, resizer)
-    if (height, width) == size:
+    size, offset, shown = placement or place_image((image.shape[0], image.shape[1]), resizer)
+    height, width = shown
+    part = out[:height, :width]
+    if size == image.shape[:2]:
         # Every method would give the same pixels: an augmentation has already made the size.
-        out[:height, :width] = image
+        part[...] = image[offset[0] : offset[0] + height, offset[1] : offset[1] + width]
     elif isinstance(resizer, ConditionalShapeResizer):
-        METHODS[resizer.method](image, out[:height, :width], align_corners=True)
+        METHODS[resizer.method](image, part, align_corners=True)
     elif isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
-        METHODS[resizer.method](image, out[:height, :width])
+        METHODS[resizer.method](image, part)
+    elif isinstance(resizer, ScaleJitterResizer):
+        resize_part(image, size, offset, part, resizer.method)
     if not isinstance(resizer, FixedShapeResizer):
         out[height:] = resizer.pad_value
         out[:height, width:] = resizer.pad_value
-    return height, width
+    return shown
 
 
 def resize_image(

@@ -47,8 +47,6 @@ def postprocess(
     input_size = model.resizer.input_size
     boxes = build_box_coder(model.box_coder, input_size).decode(encodings, jnp.asarray(anchors))
     ends = true_sizes.astype(jnp.float32) / jnp.asarray(input_size, jnp.float32)
-    if nms.combined:
-        ends = jnp.ones_like(ends)
     return batched_nms(
         boxes,
         class_scores(predictions.class_logits, model),
@@ -56,15 +54,34 @@ def postprocess(
         iou_threshold=nms.iou_threshold,
         max_per_class=nms.max_per_class,
         max_total=nms.max_total,
-        clip_window=jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1),
-        change_coordinate_frame=nms.change_coordinate_frame,
-        clip=nms.clip,
+        clip_window=_clip_window(ends, input_size, nms) if nms.clip else None,
+        frame=_window(ends) if nms.change_coordinate_frame else None,
+        clip_first=nms.clip_first,
         keep_outside=nms.combined,
         class_agnostic=nms.class_agnostic,
         drop_at_threshold=nms.drop_at_threshold,
         soft_sigma=nms.soft_sigma,
         max_candidates_per_class=nms.max_candidates_per_class,
     )
+
+
+def _clip_window(ends: jax.Array, input_size: tuple[int, int], nms: schema.Nms) -> jax.Array:
+    """Returns what boxes are clipped to, `[B, 4]`.
+
+    Args:
+        ends: `[B, 2]`, where the true images end in the network input, as a share of it.
+        input_size: height and width of the network input, in pixels.
+        nms: says what it is.
+    """
+    if nms.combined or nms.clip_to == "input":
+        ends = jnp.ones_like(ends)
+    if nms.clip_margin:
+        ends = ends - nms.clip_margin / jnp.asarray(input_size, jnp.float32)
+    return _window(ends)
+
+
+def _window(ends: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1)
 
 
 def class_scores(logits: jax.Array, model: schema.Model) -> jax.Array:

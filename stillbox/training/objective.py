@@ -4,6 +4,7 @@ The arithmetic is that of the fact sheet 3.5 and 3.6; the parts live in `boxes`,
 here only hands them the experiment's values.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -27,10 +28,29 @@ class LossParts(NamedTuple):
     localization: jax.Array
     matched_anchors: jax.Array
     """Anchors of the batch that answer for a box; no loss, but the first thing to look at."""
+    average: jax.Array
+    """What `MatchAverage.value` has become; 0 where there is none."""
+
+
+class MatchAverage(NamedTuple):
+    """Moving average of the number of matches that the losses are divided by."""
+
+    value: jax.Array | float = 0.0
+    """float32 scalar after `steps` batches, 0 before the first."""
+    steps: jax.Array | int = 0
+    """int32 scalar."""
+
+
+NOTHING_COUNTED = MatchAverage()
+"""The average before the first batch."""
 
 
 def detection_loss(
-    predictions: Predictions, batch: Batch, anchors: np.ndarray, model: schema.Model
+    predictions: Predictions,
+    batch: Batch,
+    anchors: np.ndarray,
+    model: schema.Model,
+    average: MatchAverage = NOTHING_COUNTED,
 ) -> LossParts:
     """Returns the loss of a batch.
 
@@ -39,6 +59,7 @@ def detection_loss(
         batch: ground truth of the same images.
         anchors: `[A, 4]`, normalised to the network input.
         model: the detector's description.
+        average: of the batches before, where the description divides by one.
     """
     targets = batch_targets(batch, anchors, model)
     classification = _classification(predictions.class_logits, targets, model.loss)
@@ -48,7 +69,9 @@ def detection_loss(
         classification, localization = classification * chosen, localization * chosen
 
     loss = model.loss
-    weights = _normalizing_weights(targets, jnp.asarray(batch.image_weights), loss)
+    matches = _count_matches(targets, loss)
+    matches, value = _average_matches(matches, average, loss.normalizer_momentum)
+    weights = _normalizing_weights(matches, jnp.asarray(batch.image_weights), loss)
     code_size = 1
     if loss.normalize_localization_by_code_size:
         code_size = model.box_coder.code_size
@@ -56,23 +79,44 @@ def detection_loss(
         classification=loss.classification_weight * jnp.sum(classification * weights),
         localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
         matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
+        average=value,
     )
 
 
+def _count_matches(targets: Targets, loss: schema.Loss) -> jax.Array:
+    """Returns the number of matches that divides each image's losses, `[B, 1]`."""
+    matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
+    if not loss.normalize_per_image:
+        matches = jnp.broadcast_to(jnp.sum(matches), matches.shape)
+    return matches + loss.added_matches
+
+
+def _average_matches(
+    matches: jax.Array, average: MatchAverage, momentum: float
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the averaged number of matches `[B, 1]`, and the average to go on with.
+
+    The average of n batches began with 0, which still weighs `momentum^n`; it is divided by the
+    rest, as TF1's `assign_moving_average` does.
+    """
+    if not momentum:
+        return matches, jnp.zeros(())
+    # One number for the whole batch: the rules allow no other.
+    value = momentum * average.value + (1.0 - momentum) * matches[0, 0]
+    counted = -jnp.expm1((average.steps + 1) * math.log(momentum))
+    return jnp.broadcast_to(value / counted, matches.shape), value
+
+
 def _normalizing_weights(
-    targets: Targets, image_weights: jax.Array, loss: schema.Loss
+    matches: jax.Array, image_weights: jax.Array, loss: schema.Loss
 ) -> jax.Array:
     """Returns what the losses of each image are multiplied by, `[B, 1]`.
 
     Args:
-        targets: of B images.
+        matches: `[B, 1]`, from `_count_matches`.
         image_weights: `[B]`, 0 for rows that only fill up.
         loss: by what is divided.
     """
-    matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
-    if not loss.normalize_per_image:
-        matches = jnp.broadcast_to(jnp.sum(matches), matches.shape)
-    matches = matches + loss.added_matches
     # The floor of 1 lets images without any object still teach what the background is.
     weights = (
         1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)

@@ -55,6 +55,11 @@ def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
         )
         # TF1 accumulates updates that already carry their rate.
         return optax.chain(mean_square, rate, optax.trace(optimizer.momentum))
+    if isinstance(optimizer, schema.Adagrad):
+        # optax adds an epsilon, TF1 does not: its accumulator starts above 0.
+        return optax.chain(optax.scale_by_rss(optimizer.initial_accumulator, eps=0.0), rate)
+    if isinstance(optimizer, schema.Adadelta):
+        return optax.chain(optax.scale_by_adadelta(optimizer.rho, optimizer.epsilon), rate)
     return optax.chain(_scale_by_adam(optimizer.epsilon), rate)
 
 

@@ -12,7 +12,12 @@ from stillbox.devices.mesh import data_mesh
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
-from stillbox.evaluation.scoring import check_label_maps, cut_short, score_dataset
+from stillbox.evaluation.scoring import (
+    check_annotations,
+    check_label_maps,
+    cut_short,
+    score_dataset,
+)
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -64,7 +69,8 @@ class PeriodicEvaluation:
         )
         if self._dataset is not None:
             data_mesh(self._settings.batch_size)
-            check_label_maps(experiment.model, self._dataset, label_map)
+            slots = check_label_maps(experiment.model, self._dataset, label_map)
+            check_annotations(self._dataset, slots)
         other = self._settings.precision != experiment.train.precision
         if self._dataset is not None and other:
             dtype = jax.numpy.dtype(self._settings.precision)

@@ -94,7 +94,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
         )
     _, params, stats = split_detector(detector)
     trained = select_trained(params, reference_names(experiment.model, params), train)
-    state = create_state(params, stats, train, trained)
+    state = create_state(params, stats, train, trained, experiment.model.loss)
 
     if previous is not None and latest is not None:  # case 1
         _refuse_other_experiment(experiment, previous)
@@ -114,8 +114,10 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
 
 
 def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[str, Any]:
+    # A section without arrays says nothing, and older checkpoints lack those that came later.
+    sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
     try:
-        return previous.restore(latest, state._asdict())
+        return state._asdict() | previous.restore(latest, sections)
     except UserError as error:
         older = [step for step in previous.steps() if step < latest]
         folder = previous.checkpoint(latest).folder

@@ -27,16 +27,23 @@ class TrainState(NamedTuple):
     """Accumulators of the trained parameters."""
     ema: Arrays
     """Moving average of the parameters by path; empty where none is kept."""
+    loss: Arrays
+    """Moving average of the matches that the loss is divided by; empty where none is kept."""
 
 
 def create_state(
-    params: Arrays, stats: Arrays, train: schema.Training, trained: frozenset[str]
+    params: Arrays,
+    stats: Arrays,
+    train: schema.Training,
+    trained: frozenset[str],
+    loss: schema.Loss,
 ) -> TrainState:
     """Returns the state before the first step."""
     optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trained)})
     # A copy, because the step gives its input buffers away and may not give one away twice.
     ema = jax.tree.map(jnp.copy, params) if train.ema_decay is not None else {}
-    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema)
+    averages = {"matches": jnp.zeros(())} if loss.normalizer_momentum else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, averages)
 
 
 def select_trained(

@@ -11,7 +11,7 @@ import optax
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.training.objective import detection_loss
+from stillbox.training.objective import MatchAverage, detection_loss
 from stillbox.training.optimizer import build_optimizer
 from stillbox.training.schedules import build_schedule
 from stillbox.training.state import TrainState
@@ -43,11 +43,16 @@ def make_train_step(
     schedule = build_schedule(train.optimizer.schedule)
 
     def loss_function(
-        moving: Arrays, still: Arrays, stats: Arrays, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Metrics, Arrays]]:
+        moving: Arrays,
+        still: Arrays,
+        stats: Arrays,
+        batch: Batch,
+        average: MatchAverage,
+        key: jax.Array,
+    ) -> tuple[jax.Array, tuple[Metrics, Arrays, jax.Array]]:
         detector = bind_detector(graph, {**moving, **still}, stats)
         predictions = detector(batch.images, train=True, dropout_key=key)
-        parts = detection_loss(predictions, batch, anchors, model)
+        parts = detection_loss(predictions, batch, anchors, model, average)
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
         total = parts.classification + parts.localization + penalty
         metrics = {
@@ -57,21 +62,23 @@ def make_train_step(
             "regularization_loss": penalty,
             "matched_anchors": parts.matched_anchors,
         }
-        return total, (metrics, read_statistics(detector))
+        return total, (metrics, read_statistics(detector), parts.average)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         moving = {path: array for path, array in state.params.items() if path in trained}
         still = {path: array for path, array in state.params.items() if path not in trained}
         key = jax.random.fold_in(jax.random.key(train.seed), state.step)
         gradient_function = jax.value_and_grad(loss_function, has_aux=True)
-        (total, (metrics, stats)), gradient = gradient_function(
-            moving, still, state.stats, batch, key
+        average = MatchAverage(state.loss.get("matches", 0.0), state.step)
+        (total, (metrics, stats, matches)), gradient = gradient_function(
+            moving, still, state.stats, batch, average, key
         )
         norm = optax.tree.norm(gradient)
         updates, accumulators = optimizer.update(gradient, state.optimizer, moving)
         params = {**still, **optax.apply_updates(moving, updates)}
         ema = _average(state.ema, params, state.step, train)
-        after = TrainState(state.step + 1, params, stats, accumulators, ema)
+        averages = dict.fromkeys(state.loss, matches)
+        after = TrainState(state.step + 1, params, stats, accumulators, ema, averages)
         # A huge rate makes infinite parameters of a sound gradient, huge activations an infinite
         # variance of a sound loss: what a checkpoint would hold has to be finite too.
         finite = jnp.isfinite(total) & jnp.isfinite(norm)

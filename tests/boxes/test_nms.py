@@ -38,10 +38,9 @@ jitted_nms = jax.jit(
     batched_nms,
     static_argnames=(
         *OPTIONS,
-        "change_coordinate_frame",
         "keep_outside",
         "class_agnostic",
-        "clip",
+        "clip_first",
         "drop_at_threshold",
         "max_candidates_per_class",
         "soft_sigma",
@@ -56,11 +55,13 @@ def found(detections, image=0):
 
 
 def nms_of_one(boxes, scores, **options):
-    window = (
-        np.asarray(options.pop("clip_window"), np.float32) if "clip_window" in options else None
-    )
+    windows = {
+        name: np.asarray(options.pop(name), np.float32)
+        for name in ("clip_window", "frame")
+        if options.get(name) is not None
+    }
     images = (np.asarray(part, np.float32)[None] for part in (boxes, scores))
-    return jitted_nms(*images, **options, clip_window=window)
+    return jitted_nms(*images, **options, **windows)
 
 
 def test_detections_equal_the_published_test_and_zeros_follow():
@@ -90,7 +91,7 @@ def test_clipping_equals_the_published_test(reframe, expected):
             [[0.9], [0.75]],
             **{**OPTIONS, "score_threshold": 0.0},
             clip_window=[[5, 4, 8, 7]],
-            change_coordinate_frame=reframe,
+            frame=[[5, 4, 8, 7]] if reframe else None,
         )
     )
     np.testing.assert_array_equal(boxes, [expected])
@@ -114,7 +115,7 @@ def golden_inputs():
         ("partitioned", {"drop_at_threshold": True}),
         ("soft.5", {"soft_sigma": 0.5}),
         ("agnostic", {"class_agnostic": True}),
-        ("clip", {"clip_window": [[0, 0, 0.75, 1]], "change_coordinate_frame": True}),
+        ("clip", {"clip_window": [[0, 0, 0.75, 1]], "frame": [[0, 0, 0.75, 1]]}),
     ],
 )
 def test_200_boxes_of_5_classes_equal_the_executed_reference(name, options):
@@ -215,7 +216,7 @@ def test_random_images_equal_the_slow_way(max_per_class, max_total, with_window,
         **options,
         **variant,
         clip_window=windows,
-        change_coordinate_frame=with_window,
+        frame=windows,
     )
     for image in range(batch):
         expected = slow_nms(
@@ -332,14 +333,9 @@ def test_boxes_outside_the_window_suppress_and_count_but_are_not_detections():
 
 def test_a_window_without_area_shows_nothing_and_gives_no_nans():
     detections = nms_of_one(
-        BOXES, SCORES, **OPTIONS, clip_window=np.zeros((1, 4)), change_coordinate_frame=True
+        BOXES, SCORES, **OPTIONS, clip_window=np.zeros((1, 4)), frame=np.zeros((1, 4))
     )
     assert all(not np.asarray(part).any() for part in detections)
-
-
-def test_a_change_of_frame_needs_a_window():
-    with pytest.raises(ValueError, match="needs a clip_window"):
-        nms_of_one(BOXES, SCORES, **OPTIONS, change_coordinate_frame=True)
 
 
 def test_images_do_not_disturb_each_other():
@@ -400,7 +396,6 @@ MLPERF = {
     "score_threshold": 0.05,
     "iou_threshold": 0.5,
     "drop_at_threshold": True,
-    "clip": False,
     "max_candidates_per_class": 200,
     "max_per_class": 200,
     "max_total": 200,
@@ -434,10 +429,28 @@ def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():
             boxes,
             [[0.9], [0.8]],
             **OPTIONS,
-            clip=False,
-            clip_window=window,
-            change_coordinate_frame=True,
+            frame=window,
         )
     )
     # Rows are twice as many windows high, columns stay; what lies outside is kept.
     np.testing.assert_allclose(shown, [[-0.2, 0, 0.6, 0.5], [0, 2, 2, 3]])
+
+
+def test_overlaps_can_be_measured_on_the_clipped_boxes():
+    # As they come they overlap by 100 / 120, which is below .9; both fill the same window.
+    boxes, window = [[0, 0, 10, 10], [0, 0, 10, 12]], [[0, 0, 10, 5]]
+    options = {**OPTIONS, "iou_threshold": 0.9, "clip_window": window}
+    kept, _, _ = found(nms_of_one(boxes, [[0.9], [0.8]], **options))
+    assert kept.tolist() == [[0, 0, 10, 5]] * 2
+    kept, scores, _ = found(nms_of_one(boxes, [[0.9], [0.8]], **options, clip_first=True))
+    assert kept.tolist() == [[0, 0, 10, 5]]
+    assert scores.tolist() == [np.float32(0.9)]
+
+
+def test_the_frame_can_be_another_than_the_window():
+    kept, _, _ = found(
+        nms_of_one(
+            [[0, 0, 10, 10]], [[0.9]], **OPTIONS, clip_window=[[0, 0, 8, 9]], frame=[[0, 0, 10, 20]]
+        )
+    )
+    np.testing.assert_allclose(kept, [[0, 0, 0.8, 0.45]], rtol=1e-6)

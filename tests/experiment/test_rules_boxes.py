@@ -82,6 +82,24 @@ def test_six_levels_suit_the_six_maps_of_the_default():
             "is -1.0, but over",
         ),
         (["model.box_coder={kind: square, length_scale: 0}"], "box_coder.length_scale is 0"),
+        (["model.postprocessing.nms.clip_margin=-1"], "nms.clip_margin is -1"),
+        (
+            ["model.postprocessing.nms={clip: false, clip_to: input}"],
+            "clip_to input while clip is false: nothing is clipped",
+        ),
+        (
+            ["model.postprocessing.nms={clip: false, clip_first: true}"],
+            "clip_first True while clip is false",
+        ),
+        (["model.loss.normalizer_momentum=1"], "model.loss.normalizer_momentum is 1"),
+        (
+            ["model.loss={normalizer_momentum: 0.9, normalize_per_image: true}"],
+            "while normalize_per_image is true: it averages the matches of a whole batch",
+        ),
+        (
+            ["model.loss={normalizer_momentum: 0.9, normalize_by_matches: false}"],
+            "while normalize_by_matches is false: it averages",
+        ),
         (["model.box_coder.y_scale=0"], "model.box_coder.y_scale is 0"),
         (["model.box_coder.max_log_ratio=-1"], "model.box_coder.max_log_ratio is -1"),
         (["model.loss.added_matches=-1"], "model.loss.added_matches is -1"),

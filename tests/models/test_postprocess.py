@@ -136,6 +136,21 @@ _ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]],
         ),
         ({"iou_threshold": 0.75}, [[0.5, 0, 1, 1], [0.75, 0, 1, 1]], [0, 0]),
         ({"iou_threshold": 0.75, "drop_at_threshold": True}, [[0.5, 0, 1, 1]], [0]),
+        # A pixel is .01 of the image's height and .005 of its width.
+        ({"clip_margin": 1.0}, [[0.5, 0, 0.99, 0.995]], [0]),
+        # Still relative to the image, twice as high as the input; overlaps as before.
+        ({"clip_to": "input"}, [[0.5, 0, 1.5, 1], [1.25, 0, 2, 1]], [0, 1]),
+        (
+            {"clip_to": "input", "clip_margin": 50.0},
+            [[0.5, 0, 1.5, 0.75], [1.25, 0, 1.5, 0.75]],
+            [0, 1],
+        ),
+        # Clipped, the two share .125 of .25: what overlapped by .75 does so by .5.
+        (
+            {"clip_first": True, "iou_threshold": 0.6},
+            [[0.5, 0, 1, 1], [0.75, 0, 1, 1]],
+            [0, 0],
+        ),
         # It fades to .9526 * exp(-.5625 / .8) = .472 and to .9526 * exp(-.5625) = .543.
         ({"soft_sigma": 0.4}, [[0.5, 0, 1, 1]], [0]),
         ({"soft_sigma": 0.5}, [[0.5, 0, 1, 1], [0.75, 0, 1, 1]], [0, 0]),

@@ -21,8 +21,10 @@ from stillbox.boxes.matchers import argmax_match
 from stillbox.boxes.targets import Targets, assign_targets
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
+from stillbox.inputs.resize import Placement, place_boxes, resize_image
 from stillbox.models.anchors import build_anchors
 from stillbox.models.coding import build_box_coder
+from stillbox.models.postprocess import postprocess
 from stillbox.models.predictions import Predictions
 from stillbox.training.objective import detection_loss
 from stillbox.training.schedules import build_schedule
@@ -256,3 +258,107 @@ def test_rates(name, schedule):
     rate = build_schedule(schedule)
     for step, expected in golden()[name].items():
         assert float(rate(int(step))) == pytest.approx(expected, rel=2e-6, abs=1e-8), step
+
+
+# Overlap of the first two: 50 of 100 pixels, exactly the threshold. Scores of classes 0 and 1.
+CANDIDATES = np.float32([[0, 0, 10, 10], [0, 0, 10, 5], [20, 20, 30, 30], [50, 50, 60, 60]])
+SCORES = np.float32([[0.9, 0.9], [0.7, 0.55], [0.6, 0.7], [0.01, 0.8]])
+# The first two drop what overlaps by exactly the threshold; the third looks at all boxes.
+NMS_VERSIONS = {
+    "v1": {"drop_at_threshold": True, "max_candidates_per_class": 5000},
+    "v2": {"drop_at_threshold": True, "max_candidates_per_class": 5000},
+    "batched": {},
+}
+
+
+@pytest.mark.parametrize("version", NMS_VERSIONS)
+def test_what_each_version_of_nms_finds(version):
+    side = 64
+    nms = schema.Nms(
+        score_threshold=0.05,
+        iou_threshold=0.5,
+        max_per_class=8,
+        max_total=8,
+        clip_first=True,
+        clip_margin=1.0,
+        **NMS_VERSIONS[version],
+    )
+    model = schema.Model(
+        num_classes=2,
+        background_class=False,
+        resizer=schema.FixedShapeResizer(height=side, width=side),
+        postprocessing=schema.Postprocessing(nms=nms),
+    )
+    # A code of zeros is the anchor, and `identity` takes logits for scores.
+    found = postprocess(
+        Predictions(jnp.zeros((1, 4, 4)), SCORES[None]),
+        CANDIDATES / side,
+        jnp.array([[side, side]]),
+        model,
+    )
+    expected = golden()[f"F.{version}"]
+    (count,) = expected["valid"]
+    assert found.count.tolist() == [count]
+    np.testing.assert_allclose(found.boxes[0, :count] * side, expected["boxes"][0][:count])
+    np.testing.assert_allclose(found.scores[0, :count], expected["scores"][0][:count])
+    assert found.classes[0, :count].tolist() == expected["classes"][0][:count]
+    # Behind them the original has copies of the best box or zeros, with scores of -1 or 0.
+    assert not found.boxes[0, count:].any()
+    assert not found.scores[0, count:].any()
+
+
+# The original's test image: 0, 1, ... 250, 0, ... row by row.
+def counting(height: int, width: int) -> np.ndarray:
+    return (np.arange(height * width * 3) % 251).astype(np.uint8).reshape(height, width, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "frame"),
+    [
+        ((427, 640), (640, 640)),
+        ((480, 640), (640, 640)),
+        ((333, 500), (512, 896)),
+        ((640, 427), (640, 640)),
+        ((100, 37), (300, 300)),
+    ],
+)
+def test_images_are_resized_and_padded_as_in_the_original(size, frame):
+    expected = golden()[f"E.{size[0]}x{size[1]}->{list(frame)}"]
+    own, desired, scale, offset = expected["info"]
+    assert tuple(own) == size and tuple(desired) == frame and offset == [0, 0]
+    resizer = schema.ScaleJitterResizer(height=frame[0], width=frame[1], multiple=128)
+    image, shown = resize_image(counting(*size), resizer)
+    assert list(image.shape) == expected["shape"]
+    # Detections go back by each axis' own scale, and so do ours: shown / size.
+    np.testing.assert_allclose(np.divide(shown, size), scale, rtol=1e-7)
+    assert image.sum(dtype=np.float64) == pytest.approx(expected["sum"], rel=1e-9)
+    places = ((0, 0, 0), (1, 1, 0), (5, 7, 0), (100, 33, 0))
+    np.testing.assert_array_equal([image[place] for place in places], np.float32(expected["px"]))
+
+
+def test_two_pixels_become_four():
+    image = np.float32([[0, 3], [6, 9]])[..., None].repeat(3, axis=-1)
+    resized, _ = resize_image(image, schema.ScaleJitterResizer(height=4, width=4))
+    np.testing.assert_array_equal(resized[..., 0], golden()["E.2x2->4x4 ch0"])
+
+
+def test_pixels_are_normalised_and_padding_becomes_0():
+    mean = tuple(255 * share for share in (0.485, 0.456, 0.406))
+    pixels = schema.PixelNormalization(
+        mean=mean, std=tuple(255 * share for share in (0.229, 0.224, 0.225))
+    )
+    colour = (np.float32([0, 128, 255]) - np.float32(pixels.mean)) / np.float32(pixels.std)
+    np.testing.assert_allclose(colour, golden()["E.normalize(0,128,255)"][0][0], rtol=1e-6)
+    resizer = schema.ScaleJitterResizer(height=4, width=2, pad_value=mean)
+    image, _ = resize_image(np.zeros((2, 2, 3), np.uint8), resizer)
+    assert not ((image[2:] - np.float32(pixels.mean)) / np.float32(pixels.std)).any()
+
+
+def test_boxes_are_scaled_cropped_and_clipped():
+    # [0, 0, 427, 640] and [10, 20, 30, 50] times 1.5, less (0, 100), in 640 x 640.
+    boxes = np.float32([[0, 0, 427, 640], [10, 20, 30, 50]]) / np.float32([428, 640, 428, 640])
+    placement = Placement(size=(642, 960), offset=(0, 100), shown=(640, 640))
+    placed, left = place_boxes(boxes, placement, schema.ScaleJitterResizer())
+    np.testing.assert_allclose(placed * SIDE, golden()["E.clip_crop_boxes"], atol=1e-4)
+    # The second has no width left.
+    assert left.tolist() == [True, False]

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.checkpoint import MANIFEST
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
@@ -205,3 +206,12 @@ def test_the_moving_average_is_what_is_scored(tmp_path, experiment):
     name = "head.map_0.class_.bias"
     # One step: average = (start + now) / 2, and the class biases start at -4.6.
     np.testing.assert_allclose(arrays["ema", name], (arrays["params", name] - 4.6) / 2, rtol=1e-5)
+
+
+def test_a_checkpoint_from_before_a_part_of_the_state_was_there_is_resumed(tmp_path, experiment):
+    train(experiment("train.steps=2", evaluated=False), tmp_path)
+    folder = ModelDirectory.open(tmp_path).checkpoint(2).folder
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["sections"]["loss"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert train(experiment("train.steps=3", evaluated=False), tmp_path).step == 3

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "data.bad_boxes": "shows on damaged boxes: tests/records/test_source.py",
     "data.evaluation.shuffle": "evaluation goes through all records once, in order",
     "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
+    "data.evaluation.annotations": "what is scored against: tests/evaluation/test_annotations.py",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: test_the_loop_follows_its_counters below",
     "train.summary_every": "the loop: test_the_loop_follows_its_counters below",
@@ -63,6 +64,7 @@ OTHERS = {
     "data.train.paths": "[{folder}/other.record]",
     "data.evaluation.paths": "[{folder}/other.record]",
     "data.train.label_map": "{folder}/swapped.pbtxt",
+    "data.train.annotations": "{folder}/instances.json",
     "data.evaluation.label_map": "{folder}/swapped.pbtxt",
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
     "model.neck.tap": "conv_5_pointwise",
@@ -111,11 +113,14 @@ VARIANTS = {
     "model.resizer ": "{kind: identity, canvas: [48, 64]}",
     "model.resizer  ": "{kind: conditional_shape, threshold: 50, canvas: [48, 64]}",
     "model.resizer   ": "{kind: pad_to_multiple, multiple: 16, canvas: [48, 64]}",
+    "model.resizer    ": (
+        "{kind: scale_jitter, height: 40, width: 48, min_scale: 0.5, max_scale: 1.5, multiple: 16}"
+    ),
     "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone ": "{kind: resnet_v1}",
     "model.backbone  ": "{kind: resnet, depth: 18, drop_block: {block_size: 3}}",
     "model.backbone   ": (
-        "{kind: spinenet, filter_scale: 0.25, min_level: 2, max_level: 3, conv: {force_bias: true}, "
+        "{kind: spinenet, filter_scale: 0.2, min_level: 2, max_level: 3, conv: {force_bias: true}, "
         "blocks: [{level: 3, block: residual}, {level: 2, inputs: [1, 2], output: true}, "
         "{level: 3, inputs: [2, 3], output: true}]}"
     ),
@@ -172,6 +177,8 @@ VARIANTS = {
         "{kind: adam, schedule: {kind: manual_step, warmup: true, schedule: [{step: 9}, "
         "{step: 20, learning_rate: 0.1}]}}"
     ),
+    "train.optimizer  ": "{kind: adagrad}",
+    "train.optimizer   ": "{kind: adadelta}",
     "train.optimizer.schedule": "{kind: constant}",
     "train.augmentations": (
         "[{kind: random_crop_image, min_object_covered: 0.4, random_coef: 0.2}, "
@@ -363,12 +370,12 @@ PARTS = {
     "data": ("batches", "arrays"),
     "train.augmentations": ("batches",),
     "train.batch_size": ("batches",),
-    "train.optimizer": ("optimizer",),
+    "train.optimizer": ("optimizer", "arrays"),
     "train": ("arrays", "step"),
     "model.resizer": ("batches",),
     "model.loss": ("loss",),
     "model.matcher": ("loss",),
-    "model.box_coder": ("loss",),
+    "model.box_coder": ("loss", "detection"),
     "model.postprocessing": ("detection",),
     "model": ("arrays", "training", "detection", "loss"),
 }

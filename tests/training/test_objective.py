@@ -16,7 +16,7 @@ from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, split_detector
-from stillbox.training.objective import detection_loss
+from stillbox.training.objective import MatchAverage, detection_loss
 from stillbox.training.targets import batch_targets
 from tests import reference
 
@@ -66,7 +66,7 @@ def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4
 def toy_loss(batch, model=ONE_CLASS, **predictions):
     count = len(batch.records)
     parts = detection_loss(toy_predictions(count, **predictions), batch, ANCHORS, model)
-    return [float(part) for part in parts]
+    return [float(part) for part in parts[:3]]
 
 
 def with_loss(**changes):
@@ -435,3 +435,22 @@ def test_the_labels_of_one_anchor_equal_the_published_test():
     )
     targets = batch_targets(toy_batch([built[0]]), built, model)
     assert np.flatnonzero(targets.matches[0] >= 0).tolist() == [0, 1]
+
+
+def test_a_moving_average_of_matches_divides_from_the_first_batch_on():
+    model = with_loss(normalizer_momentum=0.5, added_matches=1.0)
+
+    def loss(batch, average):
+        predictions = toy_predictions(len(batch.records))
+        parts = detection_loss(predictions, batch, ANCHORS, model, average)
+        return float(parts.classification), float(parts.average)
+
+    # 1 match and 1 added: the average is 0 + 2 / 2 = 1, and half of it has been counted.
+    classification, average = loss(toy_batch([BOX]), MatchAverage())
+    assert average == 1.0
+    assert classification == pytest.approx((MATCHED + BACKGROUND) / 2, rel=1e-6)
+    # Then 3 and 1: 1 / 2 + 4 / 2 = 2.5, of which 3 / 4 has been counted.
+    classification, average = loss(toy_batch([BOX], [BOX], [BOX]), MatchAverage(average, 1))
+    assert average == 2.5
+    expected = 3 * (MATCHED + BACKGROUND) / (2.5 / 0.75)
+    assert classification == pytest.approx(expected, rel=1e-6)

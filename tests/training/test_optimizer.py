@@ -106,3 +106,50 @@ def test_clipping_scales_to_the_global_norm():
     )
     # |(3, 4)| = 5, so the gradient becomes (.6, .8)
     np.testing.assert_allclose(descend(train, [3.0, 4.0], 1), [[2.94, 3.92]], rtol=1e-6)
+
+
+def test_adagrad_divides_by_the_root_of_all_squares_so_far():
+    train = schema.Training(optimizer=schema.Adagrad(schedule=RATE))
+    # a = .1 + 1 = 1.1: v = 1 - .1 / sqrt(1.1) = .904654; a = 1.1 + .904654^2 = 1.918399:
+    # v = .904654 - .1 * .904654 / sqrt(1.918399) = .839339.
+    np.testing.assert_allclose(descend(train, [1.0], 2)[:, 0], [0.904654, 0.839339], atol=2e-6)
+    # A zero gradient divides by the start alone, .1, and moves nothing.
+    assert descend(train, [0.0], 1) == [[0.0]]
+
+
+def test_adagrad_starts_where_it_is_told():
+    rule = schema.Adagrad(schedule=RATE, initial_accumulator=3.0)
+    # a = 3 + 1 = 4: v = 1 - .1 / 2.
+    np.testing.assert_allclose(descend(schema.Training(optimizer=rule), [1.0], 1), [[0.95]])
+
+
+def adadelta_of_tf1(value, rate, rho, epsilon, steps):
+    """`a = r a + (1 - r) g^2; u = sqrt((b + e) / (a + e)) g; b = r b + (1 - r) u^2; v -= lr u`."""
+    squares = updates = 0.0
+    trace = []
+    for _ in range(steps):
+        squares = rho * squares + (1 - rho) * value**2
+        update = np.sqrt(updates + epsilon) / np.sqrt(squares + epsilon) * value
+        updates = rho * updates + (1 - rho) * update**2
+        value -= rate * update
+        trace.append(value)
+    return trace
+
+
+def test_adadelta_moves_by_the_root_of_its_latest_updates():
+    rule = schema.Adadelta(schedule=schema.ConstantSchedule(learning_rate=1.0), epsilon=0.01)
+    train = schema.Training(optimizer=rule)
+    # a = .05, u = sqrt(.01) / sqrt(.06) = .408248: v = .591752. b = .05 * .166667 = .0083333;
+    # a = .0475 + .05 * .350170 = .0650085; u = sqrt(.0183333) / sqrt(.0750085) * .591752 =
+    # .292555: v = .299196.
+    by_hand = [0.591752, 0.299197]
+    np.testing.assert_allclose(descend(train, [1.0], 2)[:, 0], by_hand, atol=2e-6)
+    np.testing.assert_allclose(
+        descend(train, [1.0], 20)[:, 0], adadelta_of_tf1(1.0, 1.0, 0.95, 0.01, 20), atol=1e-5
+    )
+
+
+def test_adadelta_at_the_original_s_values():
+    train = schema.Training(optimizer=schema.Adadelta(schedule=RATE))
+    # sqrt(1e-8) / sqrt(.05 + 1e-8) = 4.472135e-4, times the rate.
+    np.testing.assert_allclose(descend(train, [1.0], 1), [[1 - 4.472135e-5]], rtol=1e-7)

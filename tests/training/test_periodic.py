@@ -228,7 +228,7 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
 ):
     settings = experiment("train.ema_decay=0.5", f"evaluation.use_ema={str(use_ema).lower()}")
     graph, params, stats = split_detector(build_detector(settings.model))
-    state = create_state(params, stats, settings.train, frozenset(params))
+    state = create_state(params, stats, settings.train, frozenset(params), settings.model.loss)
     state = state._replace(
         params=jax.tree.map(lambda array: array * 0 + 1, params),
         ema=jax.tree.map(lambda array: array * 0 + 2, params),

@@ -24,7 +24,7 @@ def accumulators(state):
 
 
 def test_a_fresh_state_is_at_step_0_with_an_accumulator_for_each_parameter():
-    state = create_state(PARAMS, STATS, schema.Training(), ALL)
+    state = create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss())
     assert state.step == 0
     assert state.params is PARAMS
     assert state.stats is STATS
@@ -32,14 +32,14 @@ def test_a_fresh_state_is_at_step_0_with_an_accumulator_for_each_parameter():
 
 
 def test_frozen_parameters_are_kept_but_have_no_accumulator():
-    state = create_state(PARAMS, STATS, schema.Training(), frozenset(["a.kernel"]))
+    state = create_state(PARAMS, STATS, schema.Training(), frozenset(["a.kernel"]), schema.Loss())
     assert state.params.keys() == PARAMS.keys()
     assert len(accumulators(state)) == 1
 
 
 def test_an_average_starts_as_a_copy_and_is_there_only_where_it_is_wanted():
-    assert create_state(PARAMS, STATS, schema.Training(), ALL).ema == {}
-    ema = create_state(PARAMS, STATS, schema.Training(ema_decay=0.9), ALL).ema
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss()).ema == {}
+    ema = create_state(PARAMS, STATS, schema.Training(ema_decay=0.9), ALL, schema.Loss()).ema
     assert ema.keys() == PARAMS.keys()
     for name, array in ema.items():
         np.testing.assert_array_equal(array, PARAMS[name])
@@ -102,3 +102,9 @@ def test_a_pattern_without_a_match_shows_what_paths_look_like():
         select_trained(ALL, {}, schema.Training(trainable=("c.kernel",)))
     assert caught.value.where == "train.trainable"
     assert caught.value.fix == "paths look like a.kernel, b.kernel"
+
+
+def test_an_average_of_matches_is_kept_only_where_the_loss_divides_by_one():
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss()).loss == {}
+    loss = schema.Loss(normalizer_momentum=0.9)
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, loss).loss == {"matches": 0}

@@ -26,7 +26,7 @@ class Parts:
         self.graph, params, stats = split_detector(self.detector)
         patterns = schema.Training(freeze=freeze)
         self.trained = select_trained(params, {}, patterns)
-        self.state = create_state(params, stats, train, self.trained)
+        self.state = create_state(params, stats, train, self.trained, experiment.model.loss)
         self.step = jax.jit(
             make_train_step(
                 self.graph, self.detector.anchors, experiment.model, train, self.trained
@@ -145,3 +145,15 @@ def test_bfloat16_computes_close_to_float32_with_float32_parameters(small, batch
     np.testing.assert_allclose(
         metrics["loss"], exact.step(exact.state, batch)[1]["loss"], rtol=2e-2
     )
+
+
+def test_the_step_keeps_the_average_of_matches(experiment, batch):
+    parts = Parts(experiment("model.loss.normalizer_momentum=0.75", evaluated=False))
+    state, first = parts.step(parts.state, batch)
+    fewer = batch._replace(weights=batch.weights * (np.arange(4) < 2)[:, None])
+    after, second = parts.step(state, fewer)
+    ones, twos = float(first["matched_anchors"]), float(second["matched_anchors"])
+    assert 0 < twos < ones
+    # 0 and a quarter of the first, three quarters of that and a quarter of the second.
+    assert float(state.loss["matches"]) == pytest.approx(ones / 4)
+    assert float(after.loss["matches"]) == pytest.approx(ones * 3 / 16 + twos / 4)

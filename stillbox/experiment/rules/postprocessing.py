@@ -65,6 +65,20 @@ def combined_nms_is_plain(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def clipping_has_an_effect(experiment: Experiment) -> Iterator[Broken]:
+    """How boxes are clipped is said where they are."""
+    nms = experiment.model.postprocessing.nms
+    defaults = {"clip_to": "image", "clip_margin": 0.0, "clip_first": False}
+    for name, default in defaults.items():
+        value = getattr(nms, name)
+        if not nms.clip and value != default:
+            yield Broken(
+                f"{_NMS}.{name}",
+                f"{name} {value} while clip is false: nothing is clipped",
+                "take it out, or set clip to true",
+            )
+
+
 def encodings_are_clipped_to_a_range(experiment: Experiment) -> Iterator[Broken]:
     """The least value is no greater than the greatest."""
     clip = experiment.model.postprocessing.box_encodings_clip
@@ -138,6 +152,7 @@ POSTPROCESSING_RULES: tuple[Rule, ...] = (
     nms_limits_are_ordered,
     soft_nms_drops_nothing,
     combined_nms_is_plain,
+    clipping_has_an_effect,
     encodings_are_clipped_to_a_range,
     calibration_curves_rise,
     calibrated_slots_exist,

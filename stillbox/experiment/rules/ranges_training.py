@@ -55,6 +55,8 @@ TRAINING_RANGES: dict[str, Range] = {
     "train.optimizer.momentum": (0, 1),
     "train.optimizer.decay": (0, 1),
     "train.optimizer.epsilon": (0, ANY),
+    "train.optimizer.initial_accumulator": (ABOVE_ZERO, ANY),
+    "train.optimizer.rho": (0, 1),
     "train.optimizer.schedule.*learning_rate": (0, ANY),
     "train.optimizer.schedule.*step": (1, ANY),
     "train.optimizer.schedule.warmup_steps": (0, ANY),

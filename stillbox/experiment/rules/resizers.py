@@ -8,6 +8,7 @@ from stillbox.experiment.schema import (
     FixedShapeResizer,
     KeepAspectRatioResizer,
     PadToMultipleResizer,
+    ScaleJitterResizer,
 )
 
 
@@ -27,7 +28,7 @@ def dimensions_are_ordered(experiment: Experiment) -> Iterator[Broken]:
 def canvas_is_given(experiment: Experiment) -> Iterator[Broken]:
     """A resizer that leaves sizes as they are cannot know the one shape of the network input."""
     resizer, path = experiment.model.resizer, "model.resizer.canvas"
-    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer | ScaleJitterResizer):
         return
     if not resizer.canvas:
         yield Broken(
@@ -47,5 +48,16 @@ def canvas_is_given(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-RESIZER_RULES: tuple[Rule, ...] = (dimensions_are_ordered, canvas_is_given)
+def scales_are_a_range(experiment: Experiment) -> Iterator[Broken]:
+    """The least scale is no greater than the greatest."""
+    resizer, path = experiment.model.resizer, "model.resizer.min_scale"
+    if isinstance(resizer, ScaleJitterResizer) and resizer.min_scale > resizer.max_scale:
+        yield Broken(
+            path,
+            f"min_scale {resizer.min_scale} is above max_scale {resizer.max_scale}",
+            "lower it, or raise max_scale",
+        )
+
+
+RESIZER_RULES: tuple[Rule, ...] = (dimensions_are_ordered, canvas_is_given, scales_are_a_range)
 """All of them."""

@@ -93,6 +93,21 @@ def added_matches_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def moving_numbers_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
+    """One moving average of the matches of a batch needs them, and has no place for each image."""
+    loss, path = experiment.model.loss, "model.loss.normalizer_momentum"
+    if not loss.normalizer_momentum or (loss.normalize_by_matches and not loss.normalize_per_image):
+        return
+    other = "normalize_per_image" if loss.normalize_by_matches else "normalize_by_matches"
+    value = str(other == "normalize_per_image").lower()
+    yield Broken(
+        path,
+        f"normalizer_momentum {loss.normalizer_momentum} while {other} is {value}: it averages the "
+        "matches of a whole batch",
+        f"--set {path}=0, or change {other}",
+    )
+
+
 def skipped_codes_are_compared(experiment: Experiment) -> Iterator[Broken]:
     """Losses of overlaps see boxes, not codes."""
     loss, path = experiment.model.loss, "model.loss.skip_zero_codes"
@@ -121,6 +136,7 @@ TARGET_RULES: tuple[Rule, ...] = (
     focal_loss_has_no_miner,
     every_class_has_a_weight,
     added_matches_are_divided_by,
+    moving_numbers_are_divided_by,
     skipped_codes_are_compared,
     background_has_a_target,
 )

@@ -11,6 +11,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 _WRITTEN = "evaluation.pictures_directory"
 _OPTIONAL = {
     "train.fine_tune.checkpoint": "start from random weights",
+    "data.evaluation.annotations": "take the records' own boxes",
     _WRITTEN: "write no pictures there",
 }
 
@@ -69,6 +70,7 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
         for text in records.paths:
             yield f"{name}.paths", text
         yield f"{name}.label_map", records.label_map
+        yield f"{name}.annotations", records.annotations
     yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
     yield _WRITTEN, experiment.evaluation.pictures_directory
 

@@ -63,6 +63,16 @@ def boundaries_rise(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def annotations_are_for_scoring(experiment: Experiment) -> Iterator[Broken]:
+    """Training learns from its records."""
+    if experiment.data.train.annotations:
+        yield Broken(
+            "data.train.annotations",
+            "annotations are the ground truth of evaluation; training learns from its records",
+            "move them to data.evaluation.annotations",
+        )
+
+
 def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
     """Regular expressions are regular expressions."""
     patterns = {
@@ -110,6 +120,7 @@ def stopping_early_has_a_reason(experiment: Experiment) -> Iterator[Broken]:
 TRAINING_RULES: tuple[Rule, ...] = (
     cosine_fits,
     boundaries_rise,
+    annotations_are_for_scoring,
     patterns_compile,
     stopping_early_needs_scores,
     stopping_early_has_a_reason,

@@ -144,6 +144,7 @@ from stillbox.experiment.schema.resizers import (
     KeepAspectRatioResizer,
     PadToMultipleResizer,
     Resizer,
+    ScaleJitterResizer,
 )
 from stillbox.experiment.schema.spinenet import (
     SPINENET_MBCONV_SIZES,
@@ -154,6 +155,8 @@ from stillbox.experiment.schema.spinenet import (
     SpineNetMbConv,
 )
 from stillbox.experiment.schema.training import (
+    Adadelta,
+    Adagrad,
     Adam,
     ConstantSchedule,
     CosineSchedule,
@@ -192,6 +195,8 @@ __all__ = [
     "SPINENET_MBCONV_SIZES",
     "SPINENET_SIZES",
     "Activation",
+    "Adadelta",
+    "Adagrad",
     "Adam",
     "AdjustGamma",
     "AnchorGrid",
@@ -303,6 +308,7 @@ __all__ = [
     "RetinaNetFpn",
     "RgbToGray",
     "RmsProp",
+    "ScaleJitterResizer",
     "Schedule",
     "ScheduleStep",
     "SigmoidCalibration",

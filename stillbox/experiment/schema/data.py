@@ -22,8 +22,12 @@ class Records:
     """Stop after this many passes; 0 goes on as long as training does."""
     sample_1_of_n: int = 1
     """Use every n-th record only."""
-    crowds: Literal["train", "ignore"] = "train"
-    """Crowd boxes as ordinary targets, as the original does, or with weight 0."""
+    crowds: Literal["train", "ignore", "drop"] = "train"
+    """Crowd boxes as ordinary targets, as the original does, or with weight 0, or not at all, so
+    that what lies on them is background. In evaluation they are crowds in any case."""
+    annotations: str = ""
+    """COCO JSON whose boxes, areas and crowds are the ground truth of evaluation, instead of the
+    records'; images are matched by their id. Empty: the records'."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,9 @@ class Loss:
     added_matches: float = 0.0
     """Added to the number of matched anchors that is divided by; with 1 an image without objects
     needs no floor."""
+    normalizer_momentum: float = 0.0
+    """Divide by a moving average of that number instead, which keeps this share of itself at every
+    step; its start at 0 is taken out. 0: the batch's own number."""
     skip_zero_codes: bool = False
     """A code whose target is exactly 0 does not count in the localisation loss, as in the original,
     which tells matched anchors by their codes."""

@@ -32,6 +32,13 @@ class Nms:
     """Boxes are relative to the true image; false: to the network input, padding included."""
     clip: bool = True
     """Clip boxes to the image and drop what lies outside; false leaves them as decoded."""
+    clip_to: Literal["image", "input"] = "image"
+    """Clip to the true image, or to the whole network input, padding included."""
+    clip_margin: float = 0.0
+    """Clip so many pixels of the network input before its bottom and right edges: where a box's
+    last row of pixels belongs to it, 1."""
+    clip_first: bool = False
+    """Measure overlaps on the clipped boxes; otherwise on the boxes as decoded."""
     combined: bool = False
     """As the original's combined operation: boxes are clipped to the whole network input instead
     of the true image, and those outside are kept."""

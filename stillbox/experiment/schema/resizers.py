@@ -122,9 +122,46 @@ class PadToMultipleResizer:
         return _size_of(self.canvas)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScaleJitterResizer:
+    """Fits every image into `height` by `width`, the aspect ratio kept; training draws the scale.
+
+    In training the frame that the image is fitted into is drawn anew for every image and epoch:
+    `height` and `width` times a number between `min_scale` and `max_scale`. Of what is then larger
+    than `height` by `width`, a part at a drawn place is kept; what is smaller is padded at the
+    bottom and right. Boxes end one pixel before the bottom and right edges of `height` by `width`,
+    and those that nothing is left of are dropped. Everywhere else the scale is 1 (TPU detection
+    fact sheet 5).
+    """
+
+    kind: ClassVar[str] = "scale_jitter"
+    height: int = 640
+    """Rows that the image is fitted into, in pixels."""
+    width: int = 640
+    """Columns that the image is fitted into, in pixels."""
+    min_scale: float = 1.0
+    """Least number that height and width are multiplied by, in training."""
+    max_scale: float = 1.0
+    """Greatest number that height and width are multiplied by, in training."""
+    multiple: int = 1
+    """Pad height and width of the network input to a multiple of this, in pixels."""
+    method: ResizeMethod = "bilinear"
+    """Interpolation, as for the fixed shape."""
+    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Colour of the padding, one number for each channel, in 0..255."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        # Rules about sizes run beside the one that demands a multiple of at least 1.
+        multiple = max(self.multiple, 1)
+        return self.height + -self.height % multiple, self.width + -self.width % multiple
+
+
 Resizer = (
     FixedShapeResizer
     | KeepAspectRatioResizer
+    | ScaleJitterResizer
     | IdentityResizer
     | ConditionalShapeResizer
     | PadToMultipleResizer

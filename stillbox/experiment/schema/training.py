@@ -119,7 +119,31 @@ class Adam:
     """Added to the root of the raw second moment."""
 
 
-Optimizer = Momentum | RmsProp | Adam
+@dataclass(frozen=True, kw_only=True)
+class Adagrad:
+    """TF1's Adagrad: `a = a + g^2; v = v - lr * g / sqrt(a)` (Duchi et al., JMLR 12, 2011)."""
+
+    kind: ClassVar[str] = "adagrad"
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step."""
+    initial_accumulator: float = 0.1
+    """Sum of squares at the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adadelta:
+    """TF1's Adadelta: every gradient in the unit of the latest updates (arXiv:1212.5701)."""
+
+    kind: ClassVar[str] = "adadelta"
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step; the paper's is 1."""
+    rho: float = 0.95
+    """Share of both mean squares that is kept."""
+    epsilon: float = 1e-8
+    """Added to both mean squares before the root."""
+
+
+Optimizer = Momentum | RmsProp | Adam | Adagrad | Adadelta
 
 
 @dataclass(frozen=True, kw_only=True)

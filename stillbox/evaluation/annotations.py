@@ -1,0 +1,78 @@
+"""Ground truth of evaluation from a COCO file instead of the records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stillbox.errors import UserError
+from stillbox.evaluation.coco_json import from_coco_json
+from stillbox.evaluation.results import ImageTruth
+
+_FIX = (
+    "give the file that the records were made from, or --set data.evaluation.annotations= to take "
+    "the records' own boxes"
+)
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """A ground-truth file, by image."""
+
+    path: str
+    """The file."""
+    truths: dict[str, ImageTruth]
+    """Every image of the file by its id."""
+    class_names: dict[int, str]
+    """Category id -> name."""
+
+    def refuse_missing(self, image_ids: Sequence[str]) -> None:
+        """Looks for the images of records.
+
+        Raises:
+            UserError: the file lacks some.
+        """
+        missing = [image_id for image_id in image_ids if self._find(image_id) is None]
+        if not missing:
+            return
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise UserError(
+            f"the file has no image with the id {', '.join(missing[:_SHOWN])}{more}, which the "
+            "evaluation records have",
+            where=self.path,
+            fix=_FIX,
+        )
+
+    def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
+        """Returns the ground truth of an image that the file has.
+
+        Args:
+            image_id: the record's name of it.
+            size: height and width of the record's image, in pixels.
+
+        Raises:
+            UserError: the image has another size in the file.
+        """
+        truth = self._find(image_id)
+        assert truth is not None
+        if size != (truth.height, truth.width):
+            raise UserError(
+                f"image {image_id} is {truth.height}x{truth.width} (height x width) in the file "
+                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit",
+                where=self.path,
+                fix=_FIX,
+            )
+        return truth
+
+    def _find(self, image_id: str) -> ImageTruth | None:
+        # Some writers fill the number up with zeros, as COCO's file names do.
+        return self.truths.get(image_id) or self.truths.get(image_id.lstrip("0"))
+
+
+def read_annotations(path: str) -> Annotations:
+    """Reads a ground-truth file.
+
+    Raises:
+        UserError: there is no such file, or it is no COCO ground truth.
+    """
+    truths, names = from_coco_json(path)
+    return Annotations(path, {truth.image_id: truth for truth in truths}, names)
