@@ -57,9 +57,9 @@ def shapes():
     return _without_numbers(lambda: build_detector(ssd()))
 
 
-def backbone_shapes(depth):
+def backbone_shapes(depth, **fields):
     """All arrays of a whole ResNet."""
-    config = schema.ResNet(depth=depth, last_layer="group_4")
+    config = schema.ResNet(depth=depth, last_layer="group_4", **fields)
     return _without_numbers(lambda: Holder(config, "group_4"))
 
 

@@ -103,6 +103,19 @@ def test_every_depth_has_a_number_for_each_convolution(depth, convolutions):
     assert len(names) == 5 * convolutions
 
 
+@pytest.mark.parametrize(("depth", "convolutions"), [(10, 9), (18, 17), (34, 33)])
+def test_a_projection_of_the_first_group_has_the_first_number(depth, convolutions):
+    config = schema.ResNet(depth=depth, project_first_block=True)
+    ours = backbone_shapes(depth, project_first_block=True)
+    names = named(replace(ssd(), backbone=config), ours)
+    assert names["backbone.group_1.block_1.shortcut.kernel"] == f"resnet{depth}/conv2d_1/kernel"
+    assert names["backbone.group_1.block_1.conv_1.kernel"] == f"resnet{depth}/conv2d_2/kernel"
+    # All four groups project.
+    last = f"resnet{depth}/batch_normalization_{convolutions + 4 - 1}/gamma"
+    assert list(names.values()).count(last) == 1
+    assert len(set(names.values())) == 5 * (convolutions + 4)
+
+
 def test_parts_that_the_original_does_not_have_get_no_name():
     arrays = {"backbone.stem.kernel": (7, 7, 3, 64), "neck.projection_1.kernel": (1, 1, 256, 256)}
     model = replace(ssd(), neck=schema.Fpn())

@@ -57,7 +57,7 @@ def test_blocks_of_ones_own_are_allowed():
         ("blocks.10.output=false", "blocks", "0 blocks of level 4 are outputs", "one for each"),
         ("blocks.0.output=true", "blocks.0.output", "output of level 2", "false"),
         ("blocks.3.output=true", "blocks", "2 blocks of level 4 are outputs", "one for each"),
-        # Node 9, a residual block, is read by block 8 alone; the output of its level is a bottleneck.
+        # Node 9, residual, is read by block 8 alone; the output of its level is a bottleneck.
         ("blocks.8.inputs=[8, 8]", "blocks.7", "nothing reads block 7", "leave it out"),
         ("min_level=8", "min_level", "8", "at most 7"),
         ("max_level=2", "min_level", "min_level 3 is above max_level 2", "lower it"),

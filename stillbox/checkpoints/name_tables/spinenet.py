@@ -24,7 +24,15 @@ _KERNEL = re.compile(
     r"(?P<layer>[a-z]+)(?:_(?P<step>\d+))?)\.kernel"
 )
 # Order of the layers in a block, and in what brings a map to another level.
-_BLOCK: tuple[str, ...] = ("shortcut", "conv", "expand", "depthwise", "squeeze", "excite", "project")
+_BLOCK: tuple[str, ...] = (
+    "shortcut",
+    "conv",
+    "expand",
+    "depthwise",
+    "squeeze",
+    "excite",
+    "project",
+)
 _RESAMPLE = ("squeeze", "halve", "expand", "match")
 _STEM_NODES = 2
 

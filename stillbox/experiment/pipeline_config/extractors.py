@@ -92,7 +92,9 @@ def _read_kind(section: Section) -> str:
     return kind
 
 
-def _read_backbone(section: Section, kind: str, *, keras: bool) -> Backbone:
+def _read_backbone(
+    section: Section, kind: str, *, keras: bool
+) -> MobileNetV1 | MobileNetV2 | ResNetV1:
     path = "model.backbone"
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)

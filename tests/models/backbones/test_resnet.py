@@ -13,6 +13,9 @@ from stillbox.models.backbones.resnet import ResNet
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d, space_to_depth
 from stillbox.models.parts import BuildOptions
+from stillbox.models.variables import bind_detector, split_detector
+from tests.shared import needs_shared
+from tests.tpu_detection import golden, pixels, retinanet, weighted
 
 _NORM = schema.BatchNorm(scale=True)
 _CONFIG = schema.ResNet(conv=schema.ConvHyperparams(activation="relu", batch_norm=_NORM))
@@ -40,6 +43,22 @@ def _build(taps, **fields):
 def test_the_whole_network_has_the_published_number_of_parameters(depth, parameters):
     state = nnx.eval_shape(lambda: nnx.state(_build(("group_4",), depth=depth), nnx.Param))
     assert sum(p.size for p in jax.tree.leaves(state)) == parameters
+
+
+@needs_shared
+def test_its_maps_equal_those_of_the_graph_of_retinanet():
+    backbone = weighted(retinanet()).backbone
+    # The pyramid does not read group 1.
+    backbone.taps = ("group_1", "group_2", "group_3", "group_4")
+    graph, params, stats = split_detector(backbone)
+    run = jax.jit(lambda *arrays: bind_detector(graph, *arrays)(pixels(), train=False))
+    for level, own in zip(range(2, 6), map(np.asarray, run(params, stats)), strict=True):
+        theirs = golden("forward")["r50fpn_128"]["b"][str(level)]
+        assert list(own.shape) == theirs["shape"]
+        moments = [own.mean(dtype=np.float64), own.std(dtype=np.float64), *own.ravel()[:4]]
+        expected = [theirs["mean"], theirs["std"], *theirs["first4"]]
+        # Values of up to 2, sums in another order.
+        np.testing.assert_allclose(moments, expected, rtol=0, atol=5e-7)
 
 
 def test_strides_give_the_sizes_of_ssd_and_of_a_pyramid():
