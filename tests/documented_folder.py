@@ -52,6 +52,27 @@ SSD_RESNET34_TINY = (
 """The same for the command of SSD ResNet-34."""
 
 
+RETINANET_TINY = (
+    "model.resizer={height: 128, width: 128}",
+    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
+    "model.neck={kind: retinanet_fpn, depth: 8}",
+    "model.head={depth: 8, layers_before: 1}",
+    "model.postprocessing.nms.score_threshold=0",
+    "train.batch_size=4",
+    "train.checkpoint_every=1",
+    "train.fine_tune.checkpoint=",
+    "train.precision=float32",
+    "data.workers=0",
+)
+"""And for that of RetinaNet on TPU."""
+
+_TEMPLATE = """\
+architecture: {backbone: spinenet, multilevel_features: identity}
+train: {l2_weight_decay: 0.00004, gradient_clip_norm: 10.0}
+spinenet: {model_id: '49'}
+"""
+
+
 def prepare() -> None:
     """Puts everything that some page starts from into the current folder."""
     write_scenes("scenes", train=8, val=4, seed=3)
@@ -108,6 +129,9 @@ def _write_coco(records: str) -> None:
     shutil.copy("photos/owl_1.jpg", "coco/val2017/000000000139.jpg")
     # Fresh weights are what the page's training is made small with.
     Path("resnet34.pth").touch()
+    Path("coco/annotations").mkdir()
+    shutil.copy("owls/annotations/val.json", "coco/annotations/instances_val2017.json")
+    Path("spinenet49_retinanet.yaml").write_text(_TEMPLATE)
 
 
 def _write_voc(root: Path) -> None:

@@ -4,7 +4,7 @@ The commands of a page run in order, in a folder of its own that holds what the 
 granted (`documented_folder.py`). They run through the entry point of the command line in this
 process, so that compiled programs are shared. Two things are changed, and nothing else:
 
-- `stillbox train`, `model_main`, `ssd.py` and `stillbox evaluate` with `--weights` get `--set`
+- `stillbox train`, `model_main`, `ssd.py`, `main.py` and `stillbox evaluate` with `--weights` get `--set`
   overrides behind those of the page, which make the model small and the run some steps long
   (`TINY`). Training the same model directory again goes on for two more steps, and a trace is as
   short.
@@ -32,7 +32,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
-from tests.documented_folder import SSD_RESNET34_TINY, TINY, prepare
+from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -54,6 +54,7 @@ RUN_HERE = {
     "docs/weights.md": (),
     "docs/coming_from_the_object_detection_api.md": ("runs",),
     "docs/ssd_resnet34.md": ("runs",),
+    "docs/retinanet.md": ("runs",),
 }
 RUN_ELSEWHERE = {
     "docs/coco.md": "tests/cli/test_coco_docs.py",
@@ -127,6 +128,10 @@ def shell(monkeypatch, capsys):
             directory = words[words.index("--model_dir") + 1]
             trained[directory] += 1
             overrides = [*SSD_RESNET34_TINY, f"train.steps={2 * trained[directory]}"]
+        elif words[0] == "main.py":
+            (directory,) = (w.partition("=")[2] for w in words if w.startswith("--model_dir="))
+            trained[directory] += not {"--mode=eval", "--mode=predict"} & set(words)
+            overrides = [*RETINANET_TINY, f"train.steps={2 * trained[directory]}"]
         elif "--weights" in words:
             overrides = TINY
         if "--profile" in words:
@@ -173,6 +178,8 @@ def run_yaml(text):
     """Writes the file that a block's first line names; it must be a sound experiment."""
     if name := re.match(r"# (\S+\.yaml)\n", text):
         Path(name[1]).write_text(text)
+        resolve(name[1])
+        return
     reading = read_yaml(text, "example.yaml")
     check(reading.experiment, reading.origins)
 
@@ -267,6 +274,7 @@ def bases():
         "demo_scenes",
         "ssd_mobilenet_v1_fpn_640x640",
         "ssd_resnet34",
+        "retinanet",
     )
     kinds = ["model.resizer.kind=keep_aspect_ratio", "train.early_stopping={patience: 1}"]
     return [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]

@@ -13,14 +13,13 @@ from stillbox.cli.arguments import add_overrides, show_remarks
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.retinanet_flags import add_flags, explain_flags
 from stillbox.cli.running import run_training
-from stillbox.experiment.params_dict.front import read_params
-from stillbox.experiment.params_dict.reader import ParamsReading
-from stillbox.experiment.params_dict.resolved import resolved_text
+from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
 SPELLINGS = ("main.py",)
 """Other names of this verb: what stands in people's scripts."""
 
+_USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 _PARAMS = "params.yaml"
 _RESULTS = "eval"
 _PREDICTIONS = "predictions.json"
@@ -46,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         config_file=arguments.config_file or "",
         params_override=arguments.params_override,
         model=arguments.model,
+        used=_USED,
     )
     if arguments.mode == "eval":
         return _evaluate(arguments, reading)

@@ -8,7 +8,7 @@ import yaml
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.experiment.params_dict.front import read_params
+from stillbox.experiment.params_dict import read_params
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 

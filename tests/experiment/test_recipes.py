@@ -2,7 +2,7 @@
 
 import pytest
 
-from stillbox.experiment.params_dict.front import read_params
+from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import warnings_about

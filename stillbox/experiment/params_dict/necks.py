@@ -1,5 +1,6 @@
 """`fpn`, `nasfpn` and `identity` (TPU detection fact sheet 3.2 and 3.4)."""
 
+from dataclasses import replace
 from typing import Any
 
 from stillbox.experiment.params_dict.layers import (
@@ -32,8 +33,10 @@ def read_neck(reading: Reading) -> Neck:
 
 def _read_fpn(reading: Reading, levels: dict[str, Any]) -> RetinaNetFpn:
     norm = reading.take("fpn.use_batch_norm", f"{_PATH}.conv.batch_norm")
+    conv = read_conv(reading, "fpn", _PATH, initializer=GLOROT_UNIFORM, biased=True, norm=norm)
     return RetinaNetFpn(
-        conv=read_conv(reading, "fpn", _PATH, initializer=GLOROT_UNIFORM, biased=True, norm=norm),
+        # Between the two coarsest levels stands a ReLU, whatever the others activate with.
+        conv=replace(conv, activation="relu"),
         **levels,
         **reading.fill("fpn", _PATH, depth="fpn_feat_dims", depthwise="use_separable_conv"),
     )

@@ -527,3 +527,10 @@ def test_a_spinenets_file_is_honoured_in_full():
         (171310, 0.03),
         (180570, 0.003),
     ]
+
+
+def test_swish_does_not_reach_the_relu_between_the_coarsest_levels():
+    model = read("{batch_norm_activation: {activation: swish}}").model
+    assert model.backbone.conv.activation == "swish"
+    assert model.head.conv.activation == "swish"
+    assert model.neck.conv.activation == "relu"
