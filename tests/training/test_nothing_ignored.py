@@ -121,13 +121,12 @@ VARIANTS = {
     "model.backbone  ": "{kind: resnet, depth: 18, drop_block: {block_size: 3}}",
     "model.backbone   ": (
         "{kind: spinenet, filter_scale: 0.2, min_level: 2, max_level: 3, conv: {force_bias: true}, "
-        "blocks: [{level: 3, block: residual}, {level: 2, inputs: [1, 2], output: true}, "
-        "{level: 3, inputs: [2, 3], output: true}]}"
+        "blocks: [{block: residual, output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
     "model.backbone    ": (
         "{kind: spinenet_mbconv, min_level: 2, max_level: 3, conv: {force_bias: true}, "
-        "depthwise_initializer: {uniform: false}, blocks: [{level: 3}, {level: 2, inputs: [1, 2], "
-        "output: true}, {level: 3, inputs: [2, 3], output: true}]}"
+        "depthwise_initializer: {uniform: false}, "
+        "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
