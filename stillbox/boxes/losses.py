@@ -5,6 +5,8 @@ one for each anchor, `[..., A]`. Weights belong to anchors, `[..., A]`, or to th
 `[..., A, C]`. Nothing is normalised here.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -117,8 +119,9 @@ def sigmoid_focal_loss(
         gamma: as for `sigmoid_focal_cross_entropy`.
         alpha: as there.
     """
-    losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
-    return _weighted_sum(losses, weights)
+    elementwise = partial(sigmoid_focal_cross_entropy, gamma=gamma, alpha=alpha)
+    # Computed again for the gradient: kept, its parts are five arrays as large as the logits.
+    return _weighted_sum(jax.checkpoint(elementwise)(logits, targets), weights)
 
 
 def softmax_loss(

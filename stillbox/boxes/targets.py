@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from stillbox.boxes.geometry import PairFunction, area, iou, pairwise
-from stillbox.boxes.matchers import IGNORED
+from stillbox.boxes.geometry import PairFunction, area, iou
+from stillbox.boxes.matchers import IGNORED, Rows
 
-Match = Callable[[Array, Array], Array]
-"""From similarity `[N, A]` and valid rows `[N]` to matches `[A]`."""
+Match = Callable[[Rows], Array]
+"""From similarities to matches `[A]`."""
 Encode = Callable[[Array, Array], Array]
 """From boxes `[A, 4]` and anchors `[A, 4]` to codes `[A, S]`."""
 
@@ -45,6 +45,7 @@ def assign_targets(
     match: Match,
     encode: Encode,
     similarity: PairFunction = iou,
+    used_rows: ArrayLike | None = None,
 ) -> Targets:
     """Returns the targets of one image; `jax.vmap` makes it those of a batch (fact sheet 3.5).
 
@@ -65,12 +66,17 @@ def assign_targets(
         match: which row each anchor answers for.
         encode: the box coder.
         similarity: what the matcher compares, a function of pairs.
+        used_rows: rows from this one on are padding, an int32 scalar; None: any row may be a box.
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
     classes, weights = jnp.asarray(classes, jnp.int32), jnp.asarray(weights, jnp.float32)
-    padding = (weights == 0.0) & (area(boxes) == 0.0)
-    similarities = jnp.where(padding[:, None], -jnp.inf, pairwise(similarity, boxes, anchors))
-    matches = match(similarities, weights > 0)
+    padding = is_padding(boxes, weights)
+
+    def row(index: Array) -> Array:
+        return jnp.where(padding[index], -jnp.inf, similarity(boxes[index], anchors))
+
+    used = len(boxes) if used_rows is None else used_rows
+    matches = match(Rows(row, weights > 0, used))
     matched, rows = matches >= 0, jnp.maximum(matches, 0)
     row_weights = weights[rows]
 
@@ -86,3 +92,8 @@ def assign_targets(
         box_weights=jnp.where(matched, row_weights, 0.0),
         matches=matches,
     )
+
+
+def is_padding(boxes: ArrayLike, weights: ArrayLike) -> Array:
+    """Returns `[..., N]`: which of the boxes `[..., N, 4]` have neither weight nor area."""
+    return (jnp.asarray(weights) == 0.0) & (area(boxes) == 0.0)

@@ -14,7 +14,7 @@ from stillbox.boxes.geometry import (
     thresholded_iou,
 )
 from stillbox.boxes.matchers import argmax_match, bipartite_match
-from stillbox.boxes.targets import Match, Targets, assign_targets
+from stillbox.boxes.targets import Match, Targets, assign_targets, is_padding
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.models.coding import build_box_coder
@@ -39,6 +39,10 @@ def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Tar
         encode=build_box_coder(model.box_coder, model.resizer.input_size).encode,
         similarity=_similarity_function(model.similarity),
     )
+    # The same number for all images: a loop of another length for each would be slower.
+    rows = jnp.arange(1, batch.boxes.shape[1] + 1, dtype=jnp.int32)
+    used = jnp.max(jnp.where(is_padding(batch.boxes, batch.weights), 0, rows))
+    assign = partial(assign, used_rows=used)
     targets = jax.vmap(assign)(batch.boxes, batch.classes, batch.weights)
     counted = jnp.asarray(batch.image_weights)[:, None]
     return targets._replace(

@@ -1,14 +1,30 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.matchers import BACKGROUND, argmax_match, bipartite_match
+from stillbox.boxes import matchers
+from stillbox.boxes.matchers import BACKGROUND, IGNORED, Rows
 
 # The published unit tests of the reference (fact sheet 6.1, rows 10 to 15).
 SIMILARITY = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 FORCED = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
 PADDED = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [0] * 5, [3, 0, -1, 2, 0], [0] * 5]
 ALL = [True, True, True]
+
+
+def rows_of(similarity, valid, used=None):
+    """The rows of a matrix."""
+    matrix = jnp.asarray(similarity, jnp.float32)
+    return Rows(lambda row: matrix[row], valid, len(matrix) if used is None else used)
+
+
+def argmax_match(similarity, valid, used=None, **options):
+    return matchers.argmax_match(rows_of(similarity, valid, used), **options)
+
+
+def bipartite_match(similarity, valid):
+    return matchers.bipartite_match(rows_of(similarity, valid))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +88,7 @@ def test_padding_rows_force_nothing():
 )
 def test_forced_matches_equal_the_executed_probe(valid, matches):
     similarity = [[0.2, 0.6, 0.6, 0, 0], [0.1, 0.7, 0.6, 0.3, 0.3], [0, 0, 0, 0.3, 0.3], [0] * 5]
-    result = argmax_match(similarity, np.asarray(valid, bool), force_match_for_each_row=True)
+    result = argmax_match(similarity, np.bool_(valid), force_match_for_each_row=True)
     np.testing.assert_array_equal(result, matches)
 
 
@@ -95,6 +111,50 @@ def test_without_thresholds_all_but_padding_matches():
     # What padding resembles is minus infinity: anchor 1 has nothing else.
     nothing = [[0.0, -np.inf], [-np.inf, -np.inf]]
     np.testing.assert_array_equal(argmax_match(nothing, ALL[:2], ignore_thresholds=True), [0, -1])
+
+
+def matrix_match(similarity, valid, matched, unmatched, force):
+    """The argmax matching on the whole matrix."""
+    matches, best = similarity.argmax(axis=0), similarity.max(axis=0)
+    matches[best < matched] = IGNORED
+    matches[best < unmatched] = BACKGROUND
+    if force:
+        # Lower rows come last and have their way.
+        for row in np.flatnonzero(valid)[::-1]:
+            matches[similarity[row].argmax()] = row
+    return matches
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "anchors", "levels"), [(1, 1, 3), (7, 60, 3), (30, 50, 5), (9, 4, 2), (24, 300, 1000)]
+)
+def test_matches_row_by_row_are_those_of_the_matrix(rows, anchors, levels, force):
+    # Few levels make many ties, among the rows and among the anchors.
+    rng = np.random.default_rng(rows * anchors)
+    similarity = rng.integers(0, levels, (20, rows, anchors)).astype(np.float32) / levels
+    valid = rng.random((20, rows)) < 0.6
+    # Behind them padding, which resembles nothing; the loop does not come to all of it.
+    similarity = np.concatenate([similarity, np.full((20, 5, anchors), -np.inf, np.float32)], 1)
+    valid = np.concatenate([valid, np.zeros((20, 5), bool)], axis=1)
+
+    def match(similarity, valid, used):
+        return argmax_match(
+            similarity,
+            valid,
+            used,
+            matched_threshold=0.7,
+            unmatched_threshold=0.4,
+            force_match_for_each_row=force,
+        )
+
+    expected = [
+        matrix_match(one, which, 0.7, 0.4, force)
+        for one, which in zip(similarity, valid, strict=True)
+    ]
+    matched = jax.jit(jax.vmap(match, in_axes=(0, 0, None)))
+    for used in (rows, rows + 2, rows + 5):
+        np.testing.assert_array_equal(matched(similarity, valid, used), expected)
 
 
 def greedy_pairs(similarity, valid_rows):

@@ -24,6 +24,7 @@ def test_the_defaults_hold_together():
     assert warnings_about(schema.Experiment(), {}) == ()
 
 
+JITTER = "model.resizer={kind: scale_jitter, %s}"
 KEEP = "model.resizer={kind: keep_aspect_ratio, min_dimension: %d, max_dimension: %d}"
 COSINE = (
     "train.optimizer.schedule={kind: cosine, total_steps: %d, warmup_steps: %d, hold_steps: %d}"
@@ -43,6 +44,11 @@ COSINE = (
         ([KEEP % (20, 32)], "image side of 32 pixels is too small"),
         (["model.resizer.width=32"], "image side of 32 pixels is too small for mobilenet_v1"),
         (["model.resizer.height=0"], "model.resizer.height is 0"),
+        ([JITTER % "multiple: 0"], "model.resizer.multiple is 0"),
+        ([JITTER % "min_scale: 0"], "model.resizer.min_scale is 0"),
+        ([JITTER % "min_scale: 2"], "min_scale 2.0 is above max_scale 1.0"),
+        ([JITTER % "width: 20, multiple: 16"], "image side of 32 pixels is too small"),
+        ([JITTER % "pad_value: [1]"], "model.resizer.pad_value has 1 numbers"),
         (["model.pixels.mean=[1, 2]"], "model.pixels.mean has 2 numbers"),
         (["model.pixels.std=[1, 0, 1]"], "model.pixels.std is 0.0"),
         (["model.neck.taps=[conv_11_pointwise, conv_14_pointwise]"], "no layer 'conv_14_pointwi"),
@@ -90,6 +96,9 @@ COSINE = (
         ),
         (["train.optimizer.schedule={kind: manual_step, warmup: true}"], "the schedule is empty"),
         (["train.optimizer.schedule.learning_rate=-1"], "learning_rate is -1.0"),
+        (["train.optimizer={kind: adagrad, initial_accumulator: 0}"], "initial_accumulator is 0"),
+        (["train.optimizer={kind: adadelta, rho: 2}"], "train.optimizer.rho is 2"),
+        (["data.train.annotations=instances.json"], "annotations are the ground truth of eval"),
         (["train.freeze=['(']"], "'(' is no regular expression"),
         (["train.fine_tune.skip=['(']"], "'(' is no regular expression"),
         (["train.batch_size=0"], "train.batch_size is 0"),

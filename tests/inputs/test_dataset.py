@@ -29,11 +29,14 @@ def test_class_names_are_the_label_maps(tmp_path):
     assert dataset(tmp_path, [example()]).class_names == {1: "disc", 2: "ring", 4: "star"}
 
 
-def test_crowds_count_as_ordinary_boxes_or_are_ignored(tmp_path):
+def test_crowds_count_as_ordinary_boxes_or_are_ignored_or_dropped(tmp_path):
     crowd = example(0, [[0, 0, 0.5, 0.5], [0, 0, 1, 1]], crowds=[1])
     assert dataset(tmp_path, [crowd]).load(0).weights.tolist() == [1, 1]
     ignoring = dataset(tmp_path, [crowd], crowds="ignore")
     assert ignoring.load(0).weights.tolist() == [1, 0]
+    dropping = dataset(tmp_path, [crowd], crowds="drop").load(0)
+    assert dropping.boxes.tolist() == [[0, 0, 0.5, 0.5]]
+    assert (dropping.class_ids.tolist(), dropping.weights.tolist()) == ([1], [1])
 
 
 def test_without_a_label_map_nothing_is_opened(tmp_path):
