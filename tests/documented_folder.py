@@ -71,6 +71,11 @@ architecture: {backbone: spinenet, multilevel_features: identity}
 train: {l2_weight_decay: 0.00004, gradient_clip_norm: 10.0}
 spinenet: {model_id: '49'}
 """
+_DICTIONARY = """\
+type: retinanet
+train: {train_file_pattern: coco/records/train-*}
+eval: {eval_file_pattern: coco/records/val-*}
+"""
 
 
 def prepare() -> None:
@@ -132,6 +137,7 @@ def _write_coco(records: str) -> None:
     Path("coco/annotations").mkdir()
     shutil.copy("owls/annotations/val.json", "coco/annotations/instances_val2017.json")
     Path("spinenet49_retinanet.yaml").write_text(_TEMPLATE)
+    Path("my_retinanet.yaml").write_text(_DICTIONARY)
 
 
 def _write_voc(root: Path) -> None:
