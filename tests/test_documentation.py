@@ -4,8 +4,8 @@ The commands of a page run in order, in a folder of its own that holds what the 
 granted (`documented_folder.py`). They run through the entry point of the command line in this
 process, so that compiled programs are shared. Two things are changed, and nothing else:
 
-- `stillbox train`, `model_main`, `ssd.py`, `main.py` and `stillbox evaluate` with `--weights` get `--set`
-  overrides behind those of the page, which make the model small and the run some steps long
+- `stillbox train`, `model_main`, `ssd.py`, `main.py` and `stillbox evaluate` with `--weights` get
+  `--set` overrides behind those of the page, which make the model small and the run some steps long
   (`TINY`). Training the same model directory again goes on for two more steps, and a trace is as
   short.
 - What is in `NOT_RUN` is not run but checked in another way.
