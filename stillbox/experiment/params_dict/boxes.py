@@ -99,9 +99,11 @@ def read_postprocessing(reading: Reading) -> Postprocessing:
         "postprocess.nms_version",
         _VERSIONS,
         "model.postprocessing.nms.drop_at_threshold",
-        "model.postprocessing.nms.combined",
+        "model.postprocessing.nms.max_candidates_per_class",
     )
-    if reading.take("postprocess.use_batched_nms", "model.postprocessing.nms.combined"):
+    if reading.take(
+        "postprocess.use_batched_nms", "model.postprocessing.nms.max_candidates_per_class"
+    ):
         version = "batched"
         reading.warnings.append(
             f"{reading.params.where('postprocess.use_batched_nms')}: postprocess.use_batched_nms "
@@ -124,14 +126,12 @@ def _read_nms(reading: Reading, version: str, path: str) -> Nms:
     limits: dict[str, Any] = reading.fill(
         "postprocess", path, max_total="max_total_size", max_per_class="max_total_size"
     )
-    # The combined operation looks at all boxes.
+    # The batched operation looks at all boxes, and keeps one that overlaps by the threshold itself.
     if version != "batched":
         limits |= reading.fill("postprocess", path, max_candidates_per_class="pre_nms_num_boxes")
     return Nms(
-        drop_at_threshold=version == "v2",
-        combined=version == "batched",
-        # The combined operation clips by itself, and last.
-        clip_first=version != "batched",
+        drop_at_threshold=version != "batched",
+        clip_first=True,
         **limits,
         **reading.fill(
             "postprocess",

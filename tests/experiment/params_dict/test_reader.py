@@ -299,16 +299,19 @@ def test_crops_and_policies_in_the_originals_order():
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("", (5000, False, False)),
-        ("postprocess.nms_version=v2", (5000, True, False)),
-        ("postprocess.nms_version=batched", (0, False, True)),
-        ("postprocess.use_batched_nms=true", (0, False, True)),
+        # Executed, both of the first drop a box at the threshold and the third does not.
+        ("", (5000, True)),
+        ("postprocess.nms_version=v2", (5000, True)),
+        ("postprocess.nms_version=batched", (0, False)),
+        ("postprocess.use_batched_nms=true", (0, False)),
     ],
 )
 def test_versions_of_non_maximum_suppression(override, expected):
-    nms = read(override).model.postprocessing.nms
-    assert (nms.max_candidates_per_class, nms.drop_at_threshold, nms.combined) == expected
-    assert nms.clip_first is not nms.combined
+    experiment = read(override)
+    rules.check(experiment, {})
+    nms = experiment.model.postprocessing.nms
+    assert (nms.max_candidates_per_class, nms.drop_at_threshold) == expected
+    assert nms.clip_first
 
 
 def test_records_and_ground_truth():
