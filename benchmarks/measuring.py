@@ -24,7 +24,7 @@ from stillbox.models.variables import split_detector
 from stillbox.training.state import create_state, select_trained
 from stillbox.training.step import make_train_step
 
-BOXES = 8  # of each image; the other rows are padding
+BOXES = 8  # of each image, unless more are asked for; the other rows are padding
 
 
 class TrainStep:
@@ -33,19 +33,21 @@ class TrainStep:
     Args:
         experiment: the recipe; precision, frozen parameters and all.
         batch_size: images of a step.
+        boxes: of each image.
     """
 
-    def __init__(self, experiment: schema.Experiment, batch_size: int) -> None:
+    def __init__(self, experiment: schema.Experiment, batch_size: int, boxes: int = BOXES) -> None:
         model, train = experiment.model, experiment.train
         self.detector = build_detector(model, dtype=jnp.dtype(train.precision))
         self.graph, params, stats = split_detector(self.detector)
         self.trained = select_trained(params, reference_names(model, params), train)
+        self.parameters = sum(params[path].size for path in self.trained)
         mesh = data_mesh(batch_size)
         state = create_state(params, stats, train, self.trained, model.loss)
         self.state = put_everywhere(state, mesh)
         rows = experiment.data.train.max_boxes
         shape, classes = self.detector.image_shape, model.num_classes
-        self.batch = put_batch(random_batch(batch_size, shape, rows, classes), mesh)
+        self.batch = put_batch(random_batch(batch_size, shape, rows, classes, boxes), mesh)
         step = make_train_step(self.graph, self.detector.anchors, model, train, self.trained)
         began = time.perf_counter()
         self._compiled = jax.jit(step, donate_argnums=0).lower(self.state, self.batch).compile()
@@ -97,23 +99,26 @@ def _multiply_adds(equation: Any) -> int:  # noqa: ANN401
     return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel[:3])
 
 
-def random_batch(size: int, shape: tuple[int, int], rows: int, classes: int) -> Batch:
-    """Returns noise with `BOXES` boxes in each image; padding has neither area nor weight.
+def random_batch(
+    size: int, shape: tuple[int, int], rows: int, classes: int, boxes: int = BOXES
+) -> Batch:
+    """Returns noise with some boxes in each image; padding has neither area nor weight.
 
     Args:
         size: B.
         shape: height and width.
-        rows: N, of which all but `BOXES` are padding.
+        rows: N, of which all but `boxes` are padding.
         classes: how many there are.
+        boxes: of each image.
     """
     rng = np.random.default_rng(0)
     corners, sides = rng.uniform(0, 0.5, (size, rows, 2)), rng.uniform(0.05, 0.5, (size, rows, 2))
     weights = np.zeros((size, rows), np.float32)
-    weights[:, :BOXES] = 1
-    boxes = np.concatenate([corners, corners + sides], axis=-1) * weights[..., None]
+    weights[:, :boxes] = 1
+    edges = np.concatenate([corners, corners + sides], axis=-1) * weights[..., None]
     return Batch(
         images=rng.uniform(0, 255, (size, *shape, 3)).astype(np.float32),
-        boxes=boxes.astype(np.float32),
+        boxes=edges.astype(np.float32),
         classes=rng.integers(0, classes, (size, rows), dtype=np.int32),
         weights=weights,
         true_sizes=np.tile(np.asarray(shape, np.int32), (size, 1)),

@@ -1,6 +1,7 @@
 """What a train step spends outside its convolutions, found in two ways.
 
     python benchmarks/ssd_resnet34.py --parts
+    python benchmarks/retinanet.py --parts
 
 In a trace, see `step_trace.py`. And by leaving things out: four programs take turns, so that all
 see the same moments of the machine. Each does less than the one before, and a part is the
@@ -10,8 +11,11 @@ difference of two:
       - the step whose loss is a weighted sum of the predictions  = targets, losses, mining
       - forward and backward of the network, from a given gradient  = penalty, update, checks
       - the same without norms, biases, activations, pooling  = norms, biases, activations, pooling
-    and the last program is the convolutions, with padding, the additions of the residual
-    connections, and the pixels' normalisation, which the trace counts with the norms.
+    and the last program is the convolutions, with padding, the additions of residual connections
+    and pyramids, enlarged maps, and the pixels' normalisation; all of these the trace counts with
+    the norms.
+
+Anchors are constants of the compiled program: they are made before it and take no time in it.
 
 All is the code of the training step, with some functions replaced while jax traces it. Differences
 carry the noise of two measurements: on a busy machine a small part may come out below zero.
@@ -21,9 +25,10 @@ penalty's.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -31,14 +36,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import step_trace
-from measuring import TrainStep
+from measuring import BOXES, TrainStep
 from rich.table import Table
 
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
-from stillbox.models.backbones import resnet
+from stillbox.models.layers import lowering
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.conv import ConvLayer
+from stillbox.models.layers.norm import BatchNorm
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training import step as step_module
@@ -49,18 +55,23 @@ Run = Callable[[], float]
 
 
 def measure_parts(
-    experiment: schema.Experiment, batch_size: int, warm_up: int, rounds: int
+    experiment: schema.Experiment,
+    batch_size: int,
+    warm_up: int,
+    rounds: int,
+    boxes: int = BOXES,
 ) -> Table:
     """Returns the table of parts.
 
     Args:
-        experiment: a recipe with a `resnet` backbone.
+        experiment: a recipe whose backbone pools only to shrink, such as a ResNet.
         batch_size: images of a step.
         warm_up: rounds that do not count.
         rounds: rounds that do.
+        boxes: of each image.
     """
     with step_trace.named_parts():
-        whole = TrainStep(experiment, batch_size)
+        whole = TrainStep(experiment, batch_size, boxes)
     runs = _programs(whole, experiment, batch_size)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(warm_up + rounds):
@@ -69,7 +80,7 @@ def measure_parts(
             if number >= warm_up:
                 seconds[name].append(taken)
     traced = step_trace.trace_parts(whole, rounds)
-    title = f"parts of the step, {experiment.train.precision}, batch {batch_size}"
+    title = f"parts of the step, {experiment.train.precision}, batch {batch_size}, {boxes} boxes"
     return _table(title, traced, seconds)
 
 
@@ -188,7 +199,8 @@ def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
         # Were it constant, the compiler would work out the gradients of the heads' biases.
         one = jnp.asarray(batch.image_weights)[0]
         products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
-        return LossParts(products.class_logits, products.box_encodings, jnp.zeros(()))
+        others = {name: jnp.zeros(()) for name in LossParts._fields[2:]}
+        return LossParts(products.class_logits, products.box_encodings, **others)
 
     return loss
 
@@ -221,9 +233,20 @@ def _only_convolutions() -> Iterator[None]:
         # What has a bias is float32 from here on.
         return product.astype(jnp.float32) if hasattr(layer, "bias") else product
 
-    with (
-        mock.patch.object(ConvLayer, "_finish", finish),
-        mock.patch.dict(ACTIVATIONS, {name: lambda x: x for name in ACTIVATIONS}),
-        mock.patch.object(resnet, "max_pool", first_rows),
-    ):
+    def same(_: BatchNorm, x: jax.Array, *__: object, **___: object) -> jax.Array:
+        return x
+
+    pooling = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("stillbox.models")
+        and getattr(module, "max_pool", None) is lowering.max_pool
+    ]
+    with ExitStack() as stack:
+        for module in pooling:
+            stack.enter_context(mock.patch.object(module, "max_pool", first_rows))
+        stack.enter_context(mock.patch.object(ConvLayer, "_finish", finish))
+        stack.enter_context(mock.patch.object(BatchNorm, "__call__", same))
+        identities = {name: lambda x: x for name in ACTIVATIONS}
+        stack.enter_context(mock.patch.dict(ACTIVATIONS, identities))
         yield

@@ -1,0 +1,30 @@
+"""The peer of `retinanet.py` in PyTorch: torchvision's `retinanet_resnet50_fpn`.
+
+    TORCH_PYTHON benchmarks/torch_retinanet.py INPUTS.npz --threads 2
+
+`retinanet.py` starts it and writes the inputs.
+"""
+
+from torch import nn
+from torch_peer import Inputs, Loss, own_loss, run_peers, torchvision_detection
+
+
+def retinanet_resnet50_fpn(inputs: Inputs) -> tuple[nn.Module, Loss]:
+    """Returns torchvision's network from scratch, and its own loss.
+
+    Without weights its backbone is trained as a whole, with batch norm by the batch's statistics:
+    the frozen batch norm belongs to weights from ImageNet.
+    """
+    side = inputs.images.shape[-1]
+    network = torchvision_detection().retinanet_resnet50_fpn(
+        weights=None,
+        weights_backbone=None,
+        num_classes=inputs.slots,
+        min_size=side,
+        max_size=side,
+    )
+    return own_loss(network)
+
+
+if __name__ == "__main__":
+    run_peers({"torchvision retinanet_resnet50_fpn": retinanet_resnet50_fpn}, weight_decay=1e-4)
