@@ -28,7 +28,7 @@ BACKBONES = {
         "model.backbone.drop_connect_rate": 0,
     },
 }
-STEPS = 600
+STEPS = 400
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +38,12 @@ def records(tmp_path_factory):
     return folder
 
 
-def schedule(steps, rate):
+def optimizer(steps):
+    """Adam: momentum, with which the recipes train for days, had an AP of .70 after 600 steps."""
     return (
-        f"{{kind: cosine, learning_rate: {rate}, warmup_learning_rate: 0.001, warmup_steps: 40, "
-        f"hold_steps: {steps // 2 - 40}, total_steps: {steps}, final_learning_rate: 0.0001}}"
+        "{kind: adam, schedule: {kind: cosine, learning_rate: 0.001, warmup_learning_rate: 0.0001, "
+        f"warmup_steps: 20, hold_steps: {steps // 2 - 20}, total_steps: {steps}, "
+        "final_learning_rate: 0.00001}}"
     )
 
 
@@ -54,8 +56,8 @@ def test_sixteen_images_are_learnt_by_heart(recipe, records, tmp_path):
         "data.evaluation.paths": records / "train.record-*",
         "model.resizer.height": 256,
         "model.resizer.width": 256,
-        "model.resizer.min_scale": 0.9,
-        "model.resizer.max_scale": 1.1,
+        "model.resizer.min_scale": 1.0,
+        "model.resizer.max_scale": 1.0,
         "model.anchors.anchor_scale": 3.0,
         "train.precision": "float32",
         "train.batch_size": 4,
@@ -65,14 +67,14 @@ def test_sixteen_images_are_learnt_by_heart(recipe, records, tmp_path):
         "train.keep_checkpoints": 1,
         "train.evaluate_every": 100,
         "train.gradient_clip_norm": 10.0,
-        "train.optimizer.schedule": schedule(STEPS, 0.01),
+        "train.optimizer": optimizer(STEPS),
         "train.augmentations": "[]",
     }
     assert train_and_score(recipe, tmp_path, changes)["AP"] >= 0.90
 
 
 def test_blood_cells_are_found_from_random_weights(tmp_path):
-    folder, steps = tmp_path / "records", 300
+    folder, steps = tmp_path / "records", 250
     write_blood_cells(folder)
     changes = {
         **SMALL_HEAD,
@@ -82,8 +84,9 @@ def test_blood_cells_are_found_from_random_weights(tmp_path):
         "data.train.label_map": folder / "label_map.pbtxt",
         "data.evaluation.paths": folder / "test.record-*",
         "data.evaluation.label_map": folder / "label_map.pbtxt",
-        "model.resizer.height": 384,
-        "model.resizer.width": 384,
+        "model.resizer.height": 320,
+        "model.resizer.width": 320,
+        "model.resizer.multiple": 64,
         "model.resizer.min_scale": 0.8,
         "model.resizer.max_scale": 1.2,
         "train.precision": "float32",
@@ -92,6 +95,6 @@ def test_blood_cells_are_found_from_random_weights(tmp_path):
         "train.log_every": 10,
         "train.checkpoint_every": steps,
         "train.gradient_clip_norm": 10.0,
-        "train.optimizer.schedule": schedule(steps, 0.02),
+        "train.optimizer": optimizer(steps),
     }
     assert train_and_score("retinanet", tmp_path / "run", changes)["AP50"] >= 0.75
