@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.geometry import iou, pairwise
-from stillbox.boxes.matchers import argmax_match
+from stillbox.boxes.matchers import Rows, argmax_match
 from stillbox.checking import anchor_overlaps
 from stillbox.checking.anchor_overlaps import (
     best_overlaps,
@@ -58,9 +58,9 @@ def test_two_boxes_on_one_anchor_and_one_beside_it():
 def test_boxes_are_chosen_as_the_matcher_chooses_them(pairs, monkeypatch):
     monkeypatch.setattr(anchor_overlaps, "_PAIRS", pairs)
     boxes, anchors = random_boxes(9), random_boxes(300, seed=1)
+    overlaps = pairwise(iou, boxes, anchors)
     matches = argmax_match(
-        pairwise(iou, boxes, anchors),
-        np.ones(9, bool),
+        Rows(lambda row: overlaps[row], np.ones(9, bool), 9),
         matched_threshold=0.4,
         unmatched_threshold=0.4,
     )

@@ -137,7 +137,8 @@ VARIANTS = {
     "model.neck    ": f"{{kind: nas_fpn, {SMALL_CELL}, depthwise: true}}",
     "model.neck     ": f"{{kind: nas_fpn, {SMALL_CELL}, block: bottleneck, "
     "drop_connect_rate: 0.2, depthwise: true, block_conv: {force_bias: true}}",
-    "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true}",
+    "model.head": "{kind: weight_shared, layers_before: 1, depth: 12, depthwise: true, "
+    "predictor_initializer: {kind: random_normal}}",
     "model.neck.conv": "{initializer: {kind: variance_scaling}}",
     "model.anchors": (
         "{height_strides: [2, 4, 8], width_strides: [2, 4, 8], "
