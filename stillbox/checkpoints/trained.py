@@ -103,7 +103,7 @@ def load_trained(
     experiment = apply_overrides(stored, overrides, {})
     check(experiment, {})
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
-    detector = _build(experiment)
+    detector = build_to_score(experiment)
     graph, params, stats = split_detector(detector)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
     return TrainedModel(
@@ -126,7 +126,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
-    detector = _build(experiment)
+    detector = build_to_score(experiment)
     report = import_weights(
         detector,
         experiment.model,
@@ -149,8 +149,8 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     )
 
 
-def _build(experiment: schema.Experiment) -> Detector:
-    """Builds the detector in the type that models are scored in."""
+def build_to_score(experiment: schema.Experiment) -> Detector:
+    """Builds the detector, with fresh weights, in the type that models are scored in."""
     return build_detector(experiment.model, dtype=jax.numpy.dtype(experiment.evaluation.precision))
 
 

@@ -8,11 +8,10 @@ experiment; `stillbox train` and `stillbox evaluate` do the same in stillbox's o
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_switch, resolve_config
-from stillbox.cli.running import run_training
+from stillbox.cli.running import run_training, say
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved
 
@@ -180,8 +179,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         retries=arguments.max_eval_retries,
     )
     output = arguments.model_dir / name
-    # Flushed line by line: whoever reads a log wants to know what is waited for.
-    say = partial(print, flush=True)
     CheckpointWatcher(experiment, arguments.checkpoint_dir, output, patience, say).run()
     return 0
 

@@ -7,12 +7,11 @@ do the same in stillbox's own words. Training goes on where --model_dir stopped.
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 
 from stillbox.cli.arguments import add_overrides, show_remarks
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.retinanet_flags import add_flags, explain_flags
-from stillbox.cli.running import run_training
+from stillbox.cli.running import run_training, say
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
@@ -92,8 +91,6 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         interval=value("eval.min_eval_interval"),
     )
     output = arguments.model_dir / f"{_RESULTS}{value('eval.suffix')}"
-    # Flushed line by line: whoever reads a log wants to know what is waited for.
-    say = partial(print, flush=True)
     with progress_bar("images") as progress:
         CheckpointWatcher(
             experiment, arguments.model_dir, output, patience, say, progress=progress

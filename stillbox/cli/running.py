@@ -5,6 +5,11 @@ from pathlib import Path
 from stillbox.experiment.resolve import Resolved
 
 
+def say(line: str) -> None:
+    """Prints a line at once: whoever reads a log wants to know what is waited for."""
+    print(line, flush=True)
+
+
 def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0,0") -> int:
     """Trains and says how it ended; returns 128 plus the signal's number where one ended it early.
 

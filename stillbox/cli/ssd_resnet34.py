@@ -7,13 +7,12 @@ the same in stillbox's own words. Training goes on where --model_dir stopped, up
 import argparse
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, resolve_config
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import run_training
+from stillbox.cli.running import run_training, say
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
 from stillbox.cli.ssd_resnet34_overrides import (
     evaluation_overrides,
@@ -88,8 +87,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
     experiment = resolve(directory.path / "experiment.yaml", overrides).experiment
     use_compilation_cache()
-    # Flushed line by line: whoever reads a log wants to know what is waited for.
-    say = partial(print, flush=True)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.trained import build_to_score
 from stillbox.devices.mesh import data_mesh
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
@@ -21,7 +22,6 @@ from stillbox.evaluation.scoring import (
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
-from stillbox.models.build import build_detector
 from stillbox.models.detect import make_detect
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
@@ -73,8 +73,7 @@ class PeriodicEvaluation:
             check_annotations(self._dataset, slots)
         other = self._settings.precision != experiment.train.precision
         if self._dataset is not None and other:
-            dtype = jax.numpy.dtype(self._settings.precision)
-            graph, _, _ = split_detector(build_detector(experiment.model, dtype=dtype))
+            graph, _, _ = split_detector(build_to_score(experiment))
         self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
         self._done = 0
         self._cache_described = False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
-from stillbox.experiment.params_dict.templates import TEMPLATES, template_tree
+from stillbox.experiment.params_dict.templates import TEMPLATES, template_tree, tree_of
 from stillbox.experiment.params_dict.texts import read_file, read_text
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.values import Node
@@ -42,7 +42,7 @@ def read_params(
     if str(config_file):
         layers.append(_config_file(str(config_file)))
     layers.append(read_text(params_override, "--params_override"))
-    layers += [_under(path, node) for path, node in (flags or {}).items()]
+    layers += [tree_of({path: node.value}, node.where) for path, node in (flags or {}).items()]
     reading = read_layers(
         layers,
         name=name or Path(config_file).stem or template or model,
@@ -75,9 +75,3 @@ def _template(name: str, where: str) -> Node:
     if name not in TEMPLATES:
         raise UserError(f"there is no template {name!r}", where=where, fix=nearest(name, TEMPLATES))
     return template_tree(name)
-
-
-def _under(path: str, node: Node) -> Node:
-    for name in reversed(path.split(".")):
-        node = Node({name: node}, node.where)
-    return node
