@@ -5,15 +5,10 @@ one for each anchor, `[..., A]`. Weights belong to anchors, `[..., A]`, or to th
 `[..., A, C]`. Nothing is normalised here.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-
-# Far below any probability that float32 logits can express, far above float32's smallest number.
-_TINY = 1e-30
 
 
 def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
@@ -30,29 +25,6 @@ def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
     positive = logits >= 0.0
     remainder = jnp.log1p(jnp.exp(jnp.where(positive, -logits, logits)))
     return jnp.where(positive, logits, 0.0) - logits * targets + remainder
-
-
-def sigmoid_focal_cross_entropy(
-    logits: ArrayLike, targets: ArrayLike, *, gamma: float, alpha: float | None
-) -> Array:
-    """Returns binary cross entropy times `(1 - p_t)^gamma * alpha_t`, elementwise.
-
-    `p_t` is the probability that the model gives to the truth (arXiv:1708.02002).
-
-    Args:
-        logits: `[...]`.
-        targets: `[...]`, in 0..1.
-        gamma: 0 leaves plain cross entropy.
-        alpha: weight of positive targets, `1 - alpha` that of negative ones; None weighs neither.
-    """
-    logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
-    # Not 1 - p_t: the difference would lose every digit for a confident model.
-    doubt = targets * jax.nn.sigmoid(-logits) + (1.0 - targets) * jax.nn.sigmoid(logits)
-    # The floor keeps the power's slope finite at 0 when gamma is below 1.
-    losses = sigmoid_cross_entropy(logits, targets) * jnp.maximum(doubt, _TINY) ** gamma
-    if alpha is None:
-        return losses
-    return losses * (targets * alpha + (1.0 - targets) * (1.0 - alpha))
 
 
 def bootstrapped_sigmoid_cross_entropy(
@@ -83,7 +55,7 @@ def sigmoid_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> A
         targets: `[..., A, C]`.
         weights: `[..., A]` or `[..., A, C]`.
     """
-    return _weighted_sum(sigmoid_cross_entropy(logits, targets), weights)
+    return weighted_sum(sigmoid_cross_entropy(logits, targets), weights)
 
 
 def bootstrapped_sigmoid_loss(
@@ -99,29 +71,7 @@ def bootstrapped_sigmoid_loss(
         hard: as there.
     """
     losses = bootstrapped_sigmoid_cross_entropy(logits, targets, alpha=alpha, hard=hard)
-    return _weighted_sum(losses, weights)
-
-
-def sigmoid_focal_loss(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    weights: ArrayLike,
-    *,
-    gamma: float = 2.0,
-    alpha: float | None = None,
-) -> Array:
-    """Returns the focal loss of each anchor, weighted and summed over the classes.
-
-    Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`.
-        weights: `[..., A]` or `[..., A, C]`.
-        gamma: as for `sigmoid_focal_cross_entropy`.
-        alpha: as there.
-    """
-    elementwise = partial(sigmoid_focal_cross_entropy, gamma=gamma, alpha=alpha)
-    # Computed again for the gradient: kept, its parts are five arrays as large as the logits.
-    return _weighted_sum(jax.checkpoint(elementwise)(logits, targets), weights)
+    return weighted_sum(losses, weights)
 
 
 def softmax_loss(
@@ -141,7 +91,7 @@ def softmax_loss(
     """
     logits = jnp.asarray(logits, jnp.float32) / logit_scale
     losses = -jnp.asarray(targets, jnp.float32) * jax.nn.log_softmax(logits)
-    return _weighted_sum(losses, weights)
+    return weighted_sum(losses, weights)
 
 
 def softmax_against_logits_loss(
@@ -160,7 +110,7 @@ def softmax_against_logits_loss(
     return softmax_loss(logits, probabilities, weights, logit_scale=logit_scale)
 
 
-def _weighted_sum(losses: Array, weights: ArrayLike) -> Array:
+def weighted_sum(losses: Array, weights: ArrayLike) -> Array:
     """Returns `[..., A]` of the slots' losses `[..., A, C]` and weights of anchors or slots."""
     weights = jnp.asarray(weights, jnp.float32)
     if weights.ndim == losses.ndim:

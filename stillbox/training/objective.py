@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes import box_losses, losses
+from stillbox.boxes import box_losses, focal_loss, losses
 from stillbox.boxes.hard_examples import mine_hard_examples
 from stillbox.boxes.targets import Targets
 from stillbox.experiment import schema
@@ -136,7 +136,7 @@ def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> j
     arguments = logits, targets.class_targets, weights
     match loss.classification:
         case schema.SigmoidFocalLoss(gamma=gamma, alpha=alpha):
-            return losses.sigmoid_focal_loss(*arguments, gamma=gamma, alpha=alpha)
+            return focal_loss.sigmoid_focal_loss(*arguments, gamma=gamma, alpha=alpha)
         case schema.BootstrappedSigmoidLoss(alpha=trust, hard=hard):
             return losses.bootstrapped_sigmoid_loss(*arguments, alpha=trust, hard=hard)
         case schema.SoftmaxLoss(logit_scale=scale):

@@ -16,7 +16,7 @@ import pytest
 from stillbox.boxes.anchors import grid_anchors, multiscale_grids
 from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import encode_faster_rcnn
-from stillbox.boxes.losses import sigmoid_focal_cross_entropy, sigmoid_focal_loss
+from stillbox.boxes.focal_loss import sigmoid_focal_cross_entropy, sigmoid_focal_loss
 from stillbox.boxes.matchers import argmax_match
 from stillbox.boxes.targets import Targets, assign_targets
 from stillbox.experiment import schema
