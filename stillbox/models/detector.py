@@ -51,6 +51,7 @@ class Detector(nnx.Module):
         self.anchor_config = model.anchors
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(dtype)
+        _tell_places(self)
         self.feature_shapes = self._measure_features()
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
@@ -68,11 +69,12 @@ class Detector(nnx.Module):
             float32 predictions in the order of `anchors`.
         """
         maps = self.features(images, train=train, dropout_key=dropout_key)
-        predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
-        if self.order is None:
-            return predictions
-        order = np.asarray(self.order)
-        return Predictions(*(array[:, order] for array in predictions))
+        with jax.named_scope("head"):
+            predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
+            if self.order is None:
+                return predictions
+            order = np.asarray(self.order)
+            return Predictions(*(array[:, order] for array in predictions))
 
     def features(
         self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
@@ -80,16 +82,20 @@ class Detector(nnx.Module):
         """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
         mean = np.asarray(self.pixels.mean, np.float32)
         std = np.asarray(self.pixels.std, np.float32)
-        normalized = (images.astype(jnp.float32) - mean) / std
-        padded = _pad_to_multiple(normalized.astype(self.dtype), self.pad_to_multiple)
-        taps = self.backbone(padded, train=train, dropout_key=fold_key(dropout_key, _BACKBONE))
-        return self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
+        with jax.named_scope("pixels"):
+            normalized = (images.astype(jnp.float32) - mean) / std
+            padded = _pad_to_multiple(normalized.astype(self.dtype), self.pad_to_multiple)
+        with jax.named_scope("backbone"):
+            taps = self.backbone(padded, train=train, dropout_key=fold_key(dropout_key, _BACKBONE))
+        with jax.named_scope("neck"):
+            return self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
 
     @property
     def anchors(self) -> NDArray[np.float32]:
         """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
         return build_anchors(self.anchor_config, self.feature_shapes, self.image_shape)
 
+    @jax.named_scope("penalty")
     def regularization(self) -> jax.Array:
         """Sum of the penalties of all layers, a float32 scalar."""
         modules = (module for _, module in nnx.iter_modules(self))
@@ -100,6 +106,13 @@ class Detector(nnx.Module):
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
+
+
+def _tell_places(detector: Detector) -> None:
+    """Tells every layer its path inside backbone, neck or head."""
+    for path, module in nnx.iter_modules(detector):
+        if isinstance(module, ConvLayer):
+            module.place = "/".join(map(str, path[1:])) or module.place
 
 
 def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:

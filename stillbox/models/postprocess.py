@@ -20,6 +20,7 @@ from stillbox.models.coding import build_box_coder
 from stillbox.models.predictions import Predictions
 
 
+@jax.named_scope("postprocess")
 def postprocess(
     predictions: Predictions,
     anchors: NDArray[np.float32] | jax.Array,

@@ -45,6 +45,7 @@ NOTHING_COUNTED = MatchAverage()
 """The average before the first batch."""
 
 
+@jax.named_scope("losses")
 def detection_loss(
     predictions: Predictions,
     batch: Batch,

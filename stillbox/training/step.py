@@ -73,17 +73,18 @@ def make_train_step(
         (total, (metrics, stats, matches)), gradient = gradient_function(
             moving, still, state.stats, batch, average, key
         )
-        norm = optax.tree.norm(gradient)
-        updates, accumulators = optimizer.update(gradient, state.optimizer, moving)
-        params = {**still, **optax.apply_updates(moving, updates)}
-        ema = _average(state.ema, params, state.step, train)
-        averages = dict.fromkeys(state.loss, matches)
-        after = TrainState(state.step + 1, params, stats, accumulators, ema, averages)
-        # A huge rate makes infinite parameters of a sound gradient, huge activations an infinite
-        # variance of a sound loss: what a checkpoint would hold has to be finite too.
-        finite = jnp.isfinite(total) & jnp.isfinite(norm)
-        finite &= jnp.isfinite(optax.tree.norm((updates, stats)))
-        after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
+        with jax.named_scope("update"):
+            norm = optax.tree.norm(gradient)
+            updates, accumulators = optimizer.update(gradient, state.optimizer, moving)
+            params = {**still, **optax.apply_updates(moving, updates)}
+            ema = _average(state.ema, params, state.step, train)
+            averages = dict.fromkeys(state.loss, matches)
+            after = TrainState(state.step + 1, params, stats, accumulators, ema, averages)
+            # A huge rate makes infinite parameters of a sound gradient, huge activations an
+            # infinite variance of a sound loss: what a checkpoint would hold has to be finite too.
+            finite = jnp.isfinite(total) & jnp.isfinite(norm)
+            finite &= jnp.isfinite(optax.tree.norm((updates, stats)))
+            after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         metrics |= {
             "learning_rate": schedule(state.step),
             "gradient_norm": norm,

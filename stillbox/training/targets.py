@@ -20,6 +20,7 @@ from stillbox.inputs.batch import Batch
 from stillbox.models.coding import build_box_coder
 
 
+@jax.named_scope("targets")
 def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.Model) -> Targets:
     """Returns the targets of a batch; rows that only fill it up weigh nothing.
 

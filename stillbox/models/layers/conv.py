@@ -62,6 +62,8 @@ class ConvLayer(nnx.Module):
         self.regularizer = hyperparams.regularizer
         self.regularize_bias = hyperparams.regularize_bias
         self.dtype = jnp.dtype(dtype)
+        # Where it stands in the detector, which tells it: what a profile calls its operations.
+        self.place = type(self).__name__
 
     def penalty(self) -> jax.Array:
         """The layer's share of the regularisation loss without its norm's, a float32 scalar."""
@@ -75,21 +77,23 @@ class ConvLayer(nnx.Module):
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
         convolution = depthwise_conv2d if depthwise else conv2d
-        return convolution(
-            x.astype(self.dtype),
-            kernel.astype(self.dtype),
-            self.stride,
-            padding=self.padding,
-        )
+        with jax.named_scope(self.place):
+            return convolution(
+                x.astype(self.dtype),
+                kernel.astype(self.dtype),
+                self.stride,
+                padding=self.padding,
+            )
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
-        # What has a bias stays float32: these are predictions, and a logit of -4.6 would lose all
-        # that it learnt.
-        if hasattr(self, "bias"):
-            product = product.astype(jnp.float32) + self.bias[...]
-        if hasattr(self, "norm"):
-            return self.norm(product.astype(self.dtype), self.activation, train=train)
-        return ACTIVATIONS[self.activation](product)
+        with jax.named_scope(self.place):
+            # What has a bias stays float32: these are predictions, and a logit of -4.6 would lose
+            # all that it learnt.
+            if hasattr(self, "bias"):
+                product = product.astype(jnp.float32) + self.bias[...]
+            if hasattr(self, "norm"):
+                return self.norm(product.astype(self.dtype), self.activation, train=train)
+            return ACTIVATIONS[self.activation](product)
 
 
 class Conv2d(ConvLayer):

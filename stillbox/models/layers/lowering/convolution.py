@@ -26,6 +26,7 @@ Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Gradients = tuple[jax.Array, jax.Array]
 
 
+@jax.named_scope("convolution")
 def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same") -> jax.Array:
     """Convolves all channels.
 
@@ -47,6 +48,7 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
     return _conv_unpadded(padded, kernel, stride)
 
 
+@jax.named_scope("convolution")
 def depthwise_conv2d(
     x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same"
 ) -> jax.Array:

@@ -12,6 +12,7 @@ _MOST_TERMS = 20
 _ROWS_OF_ONES = 8
 
 
+@jax.named_scope("channel_sum")
 def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
     """Sums `term(*arrays)` over all axes but the last.
 
