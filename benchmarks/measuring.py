@@ -1,5 +1,6 @@
 """What the benchmarks of a training step share: the step itself, its FLOPs, the machine's peak."""
 
+import dataclasses
 import math
 import os
 import time
@@ -14,15 +15,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stillbox.checkpoints.names import reference_names
-from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
+from stillbox.devices.mesh import build_mesh
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
-from stillbox.training.state import create_state, select_trained
-from stillbox.training.step import make_train_step
+from stillbox.training.program import train_program
+from stillbox.training.state import create_state
 
 BOXES = 8  # of each image, unless more are asked for; the other rows are padding
 
@@ -40,17 +40,19 @@ class TrainStep:
         model, train = experiment.model, experiment.train
         self.detector = build_detector(model, dtype=jnp.dtype(train.precision))
         self.graph, params, stats = split_detector(self.detector)
-        self.trained = select_trained(params, reference_names(model, params), train)
+        train = dataclasses.replace(train, batch_size=batch_size)
+        mesh = build_mesh(batch_size, experiment.devices)
+        program = train_program(dataclasses.replace(experiment, train=train), mesh)
+        self.trained = program.trained
         self.parameters = sum(params[path].size for path in self.trained)
-        mesh = data_mesh(batch_size)
         state = create_state(params, stats, train, self.trained, model.loss)
-        self.state = put_everywhere(state, mesh)
+        self.state = program.put_state(state)
         rows = experiment.data.train.max_boxes
         shape, classes = self.detector.image_shape, model.num_classes
-        self.batch = put_batch(random_batch(batch_size, shape, rows, classes, boxes), mesh)
-        step = make_train_step(self.graph, self.detector.anchors, model, train, self.trained)
+        batch = random_batch(batch_size, shape, rows, classes, boxes)
+        self.batch = program.put_batch(batch)
         began = time.perf_counter()
-        self._compiled = jax.jit(step, donate_argnums=0).lower(self.state, self.batch).compile()
+        self._compiled = program.lower().compile()
         self.compiling = time.perf_counter() - began
 
     @property

@@ -1,15 +1,13 @@
 """A trained model, from nothing but its model directory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 
-from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, own_checkpoint
 from stillbox.errors import UserError
@@ -17,15 +15,11 @@ from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.rules import check
 from stillbox.experiment.yaml_config import from_yaml
-from stillbox.inputs.batch import Floats, Ints
+from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
-from stillbox.models.detect import make_detect
-from stillbox.models.detector import Detector
 from stillbox.models.variables import Arrays, split_detector
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.label_map import LabelMap
-
-BoundDetect = Callable[[Floats, Ints], Detections]
 
 
 @dataclass(frozen=True)
@@ -36,14 +30,10 @@ class TrainedModel:
     """The experiment that the weights belong to."""
     label_map: LabelMap | None
     """Names of the classes; None where weights came without any."""
-    graph: Any
-    """Static part of the detector."""
     params: Arrays
     """Parameters by path."""
     stats: Arrays
     """Moving statistics by path."""
-    anchors: np.ndarray
-    """`[A, 4]`, normalised to the network input."""
     source: str
     """Where the weights come from, for reports."""
     step: int | None = None
@@ -72,11 +62,6 @@ class TrainedModel:
         model = self.experiment.model
         return assign_slots(self.label_map, model.num_classes, model.class_slots)
 
-    def compile(self) -> BoundDetect:
-        """Returns `(images [B, H, W, 3], true_sizes [B, 2]) -> Detections`, compiled for each B."""
-        detect = jax.jit(make_detect(self.graph, self.anchors, self.experiment.model))
-        return partial(detect, self.params, self.stats)
-
 
 def load_trained(
     directory: Path,
@@ -103,16 +88,13 @@ def load_trained(
     experiment = apply_overrides(stored, overrides, {})
     check(experiment, {})
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
-    detector = build_to_score(experiment)
-    graph, params, stats = split_detector(detector)
+    _, params, stats, _ = abstract_detector(experiment.model, experiment.evaluation.precision)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder)),
-        graph=graph,
         params={path: jax.numpy.asarray(arrays[path]) for path in params},
         stats={path: jax.numpy.asarray(arrays[path]) for path in stats},
-        anchors=detector.anchors,
         source=f"{directory}, step {checkpoint.step}",
         step=checkpoint.step,
     )
@@ -126,7 +108,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
-    detector = build_to_score(experiment)
+    detector = build_detector(experiment.model)
     report = import_weights(
         detector,
         experiment.model,
@@ -136,22 +118,15 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         min_loaded=1.0,
         prefer_ema=experiment.evaluation.use_ema,
     )
-    graph, params, stats = split_detector(detector)
+    _, params, stats = split_detector(detector)
     return TrainedModel(
         experiment=experiment,
         label_map=_label_map_beside(weights),
-        graph=graph,
         params=params,
         stats=stats,
-        anchors=detector.anchors,
         source=weights,
         report=report,
     )
-
-
-def build_to_score(experiment: schema.Experiment) -> Detector:
-    """Builds the detector, with fresh weights, in the type that models are scored in."""
-    return build_detector(experiment.model, dtype=jax.numpy.dtype(experiment.evaluation.precision))
 
 
 def _label_map_beside(weights: str) -> LabelMap | None:
@@ -161,7 +136,9 @@ def _label_map_beside(weights: str) -> LabelMap | None:
     return LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder))
 
 
-def _check_shapes(wanted: Arrays, stored: Mapping[str, np.ndarray], where: str) -> None:
+def _check_shapes(
+    wanted: Mapping[str, jax.ShapeDtypeStruct], stored: Mapping[str, np.ndarray], where: str
+) -> None:
     """Refuses a checkpoint of another architecture: overrides may have changed the model."""
     differences = [
         f"{path}: {list(array.shape)} wanted, {_shape(stored.get(path))} stored"

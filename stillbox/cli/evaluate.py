@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.trained import load_trained, load_weights
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.history import HISTORY, History, read_history
+    from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
     from stillbox.evaluation.table import scores_table
 
@@ -74,12 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
     experiment = model.experiment
     dataset = open_evaluation(experiment)
+    detect = score_program(experiment).bind(model.params, model.stats)
     count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
     print(f"{model.source}: scoring {count} images", file=sys.stderr)
     with progress_bar("images") as progress:
-        result = score_dataset(
-            model.compile(), experiment, dataset, progress, trained=model.label_map
-        )
+        result = score_dataset(detect, experiment, dataset, progress, trained=model.label_map)
     for warning in (*result.warnings, *dataset.source.problems.lines()):
         print(f"warning: {warning}", file=sys.stderr)
     if result.left_out:

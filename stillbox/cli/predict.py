@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
+    from stillbox.evaluation.program import predict_program
 
     use_compilation_cache()
     model = load_trained(arguments.model_dir, step=checkpoint_choice(arguments.step))
@@ -46,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     records = []
     pictures = picture_names(arguments.images)
-    found_in = predict_images(
-        model.compile(), arguments.images, model.experiment.model.resizer, model.slots()
-    )
+    detect = predict_program(model.experiment).bind(model.params, model.stats)
+    resizer = model.experiment.model.resizer
+    found_in = predict_images(detect, arguments.images, resizer, model.slots())
     for (path, image, found), picture in zip(found_in, pictures, strict=True):
         shown = found.at_least(arguments.min_score)
         marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)

@@ -5,6 +5,7 @@ do the same in stillbox's own words. Training goes on where --model_dir stopped.
 """
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 
@@ -106,15 +107,16 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.coco_json import results_to_coco
+    from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
 
     use_compilation_cache()
     dataset = open_evaluation(experiment)
     model = load_trained(arguments.model_dir, step="latest")
+    trained = dataclasses.replace(experiment, model=model.experiment.model)
+    detect = score_program(trained).bind(model.params, model.stats)
     with progress_bar("images") as progress:
-        result = score_dataset(
-            model.compile(), experiment, dataset, progress, trained=model.label_map
-        )
+        result = score_dataset(detect, experiment, dataset, progress, trained=model.label_map)
     detections = results_to_coco(result.results)
     output = arguments.model_dir / _PREDICTIONS
     replace_durably(output, json.dumps(detections))

@@ -114,11 +114,13 @@ def _predict(arguments: argparse.Namespace) -> int:
     from stillbox.devices.setup import use_compilation_cache
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
+    from stillbox.evaluation.program import predict_program
 
     use_compilation_cache()
     model = load_trained(arguments.model_dir, step="latest", overrides=arguments.overrides)
     resizer = model.experiment.model.resizer
-    (found,) = predict_images(model.compile(), [arguments.inference], resizer, model.slots())
+    detect = predict_program(model.experiment).bind(model.params, model.stats)
+    (found,) = predict_images(detect, [arguments.inference], resizer, model.slots())
     names = model.class_names()
     shown = found.result
     for row in range(min(_SHOWN, len(shown.scores))):

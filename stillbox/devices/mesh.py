@@ -1,40 +1,123 @@
-"""The mesh: a batch is split over its data axis, everything else is everywhere."""
+"""The mesh: a batch is split over its data axis, an image over its space axis."""
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 
 Tree = TypeVar("Tree")
 
 DATA_AXIS = "data"
+SPACE_AXIS = "space"
+
+# `[B, H, W, C]`: whatever else a batch holds has fewer axes.
+_IMAGE_AXES = 4
 
 
-def data_mesh(batch_size: int) -> Mesh:
-    """Returns a mesh of all devices with the one axis `data`.
+def build_mesh(
+    batch_size: int,
+    settings: schema.Devices,
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    where: str = "train.batch_size",
+) -> Mesh:
+    """Returns a mesh `[data, space]` of devices.
+
+    The devices of a process stand together, so that with P processes each holds the rows
+    `p * B / P ...` of a batch of B, which is what the loaders make.
+
+    Args:
+        batch_size: B, over all devices.
+        settings: how many devices share an image.
+        devices: all that JAX finds, if not given; may be those of a topology that is not there.
+        where: the field that B comes from, for messages.
 
     Raises:
-        UserError: the batch cannot be split evenly.
+        UserError: images or batch cannot be split evenly.
     """
-    devices = jax.devices()
-    if batch_size % len(devices):
-        lower = max(batch_size // len(devices), 1) * len(devices)
+    found = sorted(
+        jax.devices() if devices is None else devices,
+        key=lambda device: (device.process_index, device.id),
+    )
+    parts = settings.spatial_partitions
+    _check_partitions(parts, found)
+    rows = len(found) // parts
+    if batch_size % rows:
+        lower = max(batch_size // rows, 1) * rows
+        each = f" of which {parts} share an image" if parts > 1 else ""
         raise UserError(
-            f"a batch of {batch_size} cannot be split evenly over {len(devices)} devices",
-            where="batch_size",
-            fix=f"use {lower} or {lower + len(devices)}",
+            f"a batch of {batch_size} cannot be split evenly over {len(found)} devices{each}",
+            where=where,
+            fix=f"use {lower} or {lower + rows}",
         )
-    return Mesh(np.asarray(devices), (DATA_AXIS,))
+    return Mesh(np.asarray(found).reshape(rows, parts), (DATA_AXIS, SPACE_AXIS))
+
+
+def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:
+    """Refuses to share an image among devices that are too few, or not of one process."""
+    processes = {device.process_index for device in devices}
+    each = len(devices) // len(processes)
+    if each % parts == 0:
+        return
+    there = f"{each} devices" + (" in a process" if len(processes) > 1 else "")
+    fitting = ", ".join(str(number) for number in range(1, each + 1) if each % number == 0)
+    raise UserError(
+        f"{there} cannot be divided into groups of {parts} that share an image",
+        where="devices.spatial_partitions",
+        fix=f"one of {fitting}",
+    )
+
+
+def everywhere(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of what lies whole on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_shardings(batch: Tree, mesh: Mesh) -> Tree:
+    """Returns the sharding of each array of a batch: its rows over data, images also over space.
+
+    Args:
+        batch: a pytree of arrays `[B, ...]`, or of what has their shapes; images have four axes.
+        mesh: of `build_mesh`.
+    """
+
+    def sharding(array: Any) -> NamedSharding:  # noqa: ANN401
+        axes = (DATA_AXIS, SPACE_AXIS) if len(array.shape) == _IMAGE_AXES else (DATA_AXIS,)
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(sharding, batch)
+
+
+def spread_shardings(tree: Tree, mesh: Mesh) -> Tree:
+    """Returns shardings that cut every array over data, along its first axis that divides evenly.
+
+    An array without such an axis lies everywhere.
+
+    Args:
+        tree: a pytree of arrays, or of what has their shapes.
+        mesh: of `build_mesh`.
+    """
+    parts = mesh.shape[DATA_AXIS]
+
+    def sharding(array: Any) -> NamedSharding:  # noqa: ANN401
+        for axis, length in enumerate(array.shape):
+            if length and length % parts == 0:
+                return NamedSharding(mesh, PartitionSpec(*[None] * axis, DATA_AXIS))
+        return everywhere(mesh)
+
+    return jax.tree.map(sharding, tree)
 
 
 def put_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Moves a pytree of host arrays to the devices, split along each array's first axis."""
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(DATA_AXIS)))
+    """Moves a pytree of host arrays `[B, ...]` to the devices, split as `batch_shardings` says."""
+    return jax.device_put(batch, batch_shardings(batch, mesh))
 
 
 def put_everywhere(tree: Tree, mesh: Mesh) -> Tree:
     """Moves a pytree to all devices, whole."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(tree, everywhere(mesh))

@@ -1,6 +1,6 @@
 """From photographs to detections that a person can read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,14 +9,13 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
+from stillbox.evaluation.program import BoundDetect
 from stillbox.evaluation.results import ImageResult
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Floats, Ints
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.resize import resize_image
 from stillbox.records.class_slots import ClassSlots
 
-BoundDetect = Callable[[Floats, Ints], Detections]
 _SHOWN = 5
 
 

@@ -2,11 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from stillbox.boxes.detections import Detections
-from stillbox.devices.mesh import data_mesh, put_batch
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
@@ -15,17 +12,14 @@ from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
+from stillbox.evaluation.program import BoundDetect
 from stillbox.evaluation.report import Report, write_report
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
-from stillbox.inputs.batch import Floats, Ints
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.label_map import LabelMap
-
-Detect = Callable[[Floats, Ints], Detections]
-"""From images `[B, H, W, 3]` and true sizes `[B, 2]` to detections."""
 
 # A file of other images shows in the first records; to read all ids takes as long as all images.
 _TRIED = 16
@@ -48,7 +42,7 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
 
 
 def score_dataset(
-    detect: Detect,
+    detect: BoundDetect,
     experiment: schema.Experiment,
     dataset: Dataset,
     progress: Progress | None = None,
@@ -58,7 +52,7 @@ def score_dataset(
     """Runs a detector over `dataset` and scores it.
 
     Args:
-        detect: the compiled detector.
+        detect: the detector, for batches of `evaluation.batch_size`.
         experiment: batch size, number of images and classes come from here.
         dataset: the evaluation set.
         progress: told after every batch.
@@ -70,7 +64,6 @@ def score_dataset(
     """
     settings = experiment.evaluation
     slots = check_label_maps(experiment.model, dataset, trained)
-    mesh = data_mesh(settings.batch_size)
     loader = EvalLoader(
         dataset,
         batch_size=settings.batch_size,
@@ -80,7 +73,7 @@ def score_dataset(
     )
     result = evaluate(
         lambda batch: detect(batch.images, batch.true_sizes),
-        (put_batch(batch, mesh) for batch in loader),
+        loader,
         dataset.source,
         dataset.class_names,
         slots=slots,

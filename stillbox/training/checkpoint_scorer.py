@@ -1,24 +1,21 @@
 """One checkpoint of a run after the other, scored by one compiled program."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 
-import jax
-
-from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.files import replace_durably
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.trained import TrainedModel, load_trained
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import EvaluationResult, Progress
 from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.evaluation.program import DetectProgram, score_program
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from stillbox.models.detect import make_detect
 from stillbox.training.summaries import Summaries
 
 Say = Callable[[str], None]
@@ -61,7 +58,11 @@ class CheckpointScorer:
         self._experiment, self._directory, self._output = experiment, directory, output
         self._say, self._progress = say, progress
         self._dataset = open_evaluation(experiment)
-        self._detect: Callable[..., Detections] | None = None
+
+    @cached_property
+    def _program(self) -> DetectProgram:
+        """One program for all checkpoints: their arrays have the same shapes."""
+        return score_program(self._experiment)
 
     def refuse_other_settings(self) -> None:
         """Refuses an output folder with scores that mean something else.
@@ -118,11 +119,8 @@ class CheckpointScorer:
         Raises:
             UserError: label map, model and annotations disagree.
         """
-        if self._detect is None:
-            # One program for all checkpoints: their arrays have the same shapes.
-            self._detect = jax.jit(make_detect(model.graph, model.anchors, self._experiment.model))
         result = score_dataset(
-            partial(self._detect, model.params, model.stats),
+            self._program.bind(model.params, model.stats),
             self._experiment,
             self._dataset,
             self._progress,

@@ -12,7 +12,7 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.memory import PeakMemory
-from stillbox.devices.mesh import data_mesh, put_batch, put_everywhere
+from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import versions
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -21,7 +21,6 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.prefetch import DevicePrefetcher
-from stillbox.models.variables import split_detector
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.profiling import (
@@ -29,11 +28,11 @@ from stillbox.training.profiling import (
     StepProfiler,
     refuse_steps_beyond_the_end,
 )
+from stillbox.training.program import train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import start_run
-from stillbox.training.step import make_train_step
 from stillbox.training.summaries import Summaries
 
 
@@ -98,16 +97,14 @@ def train(
     )
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
-    mesh = data_mesh(settings.batch_size)
+    mesh = build_mesh(settings.batch_size, experiment.devices)
 
     # ---- model and state: resume, fine-tune or scratch ------------------------------------------
     started = start_run(experiment, model_directory, dataset)
-    graph, _, _ = split_detector(started.detector)
     first = int(started.state.step)
-    state = put_everywhere(started.state, mesh)
-    evaluation = PeriodicEvaluation(
-        experiment, graph, started.detector.anchors, dataset.label_map, stop_at
-    )
+    program = train_program(experiment, mesh)
+    state = program.put_state(started.state)
+    evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
     directory = ModelDirectory.create(
         model_directory,
         experiment=to_yaml(experiment),
@@ -134,7 +131,7 @@ def train(
         progress.say(started.decision)
         progress.say(
             f"{len(dataset)} training images, batch {settings.batch_size} on {mesh.size} "
-            f"{jax.devices()[0].platform} device(s), "
+            f"{mesh.devices.flat[0].platform} device(s), "
             f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
         )
         if dataset.cache is not None:
@@ -149,18 +146,12 @@ def train(
 
         # ---- compile: one program, before the first image is waited for -------------------------
         progress.doing("compiling the train step")
-        step_function = make_train_step(
-            graph, started.detector.anchors, experiment.model, settings, started.trained
-        )
-        example = put_batch(loader.empty_batch(), mesh)
-        compiled = jax.jit(step_function, donate_argnums=0).lower(state, example).compile()
+        compiled = program.lower().compile()
         progress.say(_describe_program(compiled))
-        del example, started  # their buffers are given away by the first step
+        del started  # its buffers are given away by the first step
 
         # ---- steps ------------------------------------------------------------------------------
-        batches = DevicePrefetcher(
-            loader.iterate(first, stop_at), lambda batch: put_batch(batch, mesh), depth=2
-        )
+        batches = DevicePrefetcher(loader.iterate(first, stop_at), program.put_batch, depth=2)
         report = StepReport(
             settings,
             loader,

@@ -1,18 +1,16 @@
 """Evaluation while training goes on: scores, the best checkpoint, early stopping."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from functools import cached_property
 
 import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.checkpoints.trained import build_to_score
-from stillbox.devices.mesh import data_mesh
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
+from stillbox.evaluation.program import DetectProgram, score_mesh, score_program
 from stillbox.evaluation.scoring import (
     check_annotations,
     check_label_maps,
@@ -22,8 +20,6 @@ from stillbox.evaluation.scoring import (
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
-from stillbox.models.detect import make_detect
-from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.state import TrainState
@@ -43,8 +39,6 @@ class PeriodicEvaluation:
 
     Args:
         experiment: all of it.
-        graph: static part of the detector that is trained.
-        anchors: `[A, 4]`.
         label_map: what the model is trained with.
         last_step: step that is scored in any case; None if there is no last one.
 
@@ -55,8 +49,6 @@ class PeriodicEvaluation:
     def __init__(
         self,
         experiment: schema.Experiment,
-        graph: Any,  # noqa: ANN401
-        anchors: np.ndarray,
         label_map: LabelMap,
         last_step: int | None,
     ) -> None:
@@ -68,15 +60,15 @@ class PeriodicEvaluation:
             else None
         )
         if self._dataset is not None:
-            data_mesh(self._settings.batch_size)
+            score_mesh(experiment)
             slots = check_label_maps(experiment.model, self._dataset, label_map)
             check_annotations(self._dataset, slots)
-        other = self._settings.precision != experiment.train.precision
-        if self._dataset is not None and other:
-            graph, _, _ = split_detector(build_to_score(experiment))
-        self._detect = jax.jit(make_detect(graph, anchors, experiment.model))
         self._done = 0
         self._cache_described = False
+
+    @cached_property
+    def _program(self) -> DetectProgram:
+        return score_program(self._experiment)
 
     def due(self, step: int) -> bool:
         """Whether the model is to be scored after `step` updates."""
@@ -121,7 +113,7 @@ class PeriodicEvaluation:
         # The loop forbids transfers that nobody asked for; scoring may look at what it likes.
         with jax.transfer_guard("allow"):
             result = score_dataset(
-                partial(self._detect, params, state.stats),
+                self._program.bind(params, state.stats),
                 self._experiment,
                 self._dataset,
                 trained=self._label_map,

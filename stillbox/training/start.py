@@ -39,6 +39,8 @@ _FREE_TO_CHANGE = (
     "data.train.paths",
     "data.train.label_map",
     "evaluation",
+    "devices.spatial_partitions",
+    "devices.shard",
 )
 
 _NEW_DIRECTORY = (

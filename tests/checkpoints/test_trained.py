@@ -10,6 +10,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.npz import write_npz
 from stillbox.checkpoints.trained import load_trained, load_weights
 from stillbox.errors import UserError
+from stillbox.evaluation.program import predict_program
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
@@ -94,13 +95,13 @@ def test_overrides_that_the_weights_do_not_fit_are_refused(directory, override, 
         load_trained(directory, overrides=[override])
 
 
-def test_a_compiled_model_detects_and_takes_other_batch_sizes(settings, directory):
+def test_a_loaded_model_detects_in_batches_of_any_size(settings, directory):
     model = load_trained(directory, overrides=["evaluation.use_ema=false"])
     _, params, stats = split_detector(build_detector(settings.model, seed=1))
     model.params.update(params)
     model.stats.update(stats)
-    detect = model.compile()
     for count in (1, 2):
+        detect = predict_program(model.experiment, batch_size=count).bind(model.params, model.stats)
         found = detect(
             np.full((count, 64, 64, 3), 128, np.float32), np.full((count, 2), 64, np.int32)
         )

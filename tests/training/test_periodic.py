@@ -9,7 +9,9 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
+from stillbox.evaluation import program
 from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.evaluation.program import DetectProgram
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
@@ -41,8 +43,7 @@ class History:
 
 def make(experiment, *overrides, last_step=None, names=NAMES, **options):
     settings = experiment(*overrides, **options)
-    graph, *_ = split_detector(build_detector(settings.model))
-    return PeriodicEvaluation(settings, graph, np.zeros((1, 4), np.float32), names, last_step)
+    return PeriodicEvaluation(settings, names, last_step)
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
     experiment, directory, monkeypatch, use_ema, scored_value
 ):
     settings = experiment("train.ema_decay=0.5", f"evaluation.use_ema={str(use_ema).lower()}")
-    graph, params, stats = split_detector(build_detector(settings.model))
+    _, params, stats = split_detector(build_detector(settings.model))
     state = create_state(params, stats, settings.train, frozenset(params), settings.model.loss)
     state = state._replace(
         params=jax.tree.map(lambda array: array * 0 + 1, params),
@@ -235,12 +236,12 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
     )
     seen = []
 
-    def score(detect, *rest, **options):
-        seen.append(detect.args[0])
+    def bind(program, params, stats):
+        seen.append(params)
         raise StopIteration
 
-    monkeypatch.setattr(periodic, "score_dataset", score)
-    evaluation = PeriodicEvaluation(settings, graph, np.zeros((1, 4)), NAMES, 4)
+    monkeypatch.setattr(DetectProgram, "bind", bind)
+    evaluation = PeriodicEvaluation(settings, NAMES, 4)
     quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
     with pytest.raises(StopIteration):
         evaluation.run(1, state, directory, History(), quiet)
@@ -336,20 +337,21 @@ def test_classes_and_pictures_can_be_left_out_of_tensorboard(experiment, tmp_pat
 @pytest.mark.parametrize("trained_in", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scored_in", ["float32", "bfloat16"])
 def test_scores_come_from_the_type_of_evaluation_whatever_training_has(
-    experiment, monkeypatch, trained_in, scored_in
+    experiment, directory, monkeypatch, trained_in, scored_in
 ):
     types = []
 
-    def remember(graph, anchors, model):
+    def stop(graph, anchors, model):
         types.append(graph)
-        return lambda *arrays: None
+        raise StopIteration
 
     settings = experiment(f"train.precision={trained_in}", f"evaluation.precision={scored_in}")
-    monkeypatch.setattr(periodic, "make_detect", remember)
+    monkeypatch.setattr(program, "make_detect", stop)
     build = {
         precision: split_detector(build_detector(settings.model, dtype=jnp.dtype(precision)))[0]
         for precision in ("float32", "bfloat16")
     }
     assert build["float32"] != build["bfloat16"]
-    PeriodicEvaluation(settings, build[trained_in], np.zeros((1, 4), np.float32), NAMES, None)
+    with pytest.raises(StopIteration):
+        evaluate(PeriodicEvaluation(settings, NAMES, None), directory, 1)
     assert types == [build[scored_in]]

@@ -53,7 +53,7 @@ def test_steps_beyond_the_end_are_refused_and_told_where_the_end_is(tmp_path):
 
 
 def test_nothing_is_begun_for_a_trace_that_cannot_be(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "data_mesh", lambda batch_size: pytest.fail("a device is touched"))
+    monkeypatch.setattr(loop, "build_mesh", lambda *_: pytest.fail("a device is touched"))
     with pytest.raises(UserError, match="cannot be traced"):
         train(experiment("train.steps=4"), tmp_path / "model", profile=ProfileSteps(4, 5))
     assert not (tmp_path / "model").exists()

@@ -8,6 +8,7 @@ import pytest
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.evaluation.program import DetectProgram
 from stillbox.training import checkpoint_scorer, watching
 from stillbox.training.loop import train
 from stillbox.training.watching import CheckpointWatcher, Patience
@@ -75,8 +76,8 @@ def out(trained):
 
 def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, monkeypatch):
     compiled = []
-    make = checkpoint_scorer.make_detect
-    monkeypatch.setattr(checkpoint_scorer, "make_detect", lambda *a: compiled.append(1) or make(*a))
+    lower = DetectProgram.lower
+    monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))
     coming([2], [3])
     steps, said = watch(last_step=3)
     assert steps == (1, 2, 3)
@@ -132,8 +133,8 @@ def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
     watch, trained, monkeypatch
 ):
     compiled, given = [], []
-    make = checkpoint_scorer.make_detect
-    monkeypatch.setattr(checkpoint_scorer, "make_detect", lambda *a: compiled.append(1) or make(*a))
+    lower = DetectProgram.lower
+    monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))
     monkeypatch.setattr(watching.time, "sleep", lambda seconds: pytest.fail("it waits"))
     steps, said = watch(existing=True, on_scores=lambda *scored: given.append(scored))
     assert steps == (1, 2, 3)

@@ -10,6 +10,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules.anchors import ANCHOR_RULES
 from stillbox.experiment.rules.augmentations import AUGMENTATION_RULES
 from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.devices import DEVICE_RULES
 from stillbox.experiment.rules.evaluation import EVALUATION_RULES
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.model import MODEL_RULES
@@ -34,6 +35,7 @@ _ALWAYS: tuple[Rule, ...] = (
     *POSTPROCESSING_RULES,
     *TRAINING_RULES,
     *EVALUATION_RULES,
+    *DEVICE_RULES,
     *AUGMENTATION_RULES,
 )
 

@@ -84,4 +84,6 @@ TRAINING_RANGES: dict[str, Range] = {
     "evaluation.num_visualizations": (0, ANY),
     "evaluation.min_score": (0, 1),
     "evaluation.max_boxes_drawn": (0, ANY),
+    "devices.spatial_partitions": (1, ANY),
+    "devices.replicas": (0, ANY),
 }

@@ -77,6 +77,7 @@ from stillbox.experiment.schema.calibration import (
     TemperatureCalibration,
 )
 from stillbox.experiment.schema.data import Data, Records
+from stillbox.experiment.schema.devices import Devices
 from stillbox.experiment.schema.evaluation import Evaluation
 from stillbox.experiment.schema.heads import ConvolutionalHead, Head, WeightSharedHead
 from stillbox.experiment.schema.layers import (
@@ -175,7 +176,7 @@ from stillbox.experiment.schema.training import (
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything about one detector: data, model, training, evaluation."""
+    """Everything about one detector: data, model, training, evaluation, devices."""
 
     name: str = "experiment"
     """A word for logs and reports."""
@@ -187,6 +188,8 @@ class Experiment:
     """How it is trained."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     """How it is scored."""
+    devices: Devices = field(default_factory=Devices)
+    """How its programs are spread over the devices that there are."""
 
 
 __all__ = [
@@ -225,6 +228,7 @@ __all__ = [
     "Data",
     "DefaultBoxMap",
     "DefaultBoxes",
+    "Devices",
     "DropBlock",
     "DropLabelProbabilistically",
     "EarlyStopping",

@@ -1,0 +1,131 @@
+"""The program that scores and predicts: from images to detections, spread over a mesh.
+
+Everything is said in shapes and shardings; neither arrays nor devices are touched before a program
+is compiled. So the devices may be those of a topology that is not there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from stillbox.boxes.detections import Detections
+from stillbox.devices.mesh import batch_shardings, build_mesh, everywhere, put_batch, put_everywhere
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Floats, Ints
+from stillbox.models.abstract import abstract_detector
+from stillbox.models.detect import DetectFunction, make_detect
+from stillbox.models.variables import Arrays
+
+BoundDetect = Callable[[Floats, Ints], Detections]
+"""From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+@dataclass(frozen=True)
+class DetectProgram:
+    """A detector's program for batches of one size, compiled when it is first called."""
+
+    mesh: Mesh
+    """The devices that it runs on."""
+    function: DetectFunction
+    """`(params, stats, images, true_sizes) -> Detections`, not yet compiled."""
+    params: Shapes
+    """Parameters by path, whole on every device."""
+    stats: Shapes
+    """Moving statistics by path, whole on every device."""
+    images: jax.ShapeDtypeStruct
+    """`[B, H, W, 3]` float32."""
+    true_sizes: jax.ShapeDtypeStruct
+    """`[B, 2]` int32."""
+
+    def lower(self) -> jax.stages.Lowered:
+        """Returns the traced program, ready to be compiled."""
+        arguments = (self.params, self.stats, self.images, self.true_sizes)
+        whole = everywhere(self.mesh)
+        rows = batch_shardings((self.images, self.true_sizes), self.mesh)
+        # Detections stay where their images are.
+        jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
+        return jitted.lower(*arguments)
+
+    @cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled program; it is compiled once."""
+        return self.lower().compile()
+
+    def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
+        """Returns the detector with these weights, which takes batches from the host.
+
+        Args:
+            params: parameters by path; they are put on all devices.
+            stats: moving statistics by path; likewise.
+        """
+        params, stats = put_everywhere((params, stats), self.mesh)
+
+        def detect(images: Floats, true_sizes: Ints) -> Detections:
+            found: Detections = self.compiled(
+                params, stats, *put_batch((images, true_sizes), self.mesh)
+            )
+            return found
+
+        return detect
+
+
+def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> DetectProgram:
+    """Returns the program that scores an experiment, for `evaluation.batch_size` images.
+
+    Args:
+        experiment: all of it.
+        mesh: `score_mesh` of all devices, if not given.
+
+    Raises:
+        UserError: the batch cannot be split over the devices.
+    """
+    return _detect_program(
+        experiment,
+        score_mesh(experiment) if mesh is None else mesh,
+        experiment.evaluation.batch_size,
+    )
+
+
+def score_mesh(experiment: schema.Experiment) -> Mesh:
+    """Returns the mesh of all devices that an experiment is scored on.
+
+    Raises:
+        UserError: the batch cannot be split over the devices.
+    """
+    size = experiment.evaluation.batch_size
+    return build_mesh(size, experiment.devices, where="evaluation.batch_size")
+
+
+def predict_program(
+    experiment: schema.Experiment, mesh: Mesh | None = None, *, batch_size: int = 1
+) -> DetectProgram:
+    """Returns the program that predicts, for `batch_size` images at a time.
+
+    Args:
+        experiment: all of it.
+        mesh: of the first device, if not given: what was trained on many devices has to predict on
+            one.
+        batch_size: B.
+    """
+    if mesh is None:
+        mesh = build_mesh(batch_size, schema.Devices(), jax.local_devices()[:1])
+    return _detect_program(experiment, mesh, batch_size)
+
+
+def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) -> DetectProgram:
+    model = experiment.model
+    detector = abstract_detector(model, experiment.evaluation.precision)
+    return DetectProgram(
+        mesh=mesh,
+        function=make_detect(detector.graph, detector.anchors, model),
+        params=detector.params,
+        stats=detector.stats,
+        images=jax.ShapeDtypeStruct((batch_size, *model.resizer.input_size, 3), jnp.float32),
+        true_sizes=jax.ShapeDtypeStruct((batch_size, 2), jnp.int32),
+    )

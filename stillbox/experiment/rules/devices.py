@@ -1,0 +1,45 @@
+"""Rules about how a program is spread over devices, as far as they hold on all machines."""
+
+from collections.abc import Iterator
+
+from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.input_sides import input_sides
+from stillbox.experiment.schema import Experiment
+
+
+def images_can_be_cut(experiment: Experiment) -> Iterator[Broken]:
+    """Each of the devices that share an image gets as many rows of it as the others."""
+    parts = experiment.devices.spatial_partitions
+    path, height = next(input_sides(experiment.model))
+    # Numbers below 1 have been reported by the limits.
+    if parts < 1 or height < 1 or height % parts == 0:
+        return
+    lower = height // parts * parts
+    fitting = f"{lower} or {lower + parts}" if lower else f"{parts}"
+    yield Broken(
+        "devices.spatial_partitions",
+        f"an image of {height} rows ({path}) cannot be cut into {parts} equal parts",
+        f"set {path} to {fitting}, or spatial_partitions to {_divisor_below(height, parts)}",
+    )
+
+
+def replicas_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
+    """Each replica sees as many images as the others."""
+    replicas, batch = experiment.devices.replicas, experiment.train.batch_size
+    if replicas < 1 or batch < 1 or batch % replicas == 0:
+        return
+    lower = batch // replicas * replicas
+    fitting = f"{lower} or {lower + replicas}" if lower else f"{replicas}"
+    yield Broken(
+        "devices.replicas",
+        f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
+        f"set train.batch_size to {fitting}, or replicas to {_divisor_below(batch, replicas)}",
+    )
+
+
+def _divisor_below(number: int, most: int) -> int:
+    return next(part for part in range(min(most, number), 0, -1) if number % part == 0)
+
+
+DEVICE_RULES: tuple[Rule, ...] = (images_can_be_cut, replicas_divide_the_batch)
+"""All of them."""

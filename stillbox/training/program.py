@@ -1,0 +1,139 @@
+"""The program that trains: one step of an experiment, spread over a mesh.
+
+Everything is said in shapes and shardings; neither arrays nor devices are touched. So the loop, a
+benchmark and a compilation for devices that are not there all lower the same program. The programs
+that score and predict are in `evaluation/program.py`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.devices.mesh import batch_shardings, everywhere, put_batch, spread_shardings
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.models.abstract import AbstractDetector, abstract_detector
+from stillbox.training.state import TrainState, create_state, select_trained
+from stillbox.training.step import StepFunction, make_train_step
+
+Tree = TypeVar("Tree")
+
+
+@dataclass(frozen=True)
+class TrainProgram:
+    """One training step, not yet compiled."""
+
+    mesh: Mesh
+    """The devices that it runs on."""
+    function: StepFunction
+    """`(state, batch) -> (state, metrics)`."""
+    state: TrainState
+    """Shape, type and sharding of each array of the state."""
+    batch: Batch
+    """Shape, type and sharding of each array of a batch."""
+    trained: frozenset[str]
+    """Paths of the parameters that the step changes."""
+
+    def lower(self) -> jax.stages.Lowered:
+        """Returns the traced program, ready to be compiled. It gives its state's buffers away."""
+        state, batch = _shardings(self.state), _shardings(self.batch)
+        # A step has to leave the state where it was: the next one takes it from there.
+        jitted = jax.jit(
+            self.function,
+            donate_argnums=0,
+            in_shardings=(state, batch),
+            out_shardings=(state, everywhere(self.mesh)),
+        )
+        return jitted.lower(self.state, self.batch)
+
+    def put_state(self, state: TrainState) -> TrainState:
+        """Moves a state to where the step wants it."""
+        return jax.device_put(state, _shardings(self.state))
+
+    def put_batch(self, batch: Batch) -> Batch:
+        """Moves a batch from the host to where the step wants it."""
+        return put_batch(batch, self.mesh)
+
+
+def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
+    """Returns the training step of an experiment.
+
+    Args:
+        experiment: all of it.
+        mesh: of `build_mesh`.
+
+    Raises:
+        UserError: the detector cannot be built, or no parameter is left to train.
+    """
+    model, train = experiment.model, experiment.train
+    detector = abstract_detector(model, train.precision)
+    trained = select_trained(detector.params, reference_names(model, detector.params), train)
+    state = _abstract_state(detector, experiment, trained)
+    shapes = abstract_batch(train.batch_size, model, experiment.data.train.max_boxes)
+    return TrainProgram(
+        mesh=mesh,
+        function=make_train_step(detector.graph, detector.anchors, model, train, trained),
+        state=_placed(state, state_shardings(state, mesh, experiment.devices)),
+        batch=_placed(shapes, batch_shardings(shapes, mesh)),
+        trained=trained,
+    )
+
+
+def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:
+    """Returns the sharding of each array of a state: everywhere, but for what `shard` names.
+
+    Args:
+        state: arrays, or what has their shapes.
+        mesh: of `build_mesh`.
+        settings: what is spread.
+    """
+    shardings: TrainState = jax.tree.map(lambda _: everywhere(mesh), state)
+    if settings.shard == "nothing":
+        return shardings
+    spread = partial(spread_shardings, mesh=mesh)
+    return shardings._replace(optimizer=spread(state.optimizer), ema=spread(state.ema))
+
+
+def abstract_batch(batch_size: int, model: schema.Model, max_boxes: int) -> Batch:
+    """Returns the shapes and types of a batch of `batch_size` images with `max_boxes` boxes."""
+
+    def rows(dtype: Any, *shape: int) -> Any:  # noqa: ANN401
+        return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
+
+    return Batch(
+        images=rows(jnp.float32, *model.resizer.input_size, 3),
+        boxes=rows(jnp.float32, max_boxes, 4),
+        classes=rows(jnp.int32, max_boxes),
+        weights=rows(jnp.float32, max_boxes),
+        true_sizes=rows(jnp.int32, 2),
+        records=rows(jnp.int32),
+        image_weights=rows(jnp.float32),
+    )
+
+
+def _abstract_state(
+    detector: AbstractDetector, experiment: schema.Experiment, trained: frozenset[str]
+) -> TrainState:
+    create = partial(
+        create_state, train=experiment.train, trained=trained, loss=experiment.model.loss
+    )
+    return jax.eval_shape(create, detector.params, detector.stats)
+
+
+def _placed(shapes: Tree, shardings: Tree) -> Tree:
+    placed: Tree = jax.tree.map(
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+        shapes,
+        shardings,
+    )
+    return placed
+
+
+def _shardings(placed: Tree) -> Tree:
+    shardings: Tree = jax.tree.map(lambda shape: shape.sharding, placed)
+    return shardings
