@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_all(arguments)
 
     from stillbox.checkpoints.trained import load_trained, load_weights
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, History, read_history
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
     from stillbox.evaluation.table import scores_table
 
-    use_compilation_cache()
+    prepare_process()
     directory = Path(arguments.config)
     history = History()
     if arguments.weights and arguments.step:
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_all(arguments: argparse.Namespace) -> int:
     """Scores every checkpoint that is not scored yet; prints a table of all of them."""
     from stillbox.checkpoints.model_directory import ModelDirectory
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.table import steps_table
     from stillbox.experiment.overrides import apply_overrides
@@ -110,7 +110,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.experiment.yaml_config import from_yaml
     from stillbox.training.watching import CheckpointWatcher, Patience
 
-    use_compilation_cache()
+    prepare_process()
     directory = Path(arguments.config)
     stored = from_yaml(ModelDirectory.open(directory).experiment, str(directory))
     experiment = apply_overrides(stored, arguments.overrides, {})

@@ -168,10 +168,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         ]
         experiment = _resolve_quietly(arguments).experiment
 
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.training.watching import CheckpointWatcher, Patience
 
-    use_compilation_cache()
+    prepare_process()
     patience = Patience(
         once=arguments.run_once,
         last_step=experiment.train.steps,

@@ -36,12 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
     from stillbox.checkpoints.trained import load_trained
     from stillbox.cli.arguments import checkpoint_choice
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
     from stillbox.evaluation.program import predict_program
 
-    use_compilation_cache()
+    prepare_process()
     model = load_trained(arguments.model_dir, step=checkpoint_choice(arguments.step))
     names = model.class_names()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -81,10 +81,10 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Scores checkpoints as they come, until that of the last step."""
     experiment = _resolve(arguments, reading).experiment
 
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.training.watching import CheckpointWatcher, Patience
 
-    use_compilation_cache()
+    prepare_process()
     value = reading.params.value
     patience = Patience(
         last_step=experiment.train.steps,
@@ -105,12 +105,12 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
 
     from stillbox.checkpoints.files import replace_durably
     from stillbox.checkpoints.trained import load_trained
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.coco_json import results_to_coco
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
 
-    use_compilation_cache()
+    prepare_process()
     dataset = open_evaluation(experiment)
     model = load_trained(arguments.model_dir, step="latest")
     trained = dataclasses.replace(experiment, model=model.experiment.model)

@@ -78,7 +78,7 @@ def _explain(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     """Scores every checkpoint of the model directory that is not scored yet."""
     from stillbox.checkpoints.model_directory import ModelDirectory
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import resolve
     from stillbox.training.watching import CheckpointWatcher, Patience
@@ -86,7 +86,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
     experiment = resolve(directory.path / "experiment.yaml", overrides).experiment
-    use_compilation_cache()
+    prepare_process()
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():
@@ -111,12 +111,12 @@ def _number(value: float | None) -> str:
 def _predict(arguments: argparse.Namespace) -> int:
     """Prints the best detections of one image and draws them."""
     from stillbox.checkpoints.trained import load_trained
-    from stillbox.devices.setup import use_compilation_cache
+    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
     from stillbox.evaluation.program import predict_program
 
-    use_compilation_cache()
+    prepare_process()
     model = load_trained(arguments.model_dir, step="latest", overrides=arguments.overrides)
     resizer = model.experiment.model.resizer
     detect = predict_program(model.experiment).bind(model.params, model.stats)

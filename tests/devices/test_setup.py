@@ -1,12 +1,21 @@
 """Where compiled programs are kept, and which versions a checkpoint remembers."""
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import pytest
 
 from stillbox import __version__
-from stillbox.devices.setup import compilation_cache_folder, use_compilation_cache, versions
+from stillbox.devices.setup import (
+    compilation_cache_folder,
+    keep_freed_memory,
+    use_compilation_cache,
+    versions,
+)
 
 
 @pytest.fixture
@@ -50,3 +59,42 @@ def test_versions_name_what_numbers_depend_on():
     assert found["jax"] == jax.__version__
     assert found["platform"] == "cpu"
     assert found.keys() >= {"python", "jaxlib", "flax", "optax", "numpy"}
+
+
+# Takes and frees 256 MiB twice, and counts the pages that came from the system the second time.
+PAGES = """
+import resource, sys
+import numpy as np
+from stillbox.devices.setup import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+np.ones(2**25)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(2**25)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_what_is_freed_is_there_for_the_next_step():
+    untuned = {key: value for key, value in os.environ.items() if "MALLOC" not in key}
+    faults = {
+        word: int(
+            subprocess.run(
+                [sys.executable, "-c", PAGES, word],
+                env=untuned,
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+        for word in ("keep", "return")
+    }
+    # 65,536 pages of 4 KiB, or 128 where the system has given huge ones.
+    assert faults["return"] >= 100
+    assert faults["keep"] < faults["return"] / 10
+
+
+def test_an_allocator_that_somebody_tuned_is_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    assert not keep_freed_memory()
