@@ -20,8 +20,8 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
     """
     # Here, so that --help and what is refused before do not wait for jax.
     from stillbox.devices.setup import prepare_process
+    from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import train
-    from stillbox.training.profiling import ProfileSteps
 
     steps = ProfileSteps.parse(profile)
     prepare_process()

@@ -1,15 +1,14 @@
-"""The report as HTML: plain templates, every text escaped, nothing loaded from elsewhere."""
+"""The report as HTML."""
 
 import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import stillbox
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
+from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
 from stillbox.evaluation.pictures import Picture, picture_bytes
-from stillbox.evaluation.report_style import STYLE
 from stillbox.evaluation.scores import MEANINGS, VOC_MEANINGS, ClassCounts, Scores
 
 
@@ -60,43 +59,14 @@ def render_report(report: Report, figures: Mapping[str, bytes]) -> str:
     """
     sections = [
         _cards(report.scores, report.timings),
-        _section("Worth knowing", _warnings(report.warnings)),
-        _section("Scores", _scores(report.scores)),
-        _section("Classes", _classes(report, figures)),
-        _section("Training", _training(figures)),
-        _section("Ground truth beside prediction", _pictures(report.pictures)),
-        _section("Experiment", _experiment(report)),
+        section("Worth knowing", _warnings(report.warnings)),
+        section("Scores", _scores(report.scores)),
+        section("Classes", _classes(report, figures)),
+        section("Training", _training(figures)),
+        section("Ground truth beside prediction", _pictures(report.pictures)),
+        section("Experiment", _experiment(report)),
     ]
-    return _PAGE.format(
-        title=html.escape(report.title),
-        subtitle=f"<p>{html.escape(report.subtitle)}</p>" if report.subtitle else "",
-        style=STYLE,
-        body="\n".join(section for section in sections if section),
-        version=html.escape(stillbox.__version__),
-    )
-
-
-# The policy forbids the page to load anything at all, whatever is written into it.
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header><div><h1>{title}</h1>{subtitle}</div></header>
-<main>
-{body}
-</main>
-<footer>Written by stillbox {version}. This page loads nothing from elsewhere.</footer>
-</body>
-</html>
-"""
+    return html_page(report.title, report.subtitle, sections)
 
 
 _FIGURE_TEXTS = {
@@ -107,10 +77,6 @@ _FIGURE_TEXTS = {
 }
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
-
-
 def _cards(scores: Scores | None, timings: Mapping[str, str]) -> str:
     if scores is None:
         return ""
@@ -118,12 +84,7 @@ def _cards(scores: Scores | None, timings: Mapping[str, str]) -> str:
     cards = [(scores.text(key), f"{key}, {MEANINGS[key]}") for key in keys]
     counts = scores.first
     cards += [(f"{counts.images:,}", "images scored"), (f"{counts.truths:,}", "objects to find")]
-    cells = "".join(
-        f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
-        f"<span>{html.escape(about)}</span></div>"
-        for number, (value, about) in enumerate(cards)
-    )
-    return f'<div class="cards">{cells}</div>'
+    return card_row(cards)
 
 
 def _warnings(warnings: Sequence[str]) -> str:
@@ -144,7 +105,7 @@ def _scores(scores: Scores | None) -> str:
         ("Pascal VOC", list(VOC_MEANINGS)),
     ]
     tables = [
-        _table(caption, None, rows)
+        table(caption, None, rows)
         for caption, chosen in groups
         if (rows := [_score_row(scores, key) for key in chosen if key in scores.summary])
     ]
@@ -177,8 +138,8 @@ def _classes(report: Report, figures: Mapping[str, bytes]) -> str:
         + ('<th scope="col"></th>' if column == drawn else "")
         for column in ("objects", "found boxes", *columns)
     )
-    table = _table("", f'<tr><th scope="col">class</th>{head}</tr>', rows)
-    return table + _figure_list(figures, ["precision_recall"])
+    head = f'<tr><th scope="col">class</th>{head}</tr>'
+    return table("", head, rows) + _figure_list(figures, ["precision_recall"])
 
 
 def _class_row(
@@ -188,7 +149,7 @@ def _class_row(
     columns: Sequence[str],
     drawn: str,
 ) -> str:
-    bar = f'<td class="bar"><i><b style="width:{round(100 * (numbers[drawn] or 0))}%"></b></i></td>'
+    bar = bar_cell(numbers[drawn] or 0)
     cells = "".join(
         _number(numbers[column]) + (bar if column == drawn else "") for column in columns
     )
@@ -236,7 +197,7 @@ def _pictures(pictures: Sequence[ReportPicture]) -> str:
 
 def _experiment(report: Report) -> str:
     tables = [
-        _table(caption, None, [_fact_row(name, value) for name, value in facts.items()])
+        table(caption, None, [fact_row(name, value) for name, value in facts.items()])
         for caption, facts in (("Configuration", report.facts), ("Time", report.timings))
         if facts
     ]
@@ -247,16 +208,6 @@ def _experiment(report: Report) -> str:
             f"<pre>{html.escape(report.config_text)}</pre></details>"
         )
     return body
-
-
-def _fact_row(name: str, value: str) -> str:
-    return f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
-
-
-def _table(caption: str, head: str | None, rows: Sequence[str]) -> str:
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    top = f"<thead>{head}</thead>" if head else ""
-    return f'<div class="scroll"><table>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _data_uri(content: bytes, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The protobuf wire format, as far as `tf.Example` uses it.
+"""The protobuf wire format, and `tf.Example` in it.
 
 `Example { Features features = 1 }`, `Features { map<string, Feature> feature = 1 }`, `Feature` one
 of `{ BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3 }`, each list
@@ -17,7 +17,10 @@ from stillbox.records.problems import BadRecordError
 Feature = Sequence[bytes] | NDArray[np.float32] | NDArray[np.int64]
 """A list of byte strings, of float32 or of int64. A feature without any value is an empty list."""
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+VARINT, LENGTH = 0, 2
+"""Wire types: a number, and what begins with its length."""
+
+_FIXED64, _FIXED32 = 1, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
@@ -29,10 +32,10 @@ def parse_features(data: bytes) -> dict[str, Feature]:
     """
     features: dict[str, Feature] = {}
     try:
-        for number, kind, start, end in _fields(data, 0, len(data)):
-            if number == 1 and kind == _LENGTH:
-                for inner, inner_kind, first, last in _fields(data, start, end):
-                    if inner == 1 and inner_kind == _LENGTH:
+        for number, kind, start, end in fields(data, 0, len(data)):
+            if number == 1 and kind == LENGTH:
+                for inner, inner_kind, first, last in fields(data, start, end):
+                    if inner == 1 and inner_kind == LENGTH:
                         key, feature = _entry(data, first, last)
                         features[key] = feature
     except (IndexError, UnicodeDecodeError, struct.error) as error:
@@ -49,8 +52,12 @@ def serialize_features(features: Mapping[str, Feature]) -> bytes:
     return _tagged(1, b"".join(entries))
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number that starts at byte `at`, and where it ends."""
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the number that starts at byte `at`, and where it ends.
+
+    Raises:
+        IndexError: it does not end.
+    """
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -65,20 +72,23 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return result & 0xFFFFFFFFFFFFFFFF, at + 1
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields (field number, wire type, start, end) of every field of a message.
 
     A varint's start is where its bytes begin, so that every value is `data[start:end]`.
+
+    Raises:
+        IndexError: a field reaches past the end.
     """
     while at < end:
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         kind = tag & 7
         start = at
-        if kind == _LENGTH:
-            length, start = _varint(data, at)
+        if kind == LENGTH:
+            length, start = varint(data, at)
             at = start + length
-        elif kind == _VARINT:
-            _, at = _varint(data, at)
+        elif kind == VARINT:
+            _, at = varint(data, at)
         elif kind == _FIXED32:
             at += 4
         elif kind == _FIXED64:
@@ -92,8 +102,8 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 
 def _entry(data: bytes, start: int, end: int) -> tuple[str, Feature]:
     key, feature = "", _NO_VALUES
-    for number, kind, first, last in _fields(data, start, end):
-        if kind != _LENGTH:
+    for number, kind, first, last in fields(data, start, end):
+        if kind != LENGTH:
             continue
         if number == 1:
             key = data[first:last].decode()
@@ -107,11 +117,11 @@ _NO_VALUES: Feature = ()
 
 def _feature(data: bytes, start: int, end: int) -> Feature:
     feature = _NO_VALUES
-    for number, kind, first, last in _fields(data, start, end):
-        if kind != _LENGTH:
+    for number, kind, first, last in fields(data, start, end):
+        if kind != LENGTH:
             continue
         if number == _BYTES_LIST:
-            feature = [data[a:b] for n, k, a, b in _fields(data, first, last) if (n, k) == (1, 2)]
+            feature = [data[a:b] for n, k, a, b in fields(data, first, last) if (n, k) == (1, 2)]
         elif number == _FLOAT_LIST:
             feature = _floats(data, first, last)
         elif number == _INT64_LIST:
@@ -123,23 +133,23 @@ def _floats(data: bytes, start: int, end: int) -> NDArray[np.float32]:
     # Packed and single values are both runs of 4-byte floats; a list may mix them.
     runs = [
         np.frombuffer(data, "<f4", (last - first) // 4, first)
-        for number, kind, first, last in _fields(data, start, end)
-        if number == 1 and kind in (_LENGTH, _FIXED32)
+        for number, kind, first, last in fields(data, start, end)
+        if number == 1 and kind in (LENGTH, _FIXED32)
     ]
     return np.concatenate(runs).astype(np.float32) if runs else np.zeros(0, np.float32)
 
 
 def _integers(data: bytes, start: int, end: int) -> NDArray[np.int64]:
     values: list[int] = []
-    for number, kind, first, last in _fields(data, start, end):
-        if number != 1 or kind not in (_LENGTH, _VARINT):
+    for number, kind, first, last in fields(data, start, end):
+        if number != 1 or kind not in (LENGTH, VARINT):
             continue
         run = data[first:last]
         if run.isascii():  # every number below 128 is one byte
             values.extend(run)
             continue
         while first < last:
-            value, first = _varint(data, first)
+            value, first = varint(data, first)
             values.append(value)
     return np.array(values, np.uint64).astype(np.int64)  # two's complement, as the format says
 
@@ -154,7 +164,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _tagged(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(len(content)) + content
+    return _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
 
 
 def _feature_bytes(feature: Feature) -> bytes:

@@ -21,13 +21,10 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.prefetch import DevicePrefetcher
+from stillbox.profiling.profiler import StepProfiler
+from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
-from stillbox.training.profiling import (
-    ProfileSteps,
-    StepProfiler,
-    refuse_steps_beyond_the_end,
-)
 from stillbox.training.program import train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport

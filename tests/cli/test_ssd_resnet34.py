@@ -11,9 +11,9 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.resolve import resolve
+from stillbox.profiling.steps import ProfileSteps
 from stillbox.training import loop
 from stillbox.training.loop import Outcome
-from stillbox.training.profiling import ProfileSteps
 from stillbox.training.schedules import build_schedule
 
 # A detector of three convolutions on 64 pixels; everything else is the recipe's.

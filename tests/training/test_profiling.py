@@ -9,9 +9,9 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
+from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training import loop
 from stillbox.training.loop import train
-from stillbox.training.profiling import ProfileSteps, refuse_steps_beyond_the_end
 
 
 @pytest.mark.parametrize("text", ["50,53", " 50 , 53 "])
@@ -85,6 +85,12 @@ def test_both_ends_are_traced_and_nothing_beside_them(experiment, tmp_path, capf
     assert list(trace.parent.glob("*.xplane.pb"))
     error = capfd.readouterr().err
     assert f"trace of steps 3 to 5: open {trace} at https://ui.perfetto.dev" in error
+    # So does the page that says where the time went, and the program's parts are known to it.
+    assert f"where the time of a step goes: {trace.parent / 'summary.html'}" in error
+    text = (trace.parent / "summary.txt").read_text()
+    parts = ("backbone", "head (gradient)", "losses", "update")
+    assert all(f"%  {part}\n" in text for part in parts)
+    assert "convolutions\n" in text
 
 
 def test_steps_are_counted_from_where_the_run_resumes(experiment, tmp_path, capfd):

@@ -1,0 +1,78 @@
+"""What pages are made of: plain templates, every text escaped, nothing loaded from elsewhere."""
+
+import html
+from collections.abc import Iterable, Sequence
+
+import stillbox
+from stillbox.evaluation.report_style import STYLE
+
+# The policy forbids the page to load anything at all, whatever is written into it.
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><div><h1>{title}</h1>{subtitle}</div></header>
+<main>
+{body}
+</main>
+<footer>Written by stillbox {version}. This page loads nothing from elsewhere.</footer>
+</body>
+</html>
+"""
+
+
+def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
+    """Returns a page.
+
+    Args:
+        title: heading of it.
+        subtitle: a line under that; may be empty.
+        sections: HTML; what is empty is left out.
+    """
+    return _PAGE.format(
+        title=html.escape(title),
+        subtitle=f"<p>{html.escape(subtitle)}</p>" if subtitle else "",
+        style=STYLE,
+        body="\n".join(part for part in sections if part),
+        version=html.escape(stillbox.__version__),
+    )
+
+
+def section(title: str, body: str) -> str:
+    """Returns a part of the page with its heading, nothing where the body is empty."""
+    return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
+
+
+def card_row(cards: Iterable[tuple[str, str]]) -> str:
+    """Returns the few numbers that matter most, each with what it is; the first stands out."""
+    cells = "".join(
+        f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
+        f"<span>{html.escape(about)}</span></div>"
+        for number, (value, about) in enumerate(cards)
+    )
+    return f'<div class="cards">{cells}</div>'
+
+
+def table(caption: str, head: str | None, rows: Sequence[str]) -> str:
+    """Returns a table of rows that are HTML already."""
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    top = f"<thead>{head}</thead>" if head else ""
+    return f'<div class="scroll"><table>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def fact_row(name: str, value: str) -> str:
+    """Returns a row of a name and what it is."""
+    return f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+
+
+def bar_cell(share: float) -> str:
+    """Returns a cell with a bar, `share` of 0..1 long."""
+    return f'<td class="bar"><i><b style="width:{round(100 * share)}%"></b></i></td>'

@@ -1,0 +1,150 @@
+"""A trace of some steps, for TensorBoard, for Perfetto, and summed up on a page."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from stillbox.evaluation.watch import Item, StepWatch
+from stillbox.profiling.page import headline, summary_page, text_lines
+from stillbox.profiling.steps import ProfileSteps
+from stillbox.profiling.summary import Summary, summarize
+from stillbox.profiling.traces import read_trace
+
+_PAGE, _TEXT, _MEMORY = "summary.html", "summary.txt", "memory.prof"
+
+
+class StepProfiler(StepWatch):
+    """Marks every step for whoever traces, and traces the steps that are asked for.
+
+    The trace begins when the device has finished the step before, and ends when it has finished
+    the last step, so that it holds the device's work on these steps and on no others. A run that
+    ends earlier closes the trace.
+
+    Args:
+        steps: what is traced; None traces nothing.
+        directory: the trace goes into `plugins/profile/TIME` there.
+        done: steps before this run.
+        say: told where the trace lies and what it says.
+        paused: what is entered while the trace is written, which is no part of the run.
+        name: what the marks are called.
+    """
+
+    def __init__(
+        self,
+        steps: ProfileSteps | None,
+        directory: Path,
+        done: int = 0,
+        say: Callable[[str], None] = print,
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+        name: str = "train",
+    ) -> None:
+        self._steps, self._directory, self._done = steps, directory, done
+        self._say, self._paused, self._name = say, paused, name
+        self._open_since = 0
+        self._traced = False
+        self._result: Any = None
+        self._number = 0
+
+    def __enter__(self) -> "StepProfiler":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._open_since:
+            self._stop(wait=kind is None)
+        elif self._steps and not self._traced and kind is None:
+            self._say(
+                f"warning: nothing was traced: there was no step {self._steps.first} in this run"
+            )
+
+    def mark(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yields the items. A step is all from asking for one to asking for the next.
+
+        Called again, it goes on counting.
+        """
+        for number in count(self._number + 1):
+            self._number = number
+            if self._steps and self._number == self._steps.first:
+                self._start()
+            with jax.profiler.StepTraceAnnotation(self._name, step_num=self._done + self._number):
+                with jax.profiler.TraceAnnotation("wait for data"):
+                    item = next(items, None)
+                if item is None:
+                    self._number -= 1
+                    return
+                yield item
+            if self._steps and self._number == self._steps.last:
+                self._stop()
+
+    def dispatched(self, result: Any) -> None:  # noqa: ANN401
+        """Is told what tells when the step is done: arrays that it makes."""
+        self._result = result
+
+    def _start(self) -> None:
+        jax.block_until_ready(self._result)
+        options = jax.profiler.ProfileOptions()
+        # Calls of Python functions would bury everything else, and slow down what is measured.
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(
+            self._directory, create_perfetto_trace=True, profiler_options=options
+        )
+        self._open_since = self._number
+
+    def _stop(self, *, wait: bool = True) -> None:
+        since, self._open_since = self._open_since, 0
+        self._traced = True
+        if wait:
+            jax.block_until_ready(self._result)
+        with self._paused():
+            jax.profiler.stop_trace()
+            folders = (self._directory / "plugins" / "profile").iterdir()
+            folder = max(folders, key=lambda one: one.stat().st_mtime)
+            steps = f"steps {self._done + since} to {self._done + self._number}"
+            self._say(
+                f"trace of {steps}: open {folder}/perfetto_trace.json.gz at "
+                f"https://ui.perfetto.dev, or {self._directory} in TensorBoard with its profile "
+                "plugin"
+            )
+            notes = _save_memory(folder)
+            self._sum_up(folder, f"{self._name}: {steps}", notes)
+
+    def _sum_up(self, folder: Path, title: str, notes: list[str]) -> None:
+        try:
+            summary = summarize_folder(folder)
+        except Exception as error:
+            # The run is worth more than the summary of its trace, which is there all the same.
+            self._say(f"warning: the trace could not be summed up: {error!r}")
+            return
+        if summary is None:
+            self._say("warning: no compiled program ran during the trace")
+            return
+        write_summary(summary, folder, title, notes)
+        self._say(headline(summary))
+        self._say(f"where the time of a step goes: {folder / _PAGE}")
+
+
+def summarize_folder(folder: Path) -> Summary | None:
+    """Returns the summary of a folder of `plugins/profile`, None where no program ran."""
+    (path,) = folder.glob("*.xplane.pb")
+    return summarize(read_trace(path))
+
+
+def write_summary(summary: Summary, folder: Path, title: str, notes: list[str]) -> None:
+    """Writes the summary beside its trace, as a page and as text."""
+    (folder / _PAGE).write_text(summary_page(summary, title, notes))
+    (folder / _TEXT).write_text("\n".join(text_lines(summary)) + "\n")
+
+
+def _save_memory(folder: Path) -> list[str]:
+    """Saves what lies on the devices; returns a sentence about it.
+
+    Devices that keep no count, such as a CPU, would only tell of arrays that the host holds.
+    """
+    if not any(device.memory_stats() for device in jax.local_devices()):
+        return []
+    path = folder / _MEMORY
+    jax.profiler.save_device_memory_profile(str(path))
+    return [f"What lay on the devices at the end of the last step: pprof -top {path.name}"]

@@ -1,0 +1,80 @@
+"""Which steps of a run are traced."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.errors import UserError
+
+_WHERE = "--profile"
+
+
+@dataclass(frozen=True)
+class ProfileSteps:
+    """The steps that are traced, both ends included (SSD ResNet-34 fact sheet 9).
+
+    They are counted from 1, the first step of this run, whatever step it resumes from.
+
+    Raises:
+        UserError: there are no such steps.
+    """
+
+    first: int
+    """First step of the trace."""
+    last: int
+    """Last step of it."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first <= self.last:
+            raise UserError(
+                f"there are no steps from {self.first} to {self.last}",
+                where=_WHERE,
+                fix="count from 1 and give the first step first, for example 50,53",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileSteps | None":
+        """Reads `FIRST,LAST`; `0,0` traces nothing.
+
+        Raises:
+            UserError: it is not two numbers, or there are no such steps.
+        """
+        numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
+        if not numbers:
+            raise UserError(
+                f"{text!r} is not the first and the last step of a trace",
+                where=_WHERE,
+                fix=f"give both, for example {text},{text}" if text.isdecimal() else "50,53",
+            )
+        first, last = map(int, numbers.groups())
+        return cls(first, last) if first or last else None
+
+
+def refuse_steps_beyond_the_end(
+    steps: ProfileSteps | None, model_directory: Path, stop_at: int | None
+) -> None:
+    """Refuses a trace that the run would end before.
+
+    Args:
+        steps: what is to be traced, if anything.
+        model_directory: says which step the run resumes from.
+        stop_at: last step of the run; None if it goes on until it is stopped.
+
+    Raises:
+        UserError: the run has fewer steps.
+    """
+    if steps is None or stop_at is None:
+        return
+    done = 0
+    if is_model_directory(model_directory):
+        done = ModelDirectory.open(model_directory).latest_step() or 0
+    left = max(stop_at - done, 0)
+    if steps.last <= left:
+        return
+    resumed = f", because it resumes at step {done} of {stop_at}" if done else ""
+    raise UserError(
+        f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}",
+        where=_WHERE,
+        fix=f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps",
+    )

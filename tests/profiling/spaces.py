@@ -1,0 +1,106 @@
+"""Traces made by hand: an `XSpace` out of a few events."""
+
+from stillbox.profiling.programs import Instruction, Program
+
+Field = tuple[int, "int | str | bytes"]
+
+
+def message(*fields: Field) -> bytes:
+    """Returns a protobuf message of these fields: number, then a number, a text or a message."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            content = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(content)) + content
+    return out
+
+
+def varint(value: int) -> bytes:
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def space(planes: dict[str, dict[str, list[tuple]]], modules: dict[str, bytes] | None = None):
+    """Returns a serialised `XSpace`.
+
+    Args:
+        planes: by name, their lines by name, their events: (name, start, end in ns, stats).
+        modules: `HloProto` of each program, by its name in a trace.
+    """
+    content = b"".join(message((1, _plane(name, lines))) for name, lines in planes.items())
+    events = [
+        message((2, name), (5, message((1, 1), (6, proto))))
+        for name, proto in (modules or {}).items()
+    ]
+    entries = [(4, message((1, number), (2, event))) for number, event in enumerate(events)]
+    stats = (5, message((1, 1), (2, message((1, 1), (2, "hlo_proto")))))
+    return content + message((1, message((2, "/host:metadata"), *entries, stats)))
+
+
+def _plane(name: str, lines: dict[str, list[tuple]]) -> bytes:
+    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
+    keys = list(
+        dict.fromkeys(key for events in lines.values() for event in events for key in event[3])
+    )
+    parts: list[Field] = [(2, name)]
+    for number, (line, events) in enumerate(lines.items()):
+        made = [
+            (
+                4,
+                message(
+                    (1, names.index(name) + 1),
+                    (2, start * 1000),
+                    (3, (end - start) * 1000),
+                    *((4, _stat(keys.index(key) + 1, value)) for key, value in stats.items()),
+                ),
+            )
+            for name, start, end, stats in events
+        ]
+        parts.append((3, message((1, number + 1), (2, line), *made)))
+    for field, known in ((4, names), (5, keys)):
+        for number, one in enumerate(known, start=1):
+            described = message((1, number), (2, one))
+            parts.append((field, message((1, number), (2, described))))
+    return message(*parts)
+
+
+def _stat(key: int, value: int | str) -> bytes:
+    return message((1, key), (5, value) if isinstance(value, str) else (4, value))
+
+
+def hlo(instructions: list[Instruction], name: str = "main") -> bytes:
+    """Returns an `HloProto` whose one computation has these instructions."""
+    numbers = {one.name: number for number, one in enumerate(instructions, start=1)}
+    made = [
+        (
+            2,
+            message(
+                (1, one.name),
+                (2, one.kind),
+                (
+                    7,
+                    message(
+                        (2, one.origin),
+                        (3, one.source.partition(":")[0]),
+                        (4, int(one.source.partition(":")[2] or 0)),
+                    ),
+                ),
+                (28, one.target),
+                (35, numbers[one.name]),
+                *((36, numbers[operand]) for operand in one.operands),
+            ),
+        )
+        for one in instructions
+    ]
+    computation = message((1, name), *made, (5, 99))
+    return message((1, message((1, "jit_step"), (3, computation), (6, 99))))
+
+
+def program(*instructions: Instruction, **bodies: tuple[str, ...]) -> Program:
+    """Returns a program; bodies name the instructions of each computation."""
+    return Program({one.name: one for one in instructions}, bodies)

@@ -1,0 +1,135 @@
+"""What operations are, and where they belong."""
+
+import pytest
+
+from stillbox.profiling.kinds import Classifier, Kind, kind_of_kernel, place_of
+from stillbox.profiling.programs import Instruction
+from tests.profiling.spaces import program
+
+
+@pytest.mark.parametrize(
+    ("origin", "place"),
+    [
+        ("jit(step)/jvp(backbone)/conv_0/add", "backbone/conv_0"),
+        ("jit(step)/transpose(jvp(backbone))/conv_0/jvp()/lt", "backbone/conv_0 (gradient)"),
+        (
+            "jit(step)/transpose(jvp(head))/map_1/box/convolution/cond/branch_0_fun/jit(f)/dot",
+            "head/map_1/box/convolution (gradient)",
+        ),
+        ("jit(step)/jvp(losses)/targets/vmap(jit(_where))/select_n", "losses/targets"),
+        ("jit(step)/update/mul", "update"),
+        # Cut off from its caller, an argument, the compiler's own.
+        ("dot_general", ""),
+        ("state.params['backbone.conv_0.kernel']", ""),
+        ("", ""),
+    ],
+)
+def test_a_place_is_what_the_code_calls_itself(origin, place):
+    assert str(place_of(origin)) == place
+
+
+CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "on_cpu", "elsewhere"),
+    [
+        (Instruction("a", "convolution", origin=CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
+        (Instruction("a", "custom-call", "__cudnn$convForward"), *[Kind.CONVOLUTIONS] * 2),
+        # A product that stands for a 1x1 convolution is one, on all platforms.
+        (Instruction("a", "dot", origin=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
+        (
+            Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"),
+            *[Kind.CONVOLUTIONS] * 2,
+        ),
+        # Patches are what a CPU makes convolutions of; a GPU's change of layout is a copy.
+        (
+            Instruction("a", "transpose", origin=CONV + "conv"),
+            Kind.CONVOLUTIONS,
+            Kind.COPIES,
+        ),
+        (Instruction("a", "dot", origin="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
+        (Instruction("a", "dot", origin="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
+        (Instruction("a", "add", origin="jit(step)/update/add"), *[Kind.OPTIMIZER] * 2),
+        (Instruction("a", "add", origin="jit(step)/jvp(penalty)/add"), *[Kind.OPTIMIZER] * 2),
+        (Instruction("a", "sort", origin="jit(f)/postprocess/sort"), *[Kind.DETECTIONS] * 2),
+        # A CPU's sums of channels are products with ones.
+        (
+            Instruction("a", "dot", origin="jit(s)/jvp(neck)/l/channel_sum/dot"),
+            *[Kind.REDUCTIONS] * 2,
+        ),
+        (Instruction("a", "reduce", origin="jit(s)/jvp(neck)/sum"), *[Kind.REDUCTIONS] * 2),
+        (Instruction("a", "copy"), *[Kind.COPIES] * 2),
+        (Instruction("a", "all-reduce-start", origin="jit(s)/update/add"), *[Kind.COLLECTIVES] * 2),
+        (Instruction("a", "add", origin="jit(s)/jvp(neck)/add"), *[Kind.ELEMENTWISE] * 2),
+        (Instruction("a", "infeed"), *[Kind.INFEED] * 2),
+    ],
+)
+def test_instructions(instruction, on_cpu, elsewhere):
+    one = program(instruction)
+    assert Classifier(one, lowered=True).kind("a") is on_cpu
+    assert Classifier(one, lowered=False).kind("a") is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("inner", "kind"),
+    [
+        (("multiply", "reduce"), Kind.REDUCTIONS),
+        (("transpose", "copy"), Kind.COPIES),
+        (("transpose", "add"), Kind.ELEMENTWISE),
+        (("dot", "add"), Kind.PRODUCTS),
+        (("convolution", "add"), Kind.CONVOLUTIONS),
+    ],
+)
+def test_a_fusion_is_what_is_inside_it(inner, kind):
+    fusion = Instruction("fusion", "fusion", called=("body",))
+    names = [Instruction(f"i{number}", one) for number, one in enumerate(inner)]
+    one = program(fusion, *names, body=tuple(name.name for name in names))
+    assert Classifier(one, lowered=False).kind("fusion") is kind
+
+
+def test_what_does_not_say_where_it_comes_from_asks_its_inside_and_then_its_caller():
+    one = program(
+        Instruction("call", "call", origin="jit(step)/jvp(losses)/f", called=("inner",)),
+        Instruction("mul", "multiply", origin="mul"),
+        Instruction("fusion", "fusion", called=("body",)),
+        Instruction("x", "add", origin="jit(step)/update/add"),
+        Instruction("alone", "add"),
+        inner=("mul",),
+        body=("x",),
+    )
+    classifier = Classifier(one, lowered=True)
+    places = {name: str(classifier.place(name)) for name in ("mul", "fusion", "alone")}
+    assert places == {"mul": "losses", "fusion": "update", "alone": ""}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", Kind.CONVOLUTIONS),
+        ("cudnn::engines_precompiled::nchwToNhwcKernel<float>", Kind.COPIES),
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_NNT", Kind.PRODUCTS),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", Kind.COLLECTIVES),
+        ("MemcpyH2D", Kind.INFEED),
+        ("MemcpyD2D", Kind.COPIES),
+        ("loop_add_fusion", Kind.ELEMENTWISE),
+    ],
+)
+def test_kernels_of_libraries_are_known_by_their_names(kernel, kind):
+    assert kind_of_kernel(kernel) is kind
+
+
+def test_the_source_is_shown_inside_its_package():
+    one = program(
+        Instruction("a", "add", source="/home/x/stillbox/models/detector.py:70"),
+        Instruction("b", "add", source="/x/lib/python3.11/site-packages/optax/tree.py:5"),
+        Instruction("c", "add", source="train.py:9"),
+        Instruction("d", "add"),
+    )
+    classifier = Classifier(one, lowered=True)
+    assert [classifier.source(name) for name in "abcd"] == [
+        "stillbox/models/detector.py:70",
+        "optax/tree.py:5",
+        "train.py:9",
+        "",
+    ]

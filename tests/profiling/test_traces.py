@@ -1,0 +1,100 @@
+"""Reading traces: of a CPU as it is made here, of GPU and TPU as their profilers' source has it.
+
+No accelerator was at hand: the events of theirs are written by hand, names of planes, lines and
+stats from the source that `stillbox/profiling/traces.py` names.
+"""
+
+from stillbox.profiling.programs import Instruction
+from stillbox.profiling.traces import trace_of
+from tests.profiling.spaces import hlo, space
+
+STEP = {"hlo_module": "jit_step", "program_id": 7}
+
+
+def names_and_times(trace):
+    return [(one.name, one.start, one.end) for one in trace.operations]
+
+
+def test_a_gpu_names_kernels_and_says_beside_them_what_they_are():
+    content = space(
+        {
+            "/device:GPU:0": {
+                "Stream #13(Compute)": [
+                    ("sm90_xmma_fprop_kernel", 0, 50, {"hlo_op": "cudnn-conv.1", **STEP}),
+                    # Of a CUDA graph: the stat names the graph, the kernel its instruction.
+                    (
+                        "loop_add_fusion_3",
+                        50,
+                        60,
+                        {"hlo_op": "command_buffer", "cuda_graph_id": 4, **STEP},
+                    ),
+                ],
+                "Stream #14(MemcpyH2D)": [("MemcpyH2D", 10, 20, {})],
+                # Lines that a viewer derives from the streams would count everything twice.
+                "XLA Ops": [("cudnn-conv.1", 0, 50, {"hlo_op": "cudnn-conv.1", **STEP})],
+            },
+            "/host:CPU": {"python": [("train", 0, 9, {"step_num": 3}), ("x", 1, 2, {})]},
+        },
+        {
+            "jit_step(7)": hlo(
+                [
+                    Instruction("cudnn-conv.1", "custom-call", "__cudnn$convForward"),
+                    Instruction("loop_add_fusion.3", "fusion"),
+                ]
+            )
+        },
+    )
+    trace = trace_of(content)
+    assert trace.platform == "gpu"
+    assert names_and_times(trace) == [
+        ("cudnn-conv.1", 0, 50),
+        ("MemcpyH2D", 10, 20),
+        ("loop_add_fusion.3", 50, 60),
+    ]
+    assert [one.program for one in trace.operations] == ["jit_step(7)", "", "jit_step(7)"]
+    assert {one.device for one in trace.operations} == {"/device:GPU:0"}
+    assert [(one.name, one.step) for one in trace.host] == [("train", 3), ("x", None)]
+
+
+def test_a_tpu_has_a_line_of_operations_and_one_of_programs():
+    runs = [("jit_step(7)", 0, 100, {}), ("jit_other(8)", 100, 120, {})]
+    operations = [("%fusion.1 = f32[8]{0} fusion(f32[8] %x)", 5, 50, {}), ("copy.2", 101, 110, {})]
+    planes = {"/device:TPU:0": {"XLA Modules": runs, "XLA Ops": operations, "Steps": runs}}
+    trace = trace_of(space(planes))
+    assert trace.platform == "tpu"
+    assert names_and_times(trace) == [("fusion.1", 5, 50), ("copy.2", 101, 110)]
+    assert [one.program for one in trace.operations] == ["jit_step(7)", "jit_other(8)"]
+
+
+def test_what_a_cpu_shares_among_threads_ends_when_it_says_so_or_when_it_is_read():
+    """The convolution returns at 12 and is done before 40, where its reader begins; the thread
+    that finished it reports that at 90 only. The sum has no reader and ends with its report."""
+    cpu = {**STEP, "device_ordinal": 0}
+    events = [
+        ("conv", 10, 12, {"hlo_op": "conv", "_p": 5, **cpu}),
+        ("end: conv", 90, 91, {"_c": 5}),
+        ("tanh", 40, 60, {"hlo_op": "tanh", "_p": 6, **cpu}),
+        ("end: tanh", 60, 61, {"_c": 6}),
+        ("sum", 60, 62, {"hlo_op": "sum", "_p": 7, **cpu}),
+        ("end: sum", 80, 81, {"_c": 7}),
+        ("while", 10, 80, {"hlo_op": "while", "_p": 8, **cpu}),
+    ]
+    instructions = [
+        Instruction("conv", "convolution"),
+        Instruction("bitcast", "bitcast", operands=("conv",)),
+        Instruction("tanh", "tanh", operands=("bitcast",)),
+        Instruction("sum", "reduce", operands=("tanh",)),
+        Instruction("while", "while"),
+    ]
+    trace = trace_of(
+        space({"/host:CPU": {"tf_XLAEigen/1": events}}, {"jit_step(7)": hlo(instructions)})
+    )
+    assert trace.platform == "cpu"
+    # What only holds others is left out: they are there themselves.
+    assert names_and_times(trace) == [("conv", 10, 40), ("tanh", 40, 60), ("sum", 60, 80)]
+    assert trace.host == ()
+
+
+def test_a_trace_without_any_work_is_empty():
+    trace = trace_of(space({}))
+    assert (trace.platform, trace.operations, trace.host) == ("cpu", (), ())
