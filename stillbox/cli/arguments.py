@@ -30,6 +30,23 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_profile(parser: argparse.ArgumentParser, what: str, where: str) -> None:
+    """Adds --profile.
+
+    Args:
+        parser: of the verb.
+        what: what it counts, such as `steps of this run`.
+        where: the folder that the trace goes into.
+    """
+    parser.add_argument(
+        "--profile",
+        default="0,0",
+        metavar="FIRST,LAST",
+        help=f"trace these {what} into {where}/plugins/profile and say where their time goes "
+        "(default: none)",
+    )
+
+
 def add_switch(parser: argparse.ArgumentParser, name: str, about: str) -> None:
     """Adds a flag in all forms that absl takes: --x, --x=true, --nox."""
     parser.add_argument(

@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, checkpoint_choice, resolve_config
+from stillbox.cli.arguments import add_overrides, add_profile, checkpoint_choice, resolve_config
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import batch_profiler
 from stillbox.errors import UserError
 
 _ALL = "all"
@@ -32,6 +33,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         type=Path,
         help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
     )
+    add_profile(parser, "batches", "the report's folder")
     add_overrides(parser)
     parser.set_defaults(run=run)
 
@@ -78,8 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
     detect = score_program(experiment).bind(model.params, model.stats)
     count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
     print(f"{model.source}: scoring {count} images", file=sys.stderr)
-    with progress_bar("images") as progress:
-        result = score_dataset(detect, experiment, dataset, progress, trained=model.label_map)
+    profiler = batch_profiler(arguments.profile, output, "evaluate", _say)
+    with progress_bar("images") as progress, profiler:
+        result = score_dataset(
+            detect, experiment, dataset, progress, trained=model.label_map, watch=profiler
+        )
     for warning in (*result.warnings, *dataset.source.problems.lines()):
         print(f"warning: {warning}", file=sys.stderr)
     if result.left_out:
@@ -116,9 +121,16 @@ def _run_all(arguments: argparse.Namespace) -> int:
     experiment = apply_overrides(stored, arguments.overrides, {})
     check(experiment, {})
     output = arguments.output or directory / "evaluation"
-    with progress_bar("images") as progress:
+    profiler = batch_profiler(arguments.profile, output, "evaluate", _say)
+    with progress_bar("images") as progress, profiler:
         CheckpointWatcher(
-            experiment, directory, output, Patience(existing=True), _say, progress=progress
+            experiment,
+            directory,
+            output,
+            Patience(existing=True),
+            _say,
+            progress=progress,
+            watch=profiler,
         ).run()
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_switch, resolve_config
-from stillbox.cli.running import run_training, say
+from stillbox.cli.arguments import add_overrides, add_profile, add_switch, resolve_config
+from stillbox.cli.running import batch_profiler, run_training, say
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved
 
@@ -53,6 +53,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     _add_evaluation(parser)
     for name in (*_REFUSED, *_NO_EFFECT):
         parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
+    add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     parser.set_defaults(run=run)
 
@@ -118,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     if arguments.eval_training_data or arguments.eval_on_train_data or arguments.run_once:
         print("note: without --checkpoint_dir only the training itself evaluates", file=sys.stderr)
-    return run_training(_resolve_for_training(arguments), arguments.model_dir)
+    resolved = _resolve_for_training(arguments)
+    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
@@ -179,7 +181,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         retries=arguments.max_eval_retries,
     )
     output = arguments.model_dir / name
-    CheckpointWatcher(experiment, arguments.checkpoint_dir, output, patience, say).run()
+    with batch_profiler(arguments.profile, output, "evaluate") as profiler:
+        CheckpointWatcher(
+            experiment, arguments.checkpoint_dir, output, patience, say, watch=profiler
+        ).run()
     return 0
 
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stillbox.evaluation.results import ImageResult
 
+from stillbox.cli.arguments import add_profile, checkpoint_choice
+from stillbox.cli.running import batch_profiler
+
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
 
@@ -29,18 +32,19 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument(
         "--step", default="best", help="checkpoint: best, latest or a number (default: best)"
     )
+    add_profile(parser, "images", "the output folder")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
     from stillbox.checkpoints.trained import load_trained
-    from stillbox.cli.arguments import checkpoint_choice
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
     from stillbox.evaluation.program import predict_program
 
+    profiler = batch_profiler(arguments.profile, arguments.output, "predict")
     prepare_process()
     model = load_trained(arguments.model_dir, step=checkpoint_choice(arguments.step))
     names = model.class_names()
@@ -49,21 +53,22 @@ def run(arguments: argparse.Namespace) -> int:
     pictures = picture_names(arguments.images)
     detect = predict_program(model.experiment).bind(model.params, model.stats)
     resizer = model.experiment.model.resizer
-    found_in = predict_images(detect, arguments.images, resizer, model.slots())
-    for (path, image, found), picture in zip(found_in, pictures, strict=True):
-        shown = found.at_least(arguments.min_score)
-        marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)
-        save_picture(draw_marks(image, marks), arguments.output / picture)
-        records.append(
-            {
-                "image": str(path),
-                "height": image.shape[0],
-                "width": image.shape[1],
-                "picture": picture,
-                "detections": _detections(shown, names),
-            }
-        )
-        print(f"{path}: {len(shown.scores)} objects -> {arguments.output / picture}")
+    found_in = predict_images(detect, arguments.images, resizer, model.slots(), watch=profiler)
+    with profiler:
+        for (path, image, found), picture in zip(found_in, pictures, strict=True):
+            shown = found.at_least(arguments.min_score)
+            marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)
+            save_picture(draw_marks(image, marks), arguments.output / picture)
+            records.append(
+                {
+                    "image": str(path),
+                    "height": image.shape[0],
+                    "width": image.shape[1],
+                    "picture": picture,
+                    "detections": _detections(shown, names),
+                }
+            )
+            print(f"{path}: {len(shown.scores)} objects -> {arguments.output / picture}")
     output = arguments.output / "predictions.json"
     output.write_text(json.dumps(records, indent=1))
     print(f"{output}: boxes are in pixels of the image as it is shown")

@@ -9,10 +9,10 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from stillbox.cli.arguments import add_overrides, show_remarks
+from stillbox.cli.arguments import add_overrides, add_profile, show_remarks
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.retinanet_flags import add_flags, explain_flags
-from stillbox.cli.running import run_training, say
+from stillbox.cli.running import batch_profiler, run_training, say
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
@@ -34,6 +34,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         allow_abbrev=False,
     )
     add_flags(parser)
+    add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     parser.set_defaults(run=run)
 
@@ -65,7 +66,7 @@ def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     resolved = _resolve(arguments, reading, changes)
     arguments.model_dir.mkdir(parents=True, exist_ok=True)
     replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
-    return run_training(resolved, arguments.model_dir)
+    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
 def _resolve(
@@ -92,9 +93,16 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         interval=value("eval.min_eval_interval"),
     )
     output = arguments.model_dir / f"{_RESULTS}{value('eval.suffix')}"
-    with progress_bar("images") as progress:
+    profiler = batch_profiler(arguments.profile, output, "evaluate")
+    with progress_bar("images") as progress, profiler:
         CheckpointWatcher(
-            experiment, arguments.model_dir, output, patience, say, progress=progress
+            experiment,
+            arguments.model_dir,
+            output,
+            patience,
+            say,
+            progress=progress,
+            watch=profiler,
         ).run()
     return 0
 
@@ -115,8 +123,11 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     model = load_trained(arguments.model_dir, step="latest")
     trained = dataclasses.replace(experiment, model=model.experiment.model)
     detect = score_program(trained).bind(model.params, model.stats)
-    with progress_bar("images") as progress:
-        result = score_dataset(detect, experiment, dataset, progress, trained=model.label_map)
+    profiler = batch_profiler(arguments.profile, arguments.model_dir, "predict")
+    with progress_bar("images") as progress, profiler:
+        result = score_dataset(
+            detect, experiment, dataset, progress, trained=model.label_map, watch=profiler
+        )
     detections = results_to_coco(result.results)
     output = arguments.model_dir / _PREDICTIONS
     replace_durably(output, json.dumps(detections))

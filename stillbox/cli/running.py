@@ -1,13 +1,36 @@
 """What the verbs that train have in common."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stillbox.experiment.resolve import Resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stillbox.profiling.profiler import StepProfiler
 
 
 def say(line: str) -> None:
     """Prints a line at once: whoever reads a log wants to know what is waited for."""
     print(line, flush=True)
+
+
+def batch_profiler(
+    profile: str, directory: Path, name: str, say: "Callable[[str], None]" = say
+) -> "StepProfiler":
+    """Returns what marks the batches of a verb that scores or predicts, and traces some of them.
+
+    Args:
+        profile: first and last batch of a trace, `0,0` for none.
+        directory: where the trace goes.
+        name: what the marks are called.
+        say: told where the trace lies and what it says.
+    """
+    from stillbox.profiling.profiler import StepProfiler
+    from stillbox.profiling.steps import ProfileSteps
+
+    return StepProfiler(ProfileSteps.parse(profile), directory, say=say, name=name)
 
 
 def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0,0") -> int:

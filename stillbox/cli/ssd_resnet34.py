@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, resolve_config
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import run_training, say
+from stillbox.cli.running import batch_profiler, run_training, say
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
 from stillbox.cli.ssd_resnet34_overrides import (
     evaluation_overrides,
@@ -94,9 +94,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         say(f"Current AP: {_number(scores.summary['AP'])}")
 
     results, patience = arguments.model_dir / _RESULTS, Patience(existing=True)
-    with progress_bar("images") as progress:
+    profiler = batch_profiler(arguments.profile, results, "evaluate")
+    with progress_bar("images") as progress, profiler:
         CheckpointWatcher(
-            experiment, arguments.model_dir, results, patience, say, report, progress
+            experiment, arguments.model_dir, results, patience, say, report, progress, profiler
         ).run()
     # Those of earlier calls too: they are not computed again.
     for step, summary in read_history(results / HISTORY).evaluations:
@@ -120,7 +121,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     model = load_trained(arguments.model_dir, step="latest", overrides=arguments.overrides)
     resizer = model.experiment.model.resizer
     detect = predict_program(model.experiment).bind(model.params, model.stats)
-    (found,) = predict_images(detect, [arguments.inference], resizer, model.slots())
+    with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
+        (found,) = predict_images(
+            detect, [arguments.inference], resizer, model.slots(), watch=profiler
+        )
     names = model.class_names()
     shown = found.result
     for row in range(min(_SHOWN, len(shown.scores))):

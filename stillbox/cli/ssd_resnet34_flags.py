@@ -53,7 +53,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--use_horovod", action="store_true", help="with one process, which uses all devices"
     )
-    _add(parser, "--profile", "0,0", "trace steps A to B of this run; 0,0 traces none", "A,B")
+    _add(parser, "--profile", "0,0", "trace steps A to B of this run, or batches; 0,0: none", "A,B")
     _add(parser, "--log_step_count_steps", 1, "steps between two lines", short="-v")
     _add(parser, "--save_summary_steps", 1, "steps between two entries for TensorBoard")
     about = "epochs between two checkpoints"

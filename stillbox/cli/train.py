@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_config, resolve_config
+from stillbox.cli.arguments import add_config, add_profile, resolve_config
 from stillbox.cli.running import run_training
 
 
@@ -20,12 +20,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="DIR",
         help="where checkpoints, metrics and everything else goes; a run found there is resumed",
     )
-    parser.add_argument(
-        "--profile",
-        default="0,0",
-        metavar="FIRST,LAST",
-        help="trace these steps of this run into DIR/plugins/profile (default: none)",
-    )
+    add_profile(parser, "steps of this run", "DIR")
     parser.set_defaults(run=run)
 
 

@@ -11,6 +11,7 @@ from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.program import BoundDetect
 from stillbox.evaluation.results import ImageResult
+from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.resize import resize_image
@@ -36,6 +37,7 @@ def predict_images(
     slots: ClassSlots,
     *,
     batch_size: int = 1,
+    watch: StepWatch = UNWATCHED,
 ) -> Iterator[PredictedImage]:
     """Detects in image files, a batch at a time; the last batch is padded with its last image.
 
@@ -48,6 +50,7 @@ def predict_images(
         resizer: of the model.
         slots: class indices of the model.
         batch_size: images a call of `detect`.
+        watch: told of every batch.
 
     Raises:
         UserError: a file is missing, which is found out before anything is computed, holds no
@@ -61,7 +64,7 @@ def predict_images(
             where=", ".join(missing[:_SHOWN]) + more,
             fix="give files; for all in a folder write FOLDER/*.jpg",
         )
-    for start in range(0, len(paths), batch_size):
+    for start in watch.mark(iter(range(0, len(paths), batch_size))):
         chunk = paths[start : start + batch_size]
         images = [_decode(path) for path in chunk]
         resized = [
@@ -69,12 +72,12 @@ def predict_images(
             for path, image in zip(chunk, images, strict=True)
         ]
         rows = [min(row, len(chunk) - 1) for row in range(batch_size)]
-        found = jax.device_get(
-            detect(
-                np.stack([resized[row][0] for row in rows]),
-                np.array([resized[row][1] for row in rows], np.int32),
-            )
+        detections = detect(
+            np.stack([resized[row][0] for row in rows]),
+            np.array([resized[row][1] for row in rows], np.int32),
         )
+        watch.dispatched(detections)
+        found = jax.device_get(detections)
         for row, (path, image) in enumerate(zip(chunk, images, strict=True)):
             result = _in_pixels(found, row, slots, str(path), image)
             yield PredictedImage(path, image, result)

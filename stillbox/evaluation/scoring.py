@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
@@ -14,8 +15,10 @@ from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect
 from stillbox.evaluation.report import Report, write_report
+from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots, assign_slots
@@ -48,6 +51,7 @@ def score_dataset(
     progress: Progress | None = None,
     *,
     trained: LabelMap | None = None,
+    watch: StepWatch = UNWATCHED,
 ) -> EvaluationResult:
     """Runs a detector over `dataset` and scores it.
 
@@ -58,6 +62,7 @@ def score_dataset(
         progress: told after every batch.
         trained: the label map that the model was trained with, where that is known: its ids are
             those of the model's classes. Otherwise they are those of the evaluation set.
+        watch: told of every batch.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
@@ -71,9 +76,15 @@ def score_dataset(
         prefetch=experiment.data.prefetch,
         max_examples=settings.max_examples,
     )
+
+    def watched(batch: Batch) -> Detections:
+        found = detect(batch.images, batch.true_sizes)
+        watch.dispatched(found)
+        return found
+
     result = evaluate(
-        lambda batch: detect(batch.images, batch.true_sizes),
-        loader,
+        watched,
+        watch.mark(iter(loader)),
         dataset.source,
         dataset.class_names,
         slots=slots,

@@ -116,8 +116,8 @@ class Classifier:
     def place(self, name: str) -> Place:
         """Returns where an instruction comes from.
 
-        One that does not say so comes from where most of what is inside it does, or else from where
-        its caller does.
+        One that does not say so comes from where most of what is inside it does, or its caller, or
+        what reads it, or what it reads.
         """
         if name not in self._places:
             self._places[name] = NOWHERE  # while it is looked for: callers may come round again
@@ -169,8 +169,12 @@ class Classifier:
         )
         if votes:
             return votes.most_common(1)[0][0]
-        caller = self._program.callers.get(name)
-        return self.place(caller) if caller else NOWHERE
+        if caller := self._program.callers.get(name):
+            return self.place(caller)
+        # The compiler's own: a part of what reads it, or of what it reads.
+        near = (*self._program.readers(name), *one.operands)
+        known = (self._program.instructions[other].origin for other in near if other)
+        return next((place for text in known if (place := place_of(text)).scopes), NOWHERE)
 
 
 def kind_of_kernel(name: str) -> Kind:

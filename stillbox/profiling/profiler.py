@@ -1,5 +1,6 @@
 """A trace of some steps, for TensorBoard, for Perfetto, and summed up on a page."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
@@ -10,11 +11,13 @@ import jax
 
 from stillbox.evaluation.watch import Item, StepWatch
 from stillbox.profiling.page import headline, summary_page, text_lines
+from stillbox.profiling.programs import running_programs
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.profiling.summary import Summary, summarize
-from stillbox.profiling.traces import read_trace
+from stillbox.profiling.traces import trace_of
 
 _PAGE, _TEXT, _MEMORY = "summary.html", "summary.txt", "memory.prof"
+_PROGRAM = ".hlo.pb"
 
 
 class StepProfiler(StepWatch):
@@ -74,6 +77,7 @@ class StepProfiler(StepWatch):
                     item = next(items, None)
                 if item is None:
                     self._number -= 1
+                    self._abandon()
                     return
                 yield item
             if self._steps and self._number == self._steps.last:
@@ -93,6 +97,13 @@ class StepProfiler(StepWatch):
         )
         self._open_since = self._number
 
+    def _abandon(self) -> None:
+        """Gives up a trace in which there is no step yet; another pass may have the first."""
+        if self._open_since > self._number:
+            self._open_since = 0
+            jax.profiler.stop_trace()
+            shutil.rmtree(_newest_trace(self._directory))
+
     def _stop(self, *, wait: bool = True) -> None:
         since, self._open_since = self._open_since, 0
         self._traced = True
@@ -100,8 +111,7 @@ class StepProfiler(StepWatch):
             jax.block_until_ready(self._result)
         with self._paused():
             jax.profiler.stop_trace()
-            folders = (self._directory / "plugins" / "profile").iterdir()
-            folder = max(folders, key=lambda one: one.stat().st_mtime)
+            folder = _newest_trace(self._directory)
             steps = f"steps {self._done + since} to {self._done + self._number}"
             self._say(
                 f"trace of {steps}: open {folder}/perfetto_trace.json.gz at "
@@ -113,6 +123,7 @@ class StepProfiler(StepWatch):
 
     def _sum_up(self, folder: Path, title: str, notes: list[str]) -> None:
         try:
+            keep_programs(folder)
             summary = summarize_folder(folder)
         except Exception as error:
             # The run is worth more than the summary of its trace, which is there all the same.
@@ -126,10 +137,26 @@ class StepProfiler(StepWatch):
         self._say(f"where the time of a step goes: {folder / _PAGE}")
 
 
+def _newest_trace(directory: Path) -> Path:
+    folders = (directory / "plugins" / "profile").iterdir()
+    return max(folders, key=lambda one: one.stat().st_mtime)
+
+
 def summarize_folder(folder: Path) -> Summary | None:
     """Returns the summary of a folder of `plugins/profile`, None where no program ran."""
     (path,) = folder.glob("*.xplane.pb")
-    return summarize(read_trace(path))
+    beside = [one.read_bytes() for one in sorted(folder.glob(f"*{_PROGRAM}"))]
+    return summarize(trace_of(path.read_bytes(), beside))
+
+
+def keep_programs(folder: Path) -> None:
+    """Writes the programs that a trace lacks beside it, so that it can be read anywhere."""
+    (path,) = folder.glob("*.xplane.pb")
+    trace = trace_of(path.read_bytes())
+    ran = {one.program for one in trace.operations if one.program}
+    lacking = {name.partition("(")[0] for name in ran if name not in trace.programs}
+    for number, proto in enumerate(running_programs(lacking) if lacking else ()):
+        (folder / f"{number}{_PROGRAM}").write_bytes(proto)
 
 
 def write_summary(summary: Summary, folder: Path, title: str, notes: list[str]) -> None:

@@ -1,18 +1,21 @@
 """The compiled programs of a trace: what each of their operations is and where it comes from.
 
 The profiler keeps the optimised program beside the events (`HloProto` in the plane
-`/host:metadata`), so that a trace explains itself, wherever it was made.
+`/host:metadata`), so that a trace explains itself, wherever it was made. It has none of those that
+came from the cache of compiled programs; they are asked of the runtime.
 Source: openxla/xla, xla/service/hlo.proto and xla/xla_data.proto; xla/tsl/profiler/protobuf/
 xplane.proto.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from stillbox.records.wire import LENGTH, fields, varint
+import jax
+
+from stillbox.records.wire import LENGTH, fields, tagged, varint
 
 _METADATA = b"/host:metadata"
 # They pass on what they are given; who reads them reads that.
@@ -119,6 +122,40 @@ def read_programs(trace: bytes, wanted: Collection[str]) -> dict[str, Program]:
                     for proto in _messages(stat, 6):
                         programs[name] = _program(proto)
     return programs
+
+
+def choose_programs(
+    protos: Sequence[bytes], ran: Mapping[str, Collection[str]]
+) -> dict[str, Program]:
+    """Returns those of some programs that the operations of a trace belong to.
+
+    Args:
+        protos: `HloProto`s.
+        ran: names of the operations, by name and number of their program.
+    """
+    found = {}
+    for name, operations in ran.items():
+        same = [one for one in protos if module_name(one) == name.partition("(")[0]]
+        programs = [_program(one) for one in same]
+        if programs:
+            found[name] = max(programs, key=lambda one: len(one.instructions.keys() & operations))
+    return found
+
+
+def module_name(proto: bytes) -> str:
+    """Returns the name of the program in an `HloProto`."""
+    return _text(next(iter(_messages(proto, 1)), b""), 1)
+
+
+def running_programs(wanted: Collection[str]) -> Iterator[bytes]:
+    """Yields an `HloProto` for each program of this process that has one of these names."""
+    for executable in jax.local_devices()[0].client.live_executables():
+        for module in executable.hlo_modules():
+            if module.name in wanted:
+                assignment = executable.get_compiled_memory_stats()
+                yield tagged(1, module.as_serialized_hlo_module_proto()) + tagged(
+                    3, assignment.serialized_buffer_assignment_proto
+                )
 
 
 def _program(proto: bytes) -> Program:

@@ -18,12 +18,11 @@ Source: openxla/xla, xla/backends/profiler/{cpu,gpu} and xla/tsl/profiler/utils/
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
-from stillbox.profiling.programs import Program, read_programs
+from stillbox.profiling.programs import Program, choose_programs, read_programs
 
 _END = "end: "
 
@@ -73,17 +72,19 @@ class Trace(NamedTuple):
     host: tuple[HostEvent, ...]
     """On the host."""
     programs: Mapping[str, Program]
-    """The programs whose operations these are."""
+    """The programs whose operations these are, as far as they are known."""
 
 
-def read_trace(path: Path) -> Trace:
-    """Reads an `.xplane.pb`."""
-    content = path.read_bytes()
-    return trace_of(content)
+def trace_of(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
+    """Reads a trace.
 
+    Args:
+        content: a serialised `XSpace`, which is what an `.xplane.pb` holds.
+        programs_beside: `HloProto`s, for programs that the trace does not hold itself.
 
-def trace_of(content: bytes) -> Trace:
-    """Reads a serialised `XSpace`."""
+    Raises:
+        IndexError: these are no such bytes.
+    """
     planes = {plane.name: plane for plane in ProfileData.from_serialized_xspace(content).planes}
     host = planes.get("/host:CPU")
     ends: Ends = {}
@@ -94,7 +95,12 @@ def trace_of(content: bytes) -> Trace:
         mine = sorted(filter(_is_of(platform), planes))
         read = _READERS[platform]
         raw = [(one, None) for name in mine for one in read(name, planes[name])]
-    programs = read_programs(content, {one.program for one, _ in raw})
+    ran: dict[str, set[str]] = defaultdict(set)
+    for one, _ in raw:
+        ran[one.program].add(one.name)
+    programs = read_programs(content, ran)
+    lacking = {name: ran[name] for name in ran if name not in programs}
+    programs |= choose_programs(programs_beside, lacking)
     named = [(_resolved(one, programs.get(one.program)), flow) for one, flow in raw]
     leaves = [(one, flow) for one, flow in named if not _holds_others(one, programs)]
     operations = list(_with_ends(leaves, ends, programs))

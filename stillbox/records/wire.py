@@ -47,9 +47,9 @@ def serialize_features(features: Mapping[str, Feature]) -> bytes:
     """Writes a `tf.Example`, keys sorted, so that equal features give equal bytes."""
     entries = []
     for key in sorted(features):
-        entry = _tagged(1, key.encode()) + _tagged(2, _feature_bytes(features[key]))
-        entries.append(_tagged(1, entry))
-    return _tagged(1, b"".join(entries))
+        entry = tagged(1, key.encode()) + tagged(2, _feature_bytes(features[key]))
+        entries.append(tagged(1, entry))
+    return tagged(1, b"".join(entries))
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -163,15 +163,16 @@ def _encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _tagged(number: int, content: bytes) -> bytes:
+def tagged(number: int, content: bytes) -> bytes:
+    """Returns a field that is a text or a message."""
     return _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
 
 
 def _feature_bytes(feature: Feature) -> bytes:
     if not isinstance(feature, np.ndarray):
-        return _tagged(_BYTES_LIST, b"".join(_tagged(1, value) for value in feature))
+        return tagged(_BYTES_LIST, b"".join(tagged(1, value) for value in feature))
     if feature.dtype == np.float32:
-        packed = _tagged(1, feature.astype("<f4").tobytes()) if feature.size else b""
-        return _tagged(_FLOAT_LIST, packed)
+        packed = tagged(1, feature.astype("<f4").tobytes()) if feature.size else b""
+        return tagged(_FLOAT_LIST, packed)
     numbers = b"".join(_encode_varint(int(v) & 0xFFFFFFFFFFFFFFFF) for v in feature)
-    return _tagged(_INT64_LIST, _tagged(1, numbers) if numbers else b"")
+    return tagged(_INT64_LIST, tagged(1, numbers) if numbers else b"")

@@ -13,6 +13,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram, score_program
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
+from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
@@ -42,6 +43,7 @@ class CheckpointScorer:
         output: where results go.
         say: told every line that a person should see.
         progress: told how far a checkpoint is.
+        watch: told of every batch.
 
     Raises:
         UserError: the evaluation set cannot be used.
@@ -54,9 +56,10 @@ class CheckpointScorer:
         output: Path,
         say: Say,
         progress: Progress | None = None,
+        watch: StepWatch = UNWATCHED,
     ) -> None:
         self._experiment, self._directory, self._output = experiment, directory, output
-        self._say, self._progress = say, progress
+        self._say, self._progress, self._watch = say, progress, watch
         self._dataset = open_evaluation(experiment)
 
     @cached_property
@@ -125,6 +128,7 @@ class CheckpointScorer:
             self._dataset,
             self._progress,
             trained=model.label_map,
+            watch=self._watch,
         )
         self._record(step, model, result, summaries)
         return result.scores

@@ -11,6 +11,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import Progress
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.scores import Scores
+from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.training.checkpoint_scorer import CheckpointScorer, Say
 from stillbox.training.summaries import Summaries
@@ -58,6 +59,7 @@ class CheckpointWatcher:
         say: told every line that a person should see.
         on_scores: given step and scores of each checkpoint when it is scored.
         progress: told how far a checkpoint is.
+        watch: told of every batch, of all checkpoints.
 
     Raises:
         UserError: the evaluation set cannot be used, or this is no folder of ours.
@@ -72,11 +74,12 @@ class CheckpointWatcher:
         say: Say = print,
         on_scores: OnScores = lambda step, scores: None,
         progress: Progress | None = None,
+        watch: StepWatch = UNWATCHED,
     ) -> None:
         self._output, self._patience = output, patience
         self._say, self._on_scores = say, on_scores
         self._directory = _model_directory(checkpoints)
-        self._scorer = CheckpointScorer(experiment, self._directory, output, say, progress)
+        self._scorer = CheckpointScorer(experiment, self._directory, output, say, progress, watch)
         self._vanished = 0
 
     def run(self) -> tuple[int, ...]:

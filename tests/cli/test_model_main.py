@@ -47,7 +47,7 @@ def watched_with(monkeypatch):
     seen = []
 
     class Watcher:
-        def __init__(self, *arguments):
+        def __init__(self, *arguments, watch):
             seen.append(arguments)
 
         def run(self):

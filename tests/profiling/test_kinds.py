@@ -88,19 +88,24 @@ def test_a_fusion_is_what_is_inside_it(inner, kind):
     assert Classifier(one, lowered=False).kind("fusion") is kind
 
 
-def test_what_does_not_say_where_it_comes_from_asks_its_inside_and_then_its_caller():
+def test_what_does_not_say_where_it_comes_from_asks_inside_caller_and_neighbours():
     one = program(
         Instruction("call", "call", origin="jit(step)/jvp(losses)/f", called=("inner",)),
         Instruction("mul", "multiply", origin="mul"),
         Instruction("fusion", "fusion", called=("body",)),
         Instruction("x", "add", origin="jit(step)/update/add"),
+        Instruction("copy", "copy", operands=("x",)),
+        Instruction("window", "reduce-window"),
+        Instruction("sum", "reduce", origin="jit(s)/jvp(neck)/sum", operands=("window",)),
         Instruction("alone", "add"),
         inner=("mul",),
         body=("x",),
     )
     classifier = Classifier(one, lowered=True)
-    places = {name: str(classifier.place(name)) for name in ("mul", "fusion", "alone")}
-    assert places == {"mul": "losses", "fusion": "update", "alone": ""}
+    names = ("mul", "fusion", "copy", "window", "alone")
+    assert [str(classifier.place(name)) for name in names] == [
+        *("losses", "update", "update", "neck", "")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,14 @@ import pytest
 
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.profiler import StepProfiler, summarize_folder
-from stillbox.profiling.programs import read_programs
+from stillbox.profiling.programs import (
+    Instruction,
+    choose_programs,
+    read_programs,
+    running_programs,
+)
 from stillbox.profiling.steps import ProfileSteps
+from tests.profiling.spaces import hlo
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
@@ -78,12 +84,37 @@ def test_the_page_lies_beside_the_trace_and_its_headline_is_said(traced):
     assert not (folder / "memory.prof").exists()
 
 
+def test_a_program_that_the_trace_lacks_is_asked_of_the_runtime(traced):
+    """The profiler has none that came from the cache, as in tests/cli/test_profile.py."""
+    _, _, compiled = traced
+    asked = list(running_programs({"jit_step"}))
+    other = hlo([Instruction("add", "add")])  # of the same name
+    (own,) = choose_programs(asked, {"jit_step(3)": ()}).values()
+    ran = {"jit_step(3)": set(own.instructions), "jit_gone(4)": {"add"}}
+    chosen = choose_programs([other, *asked], ran)
+    assert list(chosen) == ["jit_step(3)"]
+    program = chosen["jit_step(3)"]
+    assert program.memory["temporary"] == compiled.memory_analysis().temp_size_in_bytes
+    assert any("backbone" in one.origin for one in program.instructions.values())
+
+
 def test_steps_are_counted_over_several_passes_and_what_never_came_is_said(tmp_path):
     said = []
     with StepProfiler(ProfileSteps(8, 9), tmp_path, say=said.append) as profiler:
         assert [list(profiler.mark(iter(range(3)))) for _ in range(2)] == [[0, 1, 2]] * 2
     assert said == ["warning: nothing was traced: there was no step 8 in this run"]
     assert not (tmp_path / "plugins").exists()
+
+
+def test_a_trace_begins_with_a_step_and_not_where_a_pass_ends(tmp_path):
+    """The third step is the second pass's first; when the first pass ends it is not there yet."""
+    said = []
+    with StepProfiler(ProfileSteps(3, 3), tmp_path, say=said.append) as profiler:
+        for _ in range(2):
+            for _ in profiler.mark(iter(range(2))):
+                profiler.dispatched(jnp.ones(3) + 1)
+    assert "trace of steps 3 to 3" in said[0]
+    assert len(list((tmp_path / "plugins/profile").iterdir())) == 1
 
 
 def test_a_trace_that_cannot_be_summed_up_ends_nothing(tmp_path, monkeypatch):
