@@ -9,8 +9,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 import pytest
 
+from stillbox.devices.absent_tpu import quieten_absent_tpu
 from stillbox.records.scenes import write_scenes
 from tests.small import small_experiment
+
+# Before devices are started: two workers with the extra [tpu] would fight for its lock.
+quieten_absent_tpu()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -64,6 +64,8 @@ RUN_ELSEWHERE = {
     "docs/fields.md": "tests/experiment/test_reference.py",
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
+    "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
+    "docs/tpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
 }
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}

@@ -25,6 +25,7 @@ from stillbox.cli import (
     train,
     weights,
 )
+from stillbox.devices.absent_tpu import quieten_absent_tpu
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Every start from the compilation cache makes XLA print pages about tuning flags of the
     # processor that it takes for instructions. What matters reaches us as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quieten_absent_tpu()
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
     for name, front_door in _FRONT_DOORS.items():

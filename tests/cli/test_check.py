@@ -1,8 +1,13 @@
 """`stillbox check`: findings and exit codes."""
 
 import json
+from dataclasses import replace
 
 import pytest
+
+from stillbox.checking.ahead_of_time import compiling, largest_batch
+from stillbox.checking.ahead_of_time.memory import Memory
+from stillbox.checking.ahead_of_time.steps import StepCheck
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +59,70 @@ def test_all_records_are_read_or_none(stillbox, settings, here):
     code, out, _ = stillbox(*words, *missing, "--records")
     assert code == 2
     assert "nowhere.record: there is no such file" in out
+
+
+def test_a_target_that_does_not_exist_is_said_first(refused):
+    said = refused("check", "demo_scenes", "--target", "v5e:3x3")
+    assert "'v5e:3x3' is no usual slice of TPU v5e" in said
+    assert "add --target v5e:2x4" in refused("check", "demo_scenes", "--find-batch")
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Answers in place of the compiler of `cpu`; what it is asked for is in the list."""
+    asked = []
+
+    def check_step(experiment, target, step, say):
+        say(f"{step}: compiling")
+        images = {"train": experiment.train.batch_size, "evaluate": 20, "predict": 1}[step]
+        asked.append((step, images))
+        usable = 1_000_000
+        memory = Memory(
+            parameters=1000,
+            optimizer=1000,
+            average=0,
+            batch=5000 * images,
+            results=0,
+            temporaries=5000 * images,
+            code=0,
+            usable=usable,
+        )
+        check = StepCheck(step=step, images=images, devices=1, memory=memory, flops=5e9)
+        if memory.left < 0:
+            return replace(check, refused="too large", fix="lower it", needed=memory.total)
+        return check
+
+    monkeypatch.setattr(compiling, "check_step", check_step)
+    monkeypatch.setattr(largest_batch, "check_step", check_step)
+    return asked
+
+
+def test_steps_are_compiled_for_a_target(stillbox, compiler):
+    code, out, err = stillbox("check", "demo_scenes", "--no-records", "--target", "cpu")
+    assert code == 0
+    assert [step for step, _ in compiler] == ["train", "evaluate", "predict"]
+    assert err.splitlines() == ["train: compiling", "evaluate: compiling", "predict: compiling"]
+    assert "compiled train step, 32 images on 1 device" in out
+    assert "memory of each device: 314 KiB of 977 KiB, 662 KiB left" in out
+
+
+def test_what_does_not_fit_ends_with_2(stillbox, compiler):
+    words = ["check", "demo_scenes", "--no-records", "--target", "cpu"]
+    code, out, _ = stillbox(*words, "--set", "train.batch_size=128")
+    assert code == 2
+    assert "refused train step, 128 images on 1 device: too large" in out
+    assert "fix: lower it" in out
+    # With the largest batch that fits there is nothing to refuse.
+    code, out, _ = stillbox(*words, "--set", "train.batch_size=128", "--find-batch", "--json")
+    target = json.loads(out)["target"]
+    assert (code, target["fits"]) == (0, True)
+    # 998,000 are left for images of 10,000 each.
+    assert 94 <= target["largest_batch"] <= 99
+    assert target["steps"][0]["images"] == target["largest_batch"]
+    assert target["trials"][0]["fits"] is False
+
+
+def test_what_the_rules_refuse_is_not_compiled(stillbox, compiler):
+    words = ["--set", "train.batch_size=0"]
+    assert stillbox("check", "demo_scenes", "--target", "cpu", *words).code == 2
+    assert compiler == []

@@ -1,0 +1,1 @@
+"""Compiling an experiment's programs for accelerators that need not be there."""

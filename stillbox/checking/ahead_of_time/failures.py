@@ -1,0 +1,98 @@
+"""Why a program was not compiled, in words of the experiment."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stillbox.checking.ahead_of_time.steps import StepName
+from stillbox.experiment.schema import Experiment
+
+_USED = re.compile(
+    r"Used (?P<used>[\d.]+)(?P<unit>[KMGT]?) of (?P<most>[\d.]+)(?P<most_unit>[KMGT]?)"
+)
+_LARGEST = re.compile(
+    r"  1\. Size: (?P<size>[\d.]+[KMGT])\n.*?Shape: (?P<shape>\w+\[[\d,]*\])", re.DOTALL
+)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_GIB = 2**30
+# Where an image is so large that a device holds few of them, it may be cut.
+_LARGE_IMAGE = 512 * 512
+# The part of a device's memory from which on it is worth to spread the accumulators.
+_HEAVY = 0.05
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that was not compiled."""
+
+    what: str
+    """What is the matter, one sentence."""
+    fix: str
+    """Fields that mend it."""
+    needed: int = 0
+    """Bytes that a device would need, where that is the reason and the compiler says it."""
+
+
+def explain_failure(
+    message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
+) -> Failure:
+    """Puts the compiler's message into words that name the fields to change.
+
+    Args:
+        message: of the compiler's error.
+        step: the program that was compiled.
+        experiment: what it was made of.
+        state_bytes: what optimiser and moving average take on a device.
+        usable: bytes that a program may take on a device.
+    """
+    first, *_ = message.splitlines() or [""]
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        return Failure(
+            f"the compiler refuses it: {first}", "report it with this command: the fault is ours"
+        )
+    space = re.search(r"memory space (\w+)", message)
+    if space and space[1] != "hbm":
+        return Failure(
+            f"the compiler finds no room in {space[1]}, the memory on the chip: {first}",
+            "report it with this command: the fault is ours",
+        )
+    needed, largest = _bytes_used(message), _largest_array(message)
+    size = f"{needed / _GIB:,.1f} GiB" if needed else "more memory than there is"
+    return Failure(
+        f"it needs {size} on each device, which has {usable / _GIB:,.2f} GiB for a program"
+        f"{largest}",
+        "; or ".join(_remedies(step, experiment, heavy_state=state_bytes > _HEAVY * usable)),
+        needed,
+    )
+
+
+def _bytes_used(message: str) -> int:
+    found = _USED.search(message)
+    return int(float(found["used"]) * _UNITS[found["unit"]]) if found else 0
+
+
+def _largest_array(message: str) -> str:
+    """Returns a phrase about the array that takes most, where the compiler lists them."""
+    found = _LARGEST.search(message)
+    return f"; its largest array is {found['shape']}, {found['size']}iB" if found else ""
+
+
+def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> Iterator[str]:
+    train, evaluation = experiment.train, experiment.evaluation
+    height, width = experiment.model.resizer.input_size
+    if step == "train":
+        yield f"lower train.batch_size ({train.batch_size}); --find-batch looks for the largest"
+        if train.precision == "float32":
+            yield "set train.precision=bfloat16, which halves the activations"
+        if heavy_state and experiment.devices.shard == "nothing":
+            yield "set devices.shard=optimizer"
+    elif step == "evaluate":
+        yield f"lower evaluation.batch_size ({evaluation.batch_size})"
+    if step != "train" and evaluation.precision == "float32":
+        yield "set evaluation.precision=bfloat16"
+    if step != "predict" and height * width >= _LARGE_IMAGE:
+        yield (
+            f"raise devices.spatial_partitions ({experiment.devices.spatial_partitions}): more "
+            "devices share an image"
+        )
+    yield f"make the images of model.resizer smaller ({height} x {width})"

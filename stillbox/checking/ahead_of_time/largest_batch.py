@@ -1,0 +1,111 @@
+"""The largest batch that fits, found with few compilations."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from stillbox.checking.ahead_of_time.compiling import Say, check_step
+from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.checking.ahead_of_time.targets import Target
+from stillbox.experiment import schema
+
+# A compilation takes minutes: what is found is at most a sixteenth below the largest.
+_CLOSE = 16
+_TRIALS = 10
+_MOST = 2**16
+
+
+@dataclass
+class BatchSearch:
+    """What was tried."""
+
+    multiple: int
+    """Batches that can be spread evenly are multiples of this."""
+    trials: list[StepCheck] = field(default_factory=list)
+    """In the order in which they were made."""
+
+    @property
+    def best(self) -> StepCheck | None:
+        """The largest that fits; None if not even the smallest does."""
+        fitting = [trial for trial in self.trials if trial.fits]
+        return max(fitting, key=lambda trial: trial.images, default=None)
+
+    @property
+    def too_large(self) -> StepCheck | None:
+        """The smallest that does not fit; None if all did."""
+        others = [trial for trial in self.trials if not trial.fits]
+        return min(others, key=lambda trial: trial.images, default=None)
+
+
+def find_batch(
+    experiment: schema.Experiment, target: Target, say: Say = lambda line: None
+) -> BatchSearch:
+    """Looks for the largest `train.batch_size` that fits on a target.
+
+    Args:
+        experiment: all of it; its own batch is tried first.
+        target: of `find_target`.
+        say: told of every trial.
+    """
+    rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
+    multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
+
+    def attempt(size: int) -> StepCheck:
+        train = replace(experiment.train, batch_size=size)
+        return check_step(replace(experiment, train=train), target, "train", say)
+
+    return search(attempt, multiple, experiment.train.batch_size, target.usable_bytes)
+
+
+def search(
+    attempt: Callable[[int], StepCheck], multiple: int, start: int, usable: float
+) -> BatchSearch:
+    """Searches among the multiples of a number.
+
+    What memory the last trial took says what to try next; where that says nothing new, the middle
+    of what is left is tried.
+
+    Args:
+        attempt: compiles the step for so many images.
+        multiple: all batches are multiples of this.
+        start: the first batch, rounded to a multiple.
+        usable: bytes of a device.
+    """
+    found = BatchSearch(multiple)
+    size: int | None = max(round(start / multiple), 1) * multiple
+    while size is not None and len(found.trials) < _TRIALS:
+        trial = attempt(size)
+        found.trials.append(trial)
+        if not trial.fits and not trial.needed:
+            break  # not for want of memory: no other batch would do
+        size = _next_size(found, usable)
+    return found
+
+
+def _next_size(found: BatchSearch, usable: float) -> int | None:
+    """Returns what to try next; None where what is known is close enough."""
+    multiple = found.multiple
+    low = found.best.images if found.best else 0
+    close = max(multiple, low // _CLOSE // multiple * multiple)
+    guess = _predict(found.trials, usable) // multiple * multiple
+    if found.too_large is None:
+        # The compiler computes again what does not fit: there may be more room than it looks.
+        size = min(max(guess, low + 2 * close), _MOST // multiple * multiple)
+        return size if size > low else None
+    high = found.too_large.images
+    if high - low <= close:
+        return None
+    if low + close <= guess <= high - close:
+        return guess
+    return max((low + high) // 2 // multiple * multiple, low + multiple)
+
+
+def _predict(trials: list[StepCheck], usable: float) -> int:
+    """Returns the batch that memory would suffice for, if it were taken in proportion."""
+    last = trials[-1]
+    if last.memory is None:
+        return int(last.images * usable / last.needed)
+    memory = last.memory
+    fixed = memory.parameters + memory.optimizer + memory.average + memory.code
+    growing = max(memory.total - fixed, 1)
+    return int(last.images * (usable - fixed) / growing)

@@ -1,0 +1,157 @@
+"""The verdicts on an experiment's programs, as a person reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from stillbox.checking.ahead_of_time.compiling import Say, check_steps
+from stillbox.checking.ahead_of_time.largest_batch import BatchSearch, find_batch
+from stillbox.checking.ahead_of_time.memory import Memory
+from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.checking.ahead_of_time.targets import Target, count
+from stillbox.experiment.schema import Experiment
+
+_NAMES = {"train": "train step", "evaluate": "evaluation step", "predict": "prediction step"}
+_PARTS = {
+    "parameters": "parameters",
+    "optimizer": "optimizer",
+    "average": "moving average",
+    "batch": "batch",
+    "results": "results",
+    "temporaries": "activations and temporaries",
+    "code": "program code",
+}
+_BOUNDS = {"products": "arithmetic", "memory": "its memory", "network": "the network"}
+_ESTIMATE = "estimate from the chip's published peaks, not measured"
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """All that a target's compiler said about an experiment."""
+
+    target: Target
+    """What it was compiled for."""
+    steps: Sequence[StepCheck]
+    """The verdicts."""
+    search: BatchSearch | None = None
+    """The search for the largest batch, where one was asked for."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all that was asked for runs on the target."""
+        found = self.search is None or self.search.best is not None
+        return found and all(step.fits for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        chip = self.target.chip
+        values: dict[str, Any] = {
+            "target": self.target.name,
+            "devices": len(self.target.devices),
+            "device": self.target.slot,
+            "usable_bytes_per_device": int(self.target.usable_bytes),
+            "figures_from": chip.source if chip else None,
+            "fits": self.fits,
+            "steps": [step.to_dict() for step in self.steps],
+        }
+        if self.search is not None:
+            best = self.search.best
+            values["largest_batch"] = best.images if best else None
+            values["trials"] = [trial.to_dict() for trial in self.search.trials]
+        return values
+
+    def render(self) -> RenderableType:
+        """Returns what a terminal shows."""
+        parts: list[RenderableType] = [Text(self.target.describe())]
+        parts += [_step(step, self.target) for step in self.steps]
+        if self.search is not None:
+            parts.append(Text(describe_search(self.search)))
+        return Group(*parts)
+
+
+def check_target(
+    experiment: Experiment,
+    target: Target,
+    *,
+    find: bool = False,
+    say: Say = lambda line: None,
+) -> TargetCheck:
+    """Compiles an experiment's steps for a target.
+
+    Args:
+        experiment: all of it.
+        target: of `find_target`.
+        find: look for the largest batch as well; the training step is then shown with that.
+        say: told what is waited for.
+    """
+    if not find:
+        return TargetCheck(target, check_steps(experiment, target, say=say))
+    found = find_batch(experiment, target, say)
+    train = found.best or found.trials[-1]
+    others = check_steps(experiment, target, steps=("evaluate", "predict"), say=say)
+    return TargetCheck(target, [train, *others], found)
+
+
+def _step(check: StepCheck, target: Target) -> RenderableType:
+    size = f"{count(check.images, 'image')} on {count(check.devices, target.slot)}"
+    head = f" {_NAMES[check.step]}, {size}"
+    if check.fits:
+        rows = [Text.assemble(("compiled", "bold green"), f"{head} ({check.seconds:.0f} s)")]
+    else:
+        rows = [Text.assemble(("refused", "bold red"), f"{head}: {check.refused}")]
+        rows += [Text(f"fix: {check.fix}", "green")] if check.fix else []
+    if check.memory is not None:
+        rows += [Text(line) for line in _measures(check, check.memory, target)]
+    return Group(*(Padding(row, (0, 0, 0, 2 + 2 * (place > 0))) for place, row in enumerate(rows)))
+
+
+def _measures(check: StepCheck, memory: Memory, target: Target) -> list[str]:
+    parts = ", ".join(
+        f"{name} {size(getattr(memory, part))}"
+        for part, name in _PARTS.items()
+        if getattr(memory, part) or part in ("parameters", "batch", "temporaries")
+    )
+    lines = [
+        f"memory of each {target.slot}: {size(memory.total)} of {size(memory.usable)}, "
+        f"{size(memory.left)} left",
+        parts,
+        f"{check.flops_per_image / 1e9:,.1f} GFLOP an image, "
+        f"{check.flops * check.devices / 1e12:,.2f} TFLOP a step",
+    ]
+    if check.collectives:
+        moved = ", ".join(f"{kind} {size(n)}" for kind, n in sorted(check.collectives.items()))
+        lines.append(f"between the {target.slot}s, from each in a step: {moved}")
+    if check.roofline is not None and check.images_per_second is not None:
+        roof = check.roofline
+        lines.append(
+            f"at most {check.images_per_second:,.0f} images/s, bound by {_BOUNDS[roof.bound]}: "
+            f"arithmetic {roof.products * 1e3:,.2f} ms, memory {roof.memory * 1e3:,.2f} ms, "
+            f"network {roof.network * 1e3:,.2f} ms ({_ESTIMATE})"
+        )
+    return lines
+
+
+def describe_search(found: BatchSearch) -> str:
+    """Returns a sentence that says which batch fits, and how that is known."""
+    trials = count(len(found.trials), "compilation")
+    if found.best is None:
+        smallest = min(trial.images for trial in found.trials)
+        return f"no batch fits: {smallest} does not ({trials})"
+    best = found.best
+    room = f", {size(best.memory.left)} left on each device" if best.memory else ""
+    above = found.too_large
+    bound = f"{above.images} does not fit" if above else "larger ones were not tried"
+    return f"largest batch that fits: {best.images}{room}; {bound} ({trials})"
+
+
+def size(nbytes: float) -> str:
+    """Returns a number of bytes in the unit that suits it."""
+    if abs(nbytes) >= 2**30:
+        return f"{nbytes / 2**30:,.2f} GiB"
+    if abs(nbytes) >= 2**20:
+        return f"{nbytes / 2**20:,.0f} MiB"
+    return f"{nbytes / 2**10:,.0f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes:.0f} B"

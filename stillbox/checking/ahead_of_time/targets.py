@@ -1,0 +1,164 @@
+"""What a program can be compiled for, and the names that people give it."""
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from stillbox.checking.ahead_of_time.chips import CHIPS, Chip
+from stillbox.devices.absent_tpu import quieten_absent_tpu
+from stillbox.errors import UserError, nearest
+
+_TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
+_LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
+_NO_LIBTPU = "pip install 'stillbox[tpu]'"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Devices that a program is compiled for."""
+
+    name: str
+    """`v5e:2x4`, `cpu` or `cuda`."""
+    devices: tuple[jax.Device, ...]
+    """All of them; those of a TPU slice only describe themselves and hold no array."""
+    usable_bytes: float
+    """Memory that a program may take on each of them."""
+    chip: Chip | None = None
+    """Published figures; None for what is here."""
+
+    @property
+    def slot(self) -> str:
+        """What a device is: a chip, or one of the two cores of one."""
+        if self.chip is None:
+            return "device"
+        return "chip" if self.chip.devices == 1 else "core"
+
+    def describe(self) -> str:
+        """Returns a phrase: which devices, and how many."""
+        kind = self.devices[0].device_kind
+        return f"{self.name}, {count(len(self.devices), self.slot)} ({kind})"
+
+
+def count(number: int, word: str) -> str:
+    """Returns `1 chip`, `8 chips`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def find_target(name: str) -> Target:
+    """Returns the devices that a name stands for.
+
+    Args:
+        name: a slice such as `v5e:2x4`, an accelerator type such as `v5litepod-8` or `v3-8`, or
+            `cpu` or `cuda` for what is in this machine.
+
+    Raises:
+        UserError: there is no such slice, it is not in this machine, or the TPU compiler is not
+            installed.
+    """
+    if name.lower() in _LOCAL:
+        return _local_target(name.lower())
+    chip, size = parse_slice(name)
+    return Target(f"{chip.generation}:{size}", _slice_devices(chip, size), chip.usable_bytes, chip)
+
+
+def parse_slice(name: str) -> tuple[Chip, str]:
+    """Returns the generation of TPU and the sides of the slice that a name stands for.
+
+    Raises:
+        UserError: there is no such slice, or none that is usual.
+    """
+    found = _TPU.match(name.lower().strip())
+    known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
+    if not found or found["kind"] not in known:
+        raise UserError(f"{name!r} is no target", where="--target", fix=_names_near(name))
+    chip = known[found["kind"]]
+    size = found["size"] or ""
+    if size.isdecimal():
+        size = _sides_of(chip, int(size))
+    if size not in chip.slices:
+        raise UserError(
+            f"{name!r} is no usual slice of TPU {chip.generation}",
+            where="--target",
+            fix=f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}",
+        )
+    return chip, size
+
+
+def _sides_of(chip: Chip, number: int) -> str:
+    """Returns the sides of the slice that an accelerator type's number stands for, or nothing."""
+    cores = chip.cores if chip.counted_in_cores else 1
+    return next((sides for sides in chip.slices if _chips(sides) * cores == number), "")
+
+
+def _chips(sides: str) -> int:
+    return math.prod(map(int, sides.split("x")))
+
+
+def _names_near(name: str) -> str:
+    names = [f"{chip.generation}:{sides}" for chip in CHIPS.values() for sides in chip.slices]
+    hint = nearest(name.lower(), [*names, *_LOCAL])
+    if hint.startswith("did you mean"):
+        return hint
+    # The list of all slices would fill the screen.
+    return f"TPU {', '.join(CHIPS)} as v5e:2x4, v5litepod-8 or v3-8; cpu or cuda for what is here"
+
+
+def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
+    if not importlib.util.find_spec("libtpu") and not os.environ.get("TPU_LIBRARY_PATH"):
+        raise UserError(
+            "the compiler of TPUs, libtpu, is not installed", where="--target", fix=_NO_LIBTPU
+        )
+    quieten_absent_tpu()
+    try:
+        topology = topologies.get_topology_desc(
+            platform="tpu", topology_name=f"{chip.generation}:{sides}", **_options(chip, sides)
+        )
+    except (RuntimeError, ValueError) as error:
+        first, *_ = str(error).splitlines()
+        raise UserError(
+            f"libtpu cannot describe {chip.generation}:{sides}: {first}",
+            where="--target",
+            fix=f"{_NO_LIBTPU} installs the release that belongs to this jax, {jax.__version__}",
+        ) from error
+    return tuple(topology.devices)
+
+
+def _options(chip: Chip, sides: str) -> dict[str, Any]:
+    """Returns what the topology's description needs besides its name."""
+    options = dict(chip.options)
+    # Every host has four chips but for these slices, which are one host each.
+    hosts = {"1x1": (1, 1, 1), "2x4": (2, 4, 1)}
+    if sides in hosts:
+        options["chips_per_host_bounds"] = hosts[sides]
+    return options
+
+
+def _local_target(name: str) -> Target:
+    platform = _LOCAL[name]
+    devices = _devices_here(platform)
+    if not devices:
+        raise UserError(
+            f"there is no {name} device in this machine",
+            where="--target",
+            fix="pip install 'stillbox[cuda]' where there is a GPU; stillbox doctor shows what JAX "
+            "finds. A TPU slice needs none of its devices: --target v5e:2x4",
+        )
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    if limit is None:
+        # Devices without a count of their own share the memory of the machine.
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / len(devices)
+    return Target(name, tuple(devices), float(limit))
+
+
+def _devices_here(platform: str) -> Sequence[jax.Device]:
+    try:
+        return jax.local_devices(backend=platform)
+    except RuntimeError:
+        return ()

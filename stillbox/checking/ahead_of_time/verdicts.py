@@ -1,0 +1,176 @@
+"""The page of verdicts: every recipe, compiled for one TPU slice.
+
+    python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md
+
+Each recipe is compiled by `stillbox check` in a process of its own, the smallest images first. What
+is done is kept in a JSON file beside the page: a run that was stopped goes on with the next recipe.
+A recipe named behind the page is compiled again.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from stillbox.checking.ahead_of_time.report import size
+from stillbox.checkpoints.files import replace_durably
+from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Experiment
+
+TARGET, DEVICES = "v5e:2x4", 8
+_BFLOAT16 = ("train.precision=bfloat16", "evaluation.precision=bfloat16")
+_COLUMNS = (
+    "recipe",
+    "input",
+    "batch",
+    "memory of a chip",
+    "left",
+    "GFLOP an image",
+    "sums of a step",
+    "images/s at most",
+    "evaluation: batch, memory",
+    "prediction",
+    "compiled in",
+    "on, with",
+)
+_HEAD = f"""# What the TPU compiler says about every recipe
+
+Each recipe of this release, its steps compiled in bfloat16 by the compiler of TPUs for {TARGET}, a
+slice of {DEVICES} chips with 15.75 GiB each for a program. This page is made by
+`python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md`; one row is what
+`stillbox check RECIPE --target {TARGET}` says, and [accelerators.md](accelerators.md) says what
+that means. **Nothing here was run on a TPU.** "Images/s at most" is an estimate from published
+peaks, which no program reaches.
+
+Batch is that of the recipe over all chips, rounded up to a multiple of {DEVICES} where it is none;
+where another number stands behind it, the recipe's own batch does not fit and this is the largest
+that was found to.
+
+"""
+
+Row = dict[str, Any]
+Check = Callable[[str, Sequence[str]], Row]
+
+
+def run_check(recipe: str, arguments: Sequence[str]) -> Row:
+    """Returns what `stillbox check` says about a recipe.
+
+    Raises:
+        RuntimeError: it ended without a verdict.
+    """
+    words = ["check", recipe, "--no-records", "--json", "--target", TARGET, *arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "stillbox.cli.main", *words], stdout=subprocess.PIPE, check=False
+    )
+    content: Row = json.loads(done.stdout or "{}")
+    if "target" not in content:
+        raise RuntimeError(f"stillbox {' '.join(words)} ended with {done.returncode}")
+    verdict: Row = content["target"]
+    return verdict
+
+
+def make_row(recipe: str, check: Check = run_check) -> Row:
+    """Compiles a recipe at its own batch, and with the largest that fits if that does not."""
+    experiment = resolve(recipe).experiment
+    batch = _multiple(experiment.train.batch_size)
+    overrides = (
+        *_BFLOAT16,
+        f"train.batch_size={batch}",
+        f"evaluation.batch_size={_multiple(experiment.evaluation.batch_size)}",
+    )
+    arguments = [word for override in overrides for word in ("--set", override)]
+    verdict = check(recipe, arguments)
+    if verdict["steps"][0]["bytes_needed_per_device"]:
+        verdict = check(recipe, [*arguments, "--find-batch"])
+    return {
+        "recipe": recipe,
+        "input": list(experiment.model.resizer.input_size),
+        "own_batch": experiment.train.batch_size,
+        "asked_batch": batch,
+        "date": date.today().isoformat(),
+        "jax": jax.__version__,
+        "libtpu": metadata.version("libtpu"),
+        "verdict": verdict,
+    }
+
+
+def _multiple(batch: int) -> int:
+    return -(-batch // DEVICES) * DEVICES
+
+
+def write_page(rows: dict[str, Row]) -> str:
+    """Returns the page; recipes without a row are named below the table."""
+    lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS)]
+    lines += [_line(_cells(rows[recipe])) for recipe in in_order() if recipe in rows]
+    missing = [f"`{recipe}`" for recipe in in_order() if recipe not in rows]
+    after = [f"\nNot yet compiled: {', '.join(missing)}."] if missing else []
+    refused = [
+        f"\n`{recipe}`, {step['step']}: {step['refused']}."
+        for recipe, row in rows.items()
+        for step in row["verdict"]["steps"]
+        if not step["fits"]
+    ]
+    return _HEAD + "\n".join([*lines, *refused, *after]) + "\n"
+
+
+def _line(cells: Any) -> str:  # noqa: ANN401
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row) -> list[str]:
+    train, evaluate, predict = row["verdict"]["steps"]
+    batch = str(row["asked_batch"])
+    if train["images"] != row["asked_batch"]:
+        batch += f" -> {train['images']}"
+    seconds = sum(step["compile_seconds"] for step in row["verdict"]["steps"])
+    return [
+        f"`{row['recipe']}`",
+        " x ".join(map(str, row["input"])),
+        batch,
+        _memory(train, "total"),
+        _memory(train, "left"),
+        f"{train['flops_per_image'] / 1e9:,.1f}" if train["fits"] else "-",
+        size(sum(train["collective_bytes_per_device"].values())) if train["fits"] else "-",
+        f"{train['images_per_second_at_most']:,.0f}" if train["fits"] else "-",
+        f"{evaluate['images']}, {_memory(evaluate, 'total')}",
+        _memory(predict, "total"),
+        f"{seconds:,.0f} s",
+        f"{row['date']}, jax {row['jax']}, libtpu {row['libtpu']}",
+    ]
+
+
+def _memory(step: Row, part: str) -> str:
+    return size(step["memory_per_device"][part]) if step["fits"] else "does not fit"
+
+
+def in_order() -> list[str]:
+    """Returns all recipes, those with the smallest images first."""
+    return sorted(recipe_names(), key=lambda name: (_pixels(resolve(name).experiment), name))
+
+
+def _pixels(experiment: Experiment) -> int:
+    height, width = experiment.model.resizer.input_size
+    return height * width
+
+
+def main(page: Path, again: Sequence[str] = ()) -> None:
+    """Adds what is missing to a page, one recipe after the other."""
+    kept = page.with_suffix(".json")
+    rows: dict[str, Row] = json.loads(kept.read_text()) if kept.is_file() else {}
+    for recipe in in_order():
+        if recipe not in rows or recipe in again:
+            print(recipe, flush=True)
+            rows[recipe] = make_row(recipe)
+            replace_durably(kept, json.dumps(rows, indent=1) + "\n")
+        replace_durably(page, write_page(rows))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

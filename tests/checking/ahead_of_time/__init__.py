@@ -1,0 +1,1 @@
+"""Tests of stillbox.checking.ahead_of_time."""

@@ -1,0 +1,67 @@
+"""Sizes and traffic of a program whose figures are worked out here by hand."""
+
+import pytest
+
+from stillbox.checking.ahead_of_time.hlo import read_arrays, read_program
+from stillbox.checking.ahead_of_time.traffic import collective_bytes, memory_traffic
+from tests.checking.ahead_of_time.programs import TEXT
+
+
+@pytest.mark.parametrize(
+    ("shape", "nbytes", "values"),
+    [
+        ("f32[]", 4, 4),
+        ("f32[3,5]{1,0}", 60, 60),
+        # Tiles of 128 numbers: one is filled up.
+        ("f32[100]{0:T(128)}", 512, 400),
+        ("s32[]{:T(128)}", 512, 4),
+        # From minor to major 0, 2, 1: 4 and 4096 are the last two, and both fill their tiles.
+        ("f32[4096,100,4]{0,2,1:T(4,128)}", 6_553_600, 6_553_600),
+        # The same with the four coordinates last: 128 lanes for 4 numbers, 104 rows for 100.
+        ("f32[4096,100,4]{2,1,0:T(8,128)}", 4096 * 104 * 128 * 4, 6_553_600),
+        # 3 x 3 times [16, 358] in tiles of 8 x 128, which makes [16, 384].
+        ("f32[3,3,358,16]{2,3,1,0:T(8,128)}", 9 * 16 * 384 * 4, 9 * 16 * 358 * 4),
+        ("bf16[16,80]{1,0:T(8,128)(2,1)}", 16 * 128 * 2, 16 * 80 * 2),
+        ("pred[7]{0:T(512)(128)(4,1)}", 512, 7),
+        ("u8[10]", 10, 10),
+    ],
+)
+def test_an_array_fills_whole_tiles(shape, nbytes, values):
+    (array,) = read_arrays(shape)
+    assert (array.nbytes, array.value_bytes, array.on_chip) == (nbytes, values, False)
+
+
+def test_memory_on_the_chip_is_told_apart():
+    first, second = read_arrays("(f32[4]{0:S(1)}, f32[4]{0:T(128)})")
+    assert (first.on_chip, second.on_chip) == (True, False)
+
+
+def test_loops_are_followed_as_often_as_they_run():
+    program = read_program(TEXT)
+    assert program.entry == "main"
+    rounds = {line.name: times for line, times in program.executed()}
+    assert rounds["reduced"] == 3
+    assert rounds["f"] == 1
+    # What a fusion is made of runs within it.
+    assert "half" not in rounds
+
+
+def test_collectives_are_summed_by_kind():
+    # All-reduce: three rounds of 100 float32, and once 8 x 128 bfloat16. All-gather: 100 float32.
+    assert collective_bytes(read_program(TEXT)) == {
+        "all-reduce": 3 * 400 + 8 * 128 * 2,
+        "all-gather": 400,
+    }
+
+
+def test_traffic_counts_what_is_not_on_the_chip():
+    loop = 3 * (512 + 512)
+    parts = (
+        4096,  # the copy reads the parameters; it writes on the chip
+        4096 + 2048,  # the fusion reads the average and writes bfloat16
+        loop,
+        2048,  # the asynchronous sum reads
+        2048,  # and writes
+        512 + 1024,  # 200 numbers fill a tile of 256
+    )
+    assert memory_traffic(read_program(TEXT)) == sum(parts)

@@ -1,0 +1,107 @@
+"""The page of verdicts: which batch a row is about, and that a stopped run goes on."""
+
+import json
+
+import pytest
+
+from stillbox.checking.ahead_of_time import verdicts
+from stillbox.checking.ahead_of_time.memory import Memory
+from stillbox.checking.ahead_of_time.roofline import Roofline
+from stillbox.checking.ahead_of_time.steps import StepCheck
+
+MEMORY = Memory(
+    parameters=2**20,
+    optimizer=0,
+    average=0,
+    batch=2**20,
+    results=0,
+    temporaries=2**30,
+    code=0,
+    usable=2**31,
+)
+
+
+def verdict(images=32, **changes):
+    roofline = Roofline(products=0.001, memory=0.002, network=0.0)
+    train = StepCheck(
+        step="train",
+        images=images,
+        devices=8,
+        memory=MEMORY,
+        flops=4e9,
+        roofline=roofline,
+        collectives={"all-reduce": 3 * 2**20},
+        **changes,
+    )
+    evaluate = StepCheck(step="evaluate", images=24, devices=8, memory=MEMORY)
+    predict = StepCheck(step="predict", images=1, devices=1, memory=MEMORY)
+    return {"steps": [step.to_dict() for step in (train, evaluate, predict)]}
+
+
+@pytest.fixture(autouse=True)
+def two_recipes(monkeypatch):
+    monkeypatch.setattr(verdicts, "in_order", lambda: ["demo_scenes", "retinanet"])
+    monkeypatch.setattr(verdicts.metadata, "version", lambda name: "0.0.40")
+
+
+def test_a_row_is_about_the_recipes_batch_in_bfloat16():
+    asked = []
+    row = verdicts.make_row("demo_scenes", lambda *words: asked.append(words) or verdict())
+    ((recipe, words),) = asked
+    assert recipe == "demo_scenes"
+    # The recipe scores 20 at once, and 24 is the next multiple of 8.
+    assert {"train.batch_size=32", "evaluation.batch_size=24", "train.precision=bfloat16"} < set(
+        words
+    )
+    assert (row["own_batch"], row["input"]) == (32, [160, 160])
+
+
+def test_where_it_does_not_fit_the_largest_is_looked_for():
+    def check(recipe, words):
+        large = "--find-batch" not in words
+        return verdict(refused="too large", needed=2**32) if large else verdict(16)
+
+    row = verdicts.make_row("demo_scenes", check)
+    page = verdicts.write_page({"demo_scenes": row})
+    assert "| `demo_scenes` | 160 x 160 | 32 -> 16 | 1.00 GiB | 1,022 MiB | 2.0 | 3 MiB |" in page
+    # 16 images in 2 ms.
+    assert "| 8,000 | 24, 1.00 GiB |" in page
+    assert "Not yet compiled: `retinanet`." in page
+
+
+def test_what_fits_nowhere_is_said():
+    row = verdicts.make_row("demo_scenes", lambda *_: verdict(refused="too large", needed=2**32))
+    page = verdicts.write_page({"demo_scenes": row})
+    assert "| does not fit |" in page
+    assert "`demo_scenes`, train: too large." in page
+
+
+def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
+    page, done = tmp_path / "page.md", []
+
+    def make_row(recipe):
+        if recipe == "retinanet" and not done[1:]:
+            done.append(recipe)
+            raise RuntimeError("killed")
+        done.append(recipe)
+        return {
+            "recipe": recipe,
+            "input": [1, 1],
+            "own_batch": 32,
+            "asked_batch": 32,
+            "date": "2026-01-01",
+            "jax": "0",
+            "libtpu": "0",
+            "verdict": verdict(),
+        }
+
+    monkeypatch.setattr(verdicts, "make_row", make_row)
+    with pytest.raises(RuntimeError):
+        verdicts.main(page)
+    assert list(json.loads(page.with_suffix(".json").read_text())) == ["demo_scenes"]
+    assert "Not yet compiled: `retinanet`." in page.read_text()
+    verdicts.main(page)
+    assert done == ["demo_scenes", "retinanet", "retinanet"]
+    assert "Not yet" not in page.read_text()
+    verdicts.main(page, again=["demo_scenes"])
+    assert done[3:] == ["demo_scenes"]
