@@ -13,6 +13,10 @@ _USED = re.compile(
 _LARGEST = re.compile(
     r"  1\. Size: (?P<size>[\d.]+[KMGT])\n.*?Shape: (?P<shape>\w+\[[\d,]*\])", re.DOTALL
 )
+# What is said where a single array is too large already.
+_ONE_ARRAY = re.compile(
+    r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GIB = 2**30
 # Where an image is so large that a device holds few of them, it may be cut.
@@ -67,12 +71,16 @@ def explain_failure(
 
 
 def _bytes_used(message: str) -> int:
+    if one := _ONE_ARRAY.search(message):
+        return int(one["size"])
     found = _USED.search(message)
     return int(float(found["used"]) * _UNITS[found["unit"]]) if found else 0
 
 
 def _largest_array(message: str) -> str:
-    """Returns a phrase about the array that takes most, where the compiler lists them."""
+    """Returns a phrase about the array that takes most, where the compiler names it."""
+    if one := _ONE_ARRAY.search(message):
+        return f" and not room for {one['shape']} alone"
     found = _LARGEST.search(message)
     return f"; its largest array is {found['shape']}, {found['size']}iB" if found else ""
 

@@ -12,7 +12,7 @@ from stillbox.experiment import schema
 # A compilation takes minutes: what is found is at most a sixteenth below the largest.
 _CLOSE = 16
 _TRIALS = 10
-_MOST = 2**16
+_MOST = 2**14
 
 
 @dataclass

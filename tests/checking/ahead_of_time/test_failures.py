@@ -36,6 +36,17 @@ def test_too_little_memory_is_said_in_figures():
     assert "bf16[16384,80,80,22], 4.69GiB" in failure.what
 
 
+def test_an_array_that_is_too_large_alone_is_named():
+    message = (
+        "RESOURCE_EXHAUSTED: Allocation (size=32768000000) would exceed memory (size=17179869184) "
+        ":: #allocation558 [shape = 'f32[2048000000,4]{0,1:T(4,128)}', space=hbm, size = 0xff]"
+    )
+    failure = explain("train", message=message)
+    assert failure.needed == 32_768_000_000
+    assert "needs 30.5 GiB on each device, which has 15.75 GiB" in failure.what
+    assert "not room for f32[2048000000,4] alone" in failure.what
+
+
 @pytest.mark.parametrize(
     ("step", "overrides", "named", "unnamed"),
     [
