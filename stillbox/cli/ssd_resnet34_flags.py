@@ -13,7 +13,6 @@ from stillbox.errors import UserError
 # What they ask for is so in any case, or is not a matter of this program.
 _SWITCHES = {
     "no_hpu": "this runs on the devices that JAX finds, whatever they are",
-    "distributed_bn": "batch norm takes its statistics from the global batch in any case",
     "vis_dataloader": "the first batch is drawn into TensorBoard in any case",
     "use_cocoeval_cc": "COCO's numbers are computed by a compiled library in any case",
 }
@@ -72,6 +71,11 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     _add(parser, "--batch_size", 128, "images of a step", short="-b")
     _add(parser, "--epochs", 50.0, "epochs in all, resumed or not", "EPOCHS", short="-e")
     _add(parser, "--steps", 0, "train so many steps instead of --epochs", short="-s")
+    parser.add_argument(
+        "--distributed_bn",
+        action="store_true",
+        help="batch norm takes its statistics from all devices; from each by itself otherwise",
+    )
     _add(parser, "--base_lr", 3e-3, "learning rate for 32 images", "RATE")
     _add(parser, "--lr_warmup_epoch", 7.0, "length of the warm-up", "EPOCHS")
     _add(parser, "--k", 0, "the cosine goes from epoch 15 to 55, times 1 + k / 10")

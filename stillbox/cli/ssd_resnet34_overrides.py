@@ -52,6 +52,8 @@ def training_overrides(arguments: argparse.Namespace) -> list[str]:
         f"train.optimizer.schedule.{name}={value}" for name, value in _schedule(arguments, epoch)
     ]
     texts = [f"{path}={value}" for path, value in changes.items()]
+    if arguments.distributed_bn:
+        texts.append("model.backbone.conv.batch_norm.statistics=global")
     weights = list(_weights(arguments.resnet_checkpoint, arguments.model_dir))
     return [*texts, *schedule, *_records(arguments.data_dir, "train"), *weights]
 

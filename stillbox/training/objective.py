@@ -52,6 +52,8 @@ def detection_loss(
     anchors: np.ndarray,
     model: schema.Model,
     average: MatchAverage = NOTHING_COUNTED,
+    *,
+    replicas: int = 1,
 ) -> LossParts:
     """Returns the loss of a batch.
 
@@ -61,7 +63,9 @@ def detection_loss(
         anchors: `[A, 4]`, normalised to the network input.
         model: the detector's description.
         average: of the batches before, where the description divides by one.
+        replicas: equal parts of the batch, R, for a description that divides per replica.
     """
+    parts = replicas if model.loss.normalizer == "per_replica" else 1
     targets = batch_targets(batch, anchors, model)
     classification = _classification(predictions.class_logits, targets, model.loss)
     localization = _localization(predictions.box_encodings, targets, jnp.asarray(anchors), model)
@@ -70,9 +74,9 @@ def detection_loss(
         classification, localization = classification * chosen, localization * chosen
 
     loss = model.loss
-    matches = _count_matches(targets, loss)
+    matches = _count_matches(targets, loss, parts)
     matches, value = _average_matches(matches, average, loss.normalizer_momentum)
-    weights = _normalizing_weights(matches, jnp.asarray(batch.image_weights), loss)
+    weights = _normalizing_weights(matches, jnp.asarray(batch.image_weights), loss, parts)
     code_size = 1
     if loss.normalize_localization_by_code_size:
         code_size = model.box_coder.code_size
@@ -84,11 +88,11 @@ def detection_loss(
     )
 
 
-def _count_matches(targets: Targets, loss: schema.Loss) -> jax.Array:
+def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> jax.Array:
     """Returns the number of matches that divides each image's losses, `[B, 1]`."""
     matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
     if not loss.normalize_per_image:
-        matches = jnp.broadcast_to(jnp.sum(matches), matches.shape)
+        matches = _sum_over_replica(matches, replicas)
     return matches + loss.added_matches
 
 
@@ -109,7 +113,7 @@ def _average_matches(
 
 
 def _normalizing_weights(
-    matches: jax.Array, image_weights: jax.Array, loss: schema.Loss
+    matches: jax.Array, image_weights: jax.Array, loss: schema.Loss, replicas: int
 ) -> jax.Array:
     """Returns what the losses of each image are multiplied by, `[B, 1]`.
 
@@ -117,14 +121,23 @@ def _normalizing_weights(
         matches: `[B, 1]`, from `_count_matches`.
         image_weights: `[B]`, 0 for rows that only fill up.
         loss: by what is divided.
+        replicas: R, whose losses are averaged.
     """
     # The floor of 1 lets images without any object still teach what the background is.
     weights = (
         1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)
     )
     if loss.normalize_per_image:
-        weights = weights / jnp.maximum(jnp.sum(image_weights), 1.0)
-    return weights
+        images = _sum_over_replica(image_weights[:, None], replicas)
+        weights = weights / jnp.maximum(images, 1.0)
+    return weights / replicas
+
+
+def _sum_over_replica(values: jax.Array, replicas: int) -> jax.Array:
+    """Returns for each image the sum of `values` `[B, 1]` over all images of its replica."""
+    parts = values.reshape(replicas, -1)
+    sums = jnp.sum(parts, axis=1, keepdims=True)
+    return jnp.broadcast_to(sums, parts.shape).reshape(values.shape)
 
 
 def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:

@@ -14,8 +14,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from stillbox.checkpoints.names import reference_names
-from stillbox.devices.mesh import batch_shardings, everywhere, put_batch, spread_shardings
+from stillbox.devices.mesh import (
+    DATA_AXIS,
+    batch_shardings,
+    everywhere,
+    put_batch,
+    spread_shardings,
+)
 from stillbox.experiment import schema
+from stillbox.experiment.replicas import replicas_as_groups
 from stillbox.inputs.batch import Batch
 from stillbox.models.abstract import AbstractDetector, abstract_detector
 from stillbox.training.state import TrainState, create_state, select_trained
@@ -70,14 +77,18 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     Raises:
         UserError: the detector cannot be built, or no parameter is left to train.
     """
-    model, train = experiment.model, experiment.train
+    train = experiment.train
+    replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
+    model = replicas_as_groups(experiment.model, train.batch_size, replicas)
     detector = abstract_detector(model, train.precision)
     trained = select_trained(detector.params, reference_names(model, detector.params), train)
     state = _abstract_state(detector, experiment, trained)
     shapes = abstract_batch(train.batch_size, model, experiment.data.train.max_boxes)
     return TrainProgram(
         mesh=mesh,
-        function=make_train_step(detector.graph, detector.anchors, model, train, trained),
+        function=make_train_step(
+            detector.graph, detector.anchors, model, train, trained, replicas=replicas
+        ),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
         trained=trained,

@@ -26,6 +26,8 @@ def make_train_step(
     model: schema.Model,
     train: schema.Training,
     trained: frozenset[str],
+    *,
+    replicas: int = 1,
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
@@ -38,6 +40,7 @@ def make_train_step(
         model: the detector's description.
         train: optimiser, averaging and regularisation.
         trained: paths of the parameters to change.
+        replicas: equal parts of a batch, where the loss is normalised per replica.
     """
     optimizer = build_optimizer(train)
     schedule = build_schedule(train.optimizer.schedule)
@@ -52,7 +55,7 @@ def make_train_step(
     ) -> tuple[jax.Array, tuple[Metrics, Arrays, jax.Array]]:
         detector = bind_detector(graph, {**moving, **still}, stats)
         predictions = detector(batch.images, train=True, dropout_key=key)
-        parts = detection_loss(predictions, batch, anchors, model, average)
+        parts = detection_loss(predictions, batch, anchors, model, average, replicas=replicas)
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
         total = parts.classification + parts.localization + penalty
         metrics = {

@@ -128,11 +128,21 @@ def test_the_profiling_command_of_the_page(here, trained_with):
 
 
 def test_flags_that_say_where_to_run_are_explained(here, trained_with, capsys):
-    flags = "--no_hpu --recipe_cache /tmp/x --distributed_bn --use_horovod --kubernetes_run True"
+    flags = "--no_hpu --recipe_cache /tmp/x --use_horovod --kubernetes_run True"
     assert main(["ssd.py", *FLAGS, *flags.split()]) == 0
     told = capsys.readouterr().err
-    for name in ("no_hpu", "recipe_cache", "distributed_bn", "use_horovod", "kubernetes_run"):
+    for name in ("no_hpu", "recipe_cache", "use_horovod", "kubernetes_run"):
         assert f"note: --{name}: " in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "statistics"), [((), "per_replica"), (("--distributed_bn",), "global")]
+)
+def test_batch_norm_is_each_device_s_own_unless_it_is_distributed(
+    here, trained_with, flags, statistics
+):
+    assert main(["ssd.py", *FLAGS, *flags]) == 0
+    assert trained_with[0][0].model.backbone.conv.batch_norm.statistics == statistics
 
 
 def test_an_epoch_of_another_length_than_the_records_is_told(here, trained_with, capsys):

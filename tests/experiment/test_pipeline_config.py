@@ -68,7 +68,9 @@ def test_the_sample_reads_field_by_field():
         activation="relu6",
         regularizer=schema.L2(weight=2e-5),
         initializer=schema.TruncatedNormal(mean=0.5, stddev=0.03),
-        batch_norm=schema.BatchNorm(decay=0.99, epsilon=0.002, center=True, scale=True),
+        batch_norm=schema.BatchNorm(
+            decay=0.99, epsilon=0.002, center=True, scale=True, statistics="per_replica"
+        ),
     )
     assert read(SAMPLE).experiment == schema.Experiment(
         data=schema.Data(
@@ -117,6 +119,7 @@ def test_the_sample_reads_field_by_field():
                 matched_threshold=0.6, unmatched_threshold=0.4, force_match_for_each_row=True
             ),
             loss=schema.Loss(
+                normalizer="per_replica",
                 classification=schema.SigmoidFocalLoss(gamma=1.5, alpha=None),
                 localization=schema.SmoothL1Loss(delta=0.5),
                 classification_weight=2.0,
@@ -186,7 +189,9 @@ def test_without_the_override_the_base_network_keeps_its_own_hyperparameters():
         activation="relu6",
         regularizer=schema.L2(weight=4e-5),
         initializer=schema.TruncatedNormal(stddev=0.09),
-        batch_norm=schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True),
+        batch_norm=schema.BatchNorm(
+            decay=0.9997, epsilon=0.001, scale=True, statistics="per_replica"
+        ),
         regularize_depthwise=True,
     )
     assert model.neck.conv == read(SAMPLE).experiment.model.neck.conv
@@ -413,7 +418,9 @@ def test_the_tpu_sample_reads_field_by_field():
             activation="relu6",
             regularizer=schema.L2(weight=4e-5),
             initializer=initializer,
-            batch_norm=schema.BatchNorm(decay=0.97, epsilon=0.001, scale=True),
+            batch_norm=schema.BatchNorm(
+                decay=0.97, epsilon=0.001, scale=True, statistics="per_replica"
+            ),
             **more,
         )
 
@@ -444,6 +451,7 @@ def test_the_tpu_sample_reads_field_by_field():
             anchors=schema.SsdAnchors(aspect_ratios=(1.0, 2.0, 0.5, 3.0, 0.3333)),
             matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),
             loss=schema.Loss(
+                normalizer="per_replica",
                 classification=schema.SigmoidFocalLoss(gamma=2.0, alpha=0.75),
                 normalize_localization_by_code_size=True,
                 encode_background_as_zeros=True,
@@ -483,6 +491,7 @@ def test_the_raccoon_config_reads_field_by_field_where_it_differs():
     experiment = resolve(RACCOON).experiment
     assert experiment.model.num_classes == 1
     assert experiment.model.loss == schema.Loss(
+        normalizer="per_replica",
         classification=schema.SigmoidLoss(),
         hard_example_miner=schema.HardExampleMiner(
             num_hard_examples=3000,

@@ -23,7 +23,7 @@ CONV = schema.ConvHyperparams(
     activation="relu",
     regularizer=schema.L2(weight=3e-5),
     initializer=schema.RandomNormal(stddev=0.02),
-    batch_norm=schema.BatchNorm(decay=0.9, epsilon=0.01),
+    batch_norm=schema.BatchNorm(decay=0.9, epsilon=0.01, statistics="per_replica"),
 )
 OVERRIDE = "override_base_feature_extractor_hyperparams: true"
 
@@ -110,14 +110,15 @@ def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
 
 def test_a_resnet_keeps_its_batch_norm_under_the_override():
     conv = extractor("ssd_resnet50_v1_fpn", OVERRIDE).backbone.conv
-    norm = schema.BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
+    norm = schema.BatchNorm(decay=0.997, epsilon=1e-5, scale=True, statistics="per_replica")
     assert conv == dataclasses.replace(CONV, batch_norm=norm)
 
 
 def test_an_override_without_batch_norm_leaves_the_base_its_own():
     bare = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
     conv = extractor("ssd_mobilenet_v1", OVERRIDE, bare).backbone.conv
-    assert conv.batch_norm == schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True)
+    norm = schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True, statistics="per_replica")
+    assert conv.batch_norm == norm
 
 
 def test_only_the_second_generation_hands_the_smoothed_map_down():
@@ -169,9 +170,24 @@ def test_depthwise_kernels_are_penalized_as_each_generation_does():
             assert extractor(kind, "", given).neck.conv.regularize_depthwise == wanted
 
 
-def test_synchronised_batch_norm_is_batch_norm():
+def test_synchronised_batch_norm_sees_the_whole_batch_and_plain_one_a_replica():
     synchronised = HYPERPARAMS.replace("batch_norm", "sync_batch_norm")
-    assert extractor("ssd_mobilenet_v1", "", synchronised).neck.conv == CONV
+    plain = extractor("ssd_mobilenet_v1").neck.conv.batch_norm
+    assert plain.statistics == "per_replica"
+    norm = extractor("ssd_mobilenet_v1", "", synchronised).neck.conv.batch_norm
+    assert norm == dataclasses.replace(plain, statistics="global")
+
+
+def test_the_base_network_follows_the_word_for_batch_norm_where_it_is_overridden():
+    synchronised = HYPERPARAMS.replace("batch_norm", "sync_batch_norm")
+    for kind in ("ssd_mobilenet_v1", "ssd_resnet50_v1_fpn"):
+        for fields, given, statistics in (
+            ("", synchronised, "per_replica"),
+            (OVERRIDE, HYPERPARAMS, "per_replica"),
+            (OVERRIDE, synchronised, "global"),
+        ):
+            norm = extractor(kind, fields, given).backbone.conv.batch_norm
+            assert norm.statistics == statistics
 
 
 WEIGHT_SHARED = (

@@ -24,6 +24,7 @@ def test_the_defaults_hold_together():
     assert warnings_about(schema.Experiment(), {}) == ()
 
 
+HEAD_NORM = "model.head.conv.batch_norm={%s}"
 JITTER = "model.resizer={kind: scale_jitter, %s}"
 KEEP = "model.resizer={kind: keep_aspect_ratio, min_dimension: %d, max_dimension: %d}"
 COSINE = (
@@ -133,6 +134,10 @@ COSINE = (
         (["evaluation.batch_size=0"], "evaluation.batch_size is 0"),
         (["devices.spatial_partitions=0"], "devices.spatial_partitions is 0"),
         (["devices.spatial_partitions=7"], "300 rows (model.resizer.height) cannot be cut into 7"),
+        ([HEAD_NORM % "group_size: 4"], "group_size 4 has no effect while statistics is global"),
+        ([HEAD_NORM % "statistics: groups"], "statistics of groups of 0 images"),
+        ([HEAD_NORM % "statistics: groups, group_size: 5"], "cannot be divided into groups of 5"),
+        ([HEAD_NORM % "group_size: -1"], "model.head.conv.batch_norm.group_size is -1"),
         (["devices.replicas=-1"], "devices.replicas is -1"),
         (["devices.replicas=5"], "a batch of 32 (train.batch_size) cannot be divided among 5 repl"),
         (["data.evaluation.num_epochs=2"], "data.evaluation.num_epochs is 2"),
@@ -263,3 +268,11 @@ def test_whoever_measures_steps_on_one_batch_is_told_that_nothing_is_learnt():
     (warning,) = warnings_about(*overridden("data.repeat_first_batch=true"))
     assert warning.startswith("--set data.repeat_first_batch=true: every step trains on the first")
     assert "nothing but this batch is learnt" in warning
+
+
+def test_replicas_of_nothing_are_warned_about():
+    experiment, origins = overridden("devices.replicas=8")
+    (warning,) = warnings_about(experiment, origins)
+    assert warning.startswith("--set devices.replicas=8: replicas 8 has no effect: neither")
+    experiment, origins = overridden("devices.replicas=8", "model.loss.normalizer=per_replica")
+    assert warnings_about(experiment, origins) == ()

@@ -93,6 +93,10 @@ def test_six_levels_suit_the_six_maps_of_the_default():
         ),
         (["model.loss.normalizer_momentum=1"], "model.loss.normalizer_momentum is 1"),
         (
+            ["model.loss={normalizer_momentum: 0.9, normalizer: per_replica}"],
+            "normalizer_momentum 0.9 while normalizer is per_replica",
+        ),
+        (
             ["model.loss={normalizer_momentum: 0.9, normalize_per_image: true}"],
             "while normalize_per_image is true: it averages the matches of a whole batch",
         ),

@@ -6,25 +6,29 @@ batches, in fresh parameters and anchors, or in a program as it is traced. Nothi
 
 import dataclasses
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.replicas import replicas_as_groups
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable
 from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.augment import OPERATIONS
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.models.abstract import abstract_detector
 from stillbox.models.detect import make_detect
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
@@ -34,8 +38,8 @@ from stillbox.records.tfrecord import TFRecordWriter
 from stillbox.training.loop import train
 from stillbox.training.objective import detection_loss
 from stillbox.training.optimizer import build_optimizer
+from stillbox.training.program import train_program
 from stillbox.training.start import start_run
-from stillbox.training.step import make_train_step
 from tests.inputs.helpers import example
 from tests.small import SMALL
 
@@ -86,7 +90,8 @@ BASE = (
     "model.anchors={num_layers: 3, scales: []}",
     "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
     "model.head={kernel_size: 3, depthwise: true}",
-    "model.head.conv.batch_norm={scale: true}",
+    "model.head.conv.batch_norm={scale: true, statistics: per_replica}",
+    "devices.replicas=2",
     # Without a bias there would be none to penalise.
     "model.backbone.conv.force_bias=true",
     "model.neck.conv.force_bias=true",
@@ -128,6 +133,7 @@ VARIANTS = {
         "depthwise_initializer: {uniform: false}, "
         "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
+    "model.head.conv.batch_norm": "{statistics: groups, group_size: 2}",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
@@ -336,7 +342,8 @@ class Made:
             np.zeros((count, len(anchors), slots), np.float32),
         )
         model = self.experiment.model
-        return traced(lambda p, b: detection_loss(p, b, anchors, model), predictions, batch)
+        loss = partial(detection_loss, anchors=anchors, model=model, replicas=2)
+        return traced(loss, predictions, batch)
 
     def training(self):
         def run(params, stats, images):
@@ -344,7 +351,9 @@ class Made:
             predictions = detector(images, train=True, dropout_key=jax.random.key(0))
             return predictions, detector.regularization(), read_statistics(detector)
 
-        graph, params, stats = split_detector(self.started.detector)
+        _, params, stats = split_detector(self.started.detector)
+        model = replicas_as_groups(self.experiment.model, len(self.batch.records), 2)
+        graph = abstract_detector(model, self.experiment.train.precision).graph
         return traced(run, params, stats, self.batch.images)
 
     def detection(self):
@@ -353,16 +362,21 @@ class Made:
         return traced(detect, params, stats, self.batch.images, self.batch.true_sizes)
 
     def step(self):
-        started, train = self.started, self.experiment.train
-        graph, *_ = split_detector(started.detector)
-        step = make_train_step(
-            graph, started.detector.anchors, self.experiment.model, train, started.trained
-        )
-        return traced(step, started.state, self.batch)
+        return traced(self.program(1).function, self.started.state, self.batch)
+
+    def placement(self):
+        program = self.program(4)
+        return repr((program.state, program.batch))
+
+    def program(self, rows):
+        """The step on a mesh that is not there, of `rows` devices or groups that share an image."""
+        parts = self.experiment.devices.spatial_partitions
+        mesh = AbstractMesh((rows, parts), (DATA_AXIS, SPACE_AXIS))
+        return train_program(self.experiment, mesh)
 
     @property
     def batch(self):
-        return TrainLoader(self.dataset, batch_size=2, workers=0).batch(0)
+        return TrainLoader(self.dataset, batch_size=4, workers=0).batch(0)
 
 
 # Where a field most likely shows comes first: nothing after it is made.
@@ -372,6 +386,7 @@ PARTS = {
     "train.batch_size": ("batches",),
     "train.optimizer": ("optimizer", "arrays"),
     "train": ("arrays", "step"),
+    "devices": ("placement", "step"),
     "model.resizer": ("batches",),
     "model.loss": ("loss",),
     "model.matcher": ("loss",),
@@ -469,7 +484,7 @@ def test_the_same_experiment_twice_shows_no_difference(folder):
         assert getattr(again, part)() == original(folder, None, part), part
 
 
-@pytest.mark.parametrize("prefix", ["data", "model", "train"])
+@pytest.mark.parametrize("prefix", ["data", "model", "train", "devices"])
 def test_no_field_is_ignored(folder, prefix):
     assert silent(folder, None, prefix) == []
 

@@ -103,6 +103,28 @@ def test_both_losses_are_divided_by_the_matches_of_the_whole_batch():
     assert localization == pytest.approx(2 * HUBER / 2, rel=1e-5)
 
 
+def test_each_replica_divides_by_its_own_matches_and_the_replicas_are_averaged():
+    # Two matches in the first half of the batch, one in the second.
+    batch, model = toy_batch([BOX], [BOX], [BOX], []), with_loss(normalizer="per_replica")
+    first, second = (2 * MATCHED + 2 * BACKGROUND) / 2, MATCHED + BACKGROUND + _nothing()
+    parts = detection_loss(toy_predictions(4), batch, ANCHORS, model, replicas=2)
+    assert parts.classification == pytest.approx((first + second) / 2)
+    assert parts.localization == pytest.approx((2 * HUBER / 2 + HUBER) / 2, rel=1e-5)
+    assert parts.matched_anchors == 3
+    # The word alone decides: where it is not said, replicas change nothing.
+    whole = detection_loss(toy_predictions(4), batch, ANCHORS, ONE_CLASS, replicas=2)
+    assert whole.localization == pytest.approx(3 * HUBER / 3, rel=1e-5)
+
+
+def test_the_mean_over_images_is_taken_replica_by_replica_too():
+    # A row that only fills up leaves the second replica with one image, which then counts double.
+    batch = toy_batch([BOX], [], [BOX], [], image_weights=[1, 1, 1, 0])
+    model = with_loss(normalizer="per_replica", normalize_per_image=True)
+    parts = detection_loss(toy_predictions(4), batch, ANCHORS, model, replicas=2)
+    first, second = (MATCHED + BACKGROUND + _nothing()) / 2, MATCHED + BACKGROUND
+    assert parts.classification == pytest.approx((first + second) / 2)
+
+
 def _nothing():
     """Class loss of an image without boxes: anchor 0 is background too, its logit 2 costs more."""
     return log(2) + log(1 + exp(2)) + BACKGROUND

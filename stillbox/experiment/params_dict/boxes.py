@@ -67,8 +67,14 @@ def read_matcher(reading: Reading) -> ArgmaxMatcher:
 
 
 def read_loss(reading: Reading) -> Loss:
-    """Reads `retinanet_loss`: both sums over the matches of the batch and one more."""
+    """Reads `retinanet_loss`: both sums over the matches of a replica's images and one more.
+
+    Each replica divides by its own matches (fact sheet 0, fact 4). A moving average of them is one
+    number here, and so of the whole batch.
+    """
+    averaged = reading.params.value("retinanet_loss.normalizer_momentum")
     return Loss(
+        normalizer="global" if averaged else "per_replica",
         classification=SigmoidFocalLoss(
             **reading.fill(
                 "retinanet_loss",

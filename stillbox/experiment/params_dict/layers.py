@@ -4,7 +4,7 @@ Source: TPU detection fact sheet 3 and 5. In 2020 every block had these keys for
 """
 
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.keys import KEYS
@@ -25,6 +25,7 @@ VARIANCE_SCALING = VarianceScaling(factor=1.0, mode="fan_in", exact_cut=True)
 GLOROT_UNIFORM = VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
 """What TensorFlow's layers take where nothing is said."""
 _COMMON = "batch_norm_activation"
+_SYNC = "use_sync_bn"
 _REGEX = "train.regularization_variable_regex"
 # Names of variables by what they are, from every part of a detector (fact sheet 9).
 _VARIABLES = {
@@ -104,7 +105,18 @@ def _read_norm(reading: Reading, block: str, path: str) -> BatchNorm:
         center=True,
         scale=True,
         train=take("batch_norm_trainable", "train"),
+        statistics=_read_statistics(reading, block, f"{path}.statistics"),
     )
+
+
+def _read_statistics(reading: Reading, block: str, path: str) -> Literal["global", "per_replica"]:
+    """Reads whose statistics batch norm takes: those of a replica, unless it is synchronised.
+
+    The original synchronises over more than 8 replicas only, without saying so. Its published runs
+    with `use_sync_bn` had 32, so that the key means all replicas here, however many they are.
+    """
+    key = own_or_common(reading, block, f"batch_norm.{_SYNC}", f"{_COMMON}.{_SYNC}")
+    return "global" if reading.take(key, path) else "per_replica"
 
 
 def _read_activation(reading: Reading, block: str, path: str) -> Plain:
@@ -165,10 +177,11 @@ def read_drop_block(reading: Reading, block: str, path: str) -> DropBlock | None
 
 def note_statistics(reading: Reading) -> None:
     """Says once whose statistics batch norm takes."""
-    name = f"{_COMMON}.use_sync_bn"
+    name = f"{_COMMON}.{_SYNC}"
     if not reading.take(name):
         place = reading.params.where(name)
         reading.notes.append(
             f"{place + ': ' if place else ''}{name} is false: batch norm takes the statistics of "
-            "the whole batch all the same, over all devices"
+            "one replica, which is what a device has of the batch; --set devices.replicas=8 makes "
+            "the eight of the published runs on any number of devices"
         )

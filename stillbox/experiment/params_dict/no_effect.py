@@ -7,14 +7,13 @@ value than its default. Every other key that nobody reads is refused; `REFUSED` 
 from collections.abc import Iterator
 
 from stillbox.experiment.params_dict.blocks import BACKBONES, NECKS, used_blocks
-from stillbox.experiment.params_dict.keys import KEYS, OLD
+from stillbox.experiment.params_dict.keys import KEYS
 from stillbox.experiment.params_dict.merging import Params
 
 _DEVICES = "all devices that JAX finds run one synchronous program"
 _OWN_WORDS = "`stillbox train --model-dir` says it"
 _LAYOUT = "XLA chooses how arrays lie in memory"
 _FOLLOWING = "`stillbox retinanet --mode=eval` reads it, which watches a model directory"
-_STATISTICS = "batch norm takes the statistics of the whole batch in any case, over all devices"
 _COPY_PASTE = "mixing two data sets for copy and paste is not supported"
 _MASKS = "it scores masks, and stillbox detects boxes"
 _LVIS = "LVIS has metrics of its own, which are not computed"
@@ -41,7 +40,6 @@ NO_EFFECT: dict[str, str] = {
     "predict.predict_batch_size": "eval.eval_batch_size says how many images a program takes",
     "retinanet_parser.regenerate_source_id": "an image without an id gets one, and an id may be "
     "any text",
-    **{path: _STATISTICS for path in OLD if path.endswith(".use_sync_bn")},
 }
 
 REFUSED: dict[str, str] = {

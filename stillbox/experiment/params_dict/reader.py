@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.devices import read_devices
 from stillbox.experiment.params_dict.dialects import OldKeys, fold, rename
 from stillbox.experiment.params_dict.evaluation import read_evaluation
 from stillbox.experiment.params_dict.foreign import FIX, SECTIONS, TYPES, refuse_type
@@ -81,6 +82,7 @@ def _read(reading: Reading, name: str) -> Experiment:
         model=model,
         train=read_training(reading, model, read_augmentations(reading)),
         evaluation=read_evaluation(reading),
+        devices=read_devices(reading),
     )
 
 

@@ -41,7 +41,6 @@ def read_training(
         model: what was read of it already.
         augmentations: what `retinanet_parser` asks for.
     """
-    _check_partition(reading)
     return Training(
         augmentations=augmentations,
         optimizer=_read_optimizer(reading),
@@ -64,17 +63,6 @@ def _read_interval(reading: Reading) -> int:
         return 0
     interval: int = reading.take("eval.num_steps_per_eval", "train.evaluate_every")
     return interval
-
-
-def _check_partition(reading: Reading) -> None:
-    for name in ("num_cores_per_replica", "input_partition_dims"):
-        value = reading.take(f"train.{name}") or 1
-        if value != 1 and value != (1,) * len(value if isinstance(value, tuple) else ()):
-            reading.refuse(
-                f"train.{name}",
-                "a model is not split over devices; a batch is",
-                f"train.{name}=null",
-            )
 
 
 def _read_precision(reading: Reading) -> Literal["float32", "bfloat16"]:

@@ -99,7 +99,7 @@ def _read_backbone(
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
-    base = version().conv
+    base = _of_a_replica(version().conv)
     if section.value("override_base_feature_extractor_hyperparams"):
         base = _overridden(section, base, keras=keras)
         if version is MobileNetV2 and not keras and base.batch_norm:
@@ -120,7 +120,7 @@ def _read_backbone(
 
 
 def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
-    base = ResNetV1().conv
+    base = _of_a_replica(ResNetV1().conv)
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
@@ -131,9 +131,19 @@ def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
             )
     if section.value("override_base_feature_extractor_hyperparams"):
         # ResNet hands its batch norm settings to every layer, where they win over the config's.
-        norm = base.batch_norm
-        base = dataclasses.replace(_overridden(section, base, keras=keras), batch_norm=norm)
+        given = _overridden(section, base, keras=keras)
+        if base.batch_norm and given.batch_norm:
+            norm = dataclasses.replace(base.batch_norm, statistics=given.batch_norm.statistics)
+            base = dataclasses.replace(given, batch_norm=norm)
     return ResNetV1(depth=depth, conv=base)
+
+
+def _of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
+    """Returns hyperparameters whose batch norm sees one replica's images, as the originals' do."""
+    if conv.batch_norm is None:
+        return conv
+    norm = dataclasses.replace(conv.batch_norm, statistics="per_replica")
+    return dataclasses.replace(conv, batch_norm=norm)
 
 
 def _overridden(section: Section, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:

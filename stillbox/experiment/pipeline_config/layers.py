@@ -1,6 +1,6 @@
 """`Hyperparams`: how convolutions are regularised, initialised, normalised, activated."""
 
-from typing import Any
+from typing import Any, Literal
 
 from stillbox.experiment.pipeline_config.section import Section
 from stillbox.experiment.schema import (
@@ -44,11 +44,16 @@ def read_hyperparams(section: Section, path: str, *, keras: bool) -> ConvHyperpa
 
 
 def _read_batch_norm(section: Section, path: str) -> BatchNorm | None:
-    # One program over all devices sees the whole batch, so both spellings are synchronised.
-    for name in ("batch_norm", "sync_batch_norm"):
+    """Reads either spelling: plain batch norm knows one replica's images, the other one all."""
+    kinds: dict[str, Literal["global", "per_replica"]] = {
+        "batch_norm": "per_replica",
+        "sync_batch_norm": "global",
+    }
+    for name, statistics in kinds.items():
         if section.has(name):
+            section.log.origins[f"{path}.statistics"] = section.position(name)
             names = ("decay", "epsilon", "center", "scale", "train")
-            return BatchNorm(**section.child(name).fill(path, *names))
+            return BatchNorm(statistics=statistics, **section.child(name).fill(path, *names))
     return None
 
 

@@ -35,9 +35,14 @@ _LOCALIZATION_LOSSES: dict[str, type[LocalizationLoss]] = {
 
 
 def read_loss(ssd: Section, path: str) -> Loss:
-    """Reads `ssd.loss` and its neighbours."""
+    """Reads `ssd.loss` and its neighbours.
+
+    The original has no word for whose matches divide a loss: they are always those of the images
+    of one replica, whose gradients are then averaged (fact sheet 3.6).
+    """
     section = ssd.child("loss")
     return Loss(
+        normalizer="per_replica",
         classification=_read_classification(
             section.child("classification_loss"), f"{path}.classification"
         ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from stillbox.experiment.replicas import batch_norms
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.rules.input_sides import input_sides
 from stillbox.experiment.schema import Experiment
@@ -37,9 +38,34 @@ def replicas_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
     )
 
 
+def groups_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
+    """Groups of images that share statistics are given where they are asked for, and are alike."""
+    batch = experiment.train.batch_size
+    for path, norm in batch_norms(experiment.model):
+        size, where = norm.group_size, f"{path}.group_size"
+        if norm.statistics != "groups" and size > 0:
+            yield Broken(
+                where,
+                f"group_size {size} has no effect while statistics is {norm.statistics}",
+                f"--set {path}.statistics=groups, or --set {where}=0",
+            )
+        elif norm.statistics == "groups" and size == 0:
+            yield Broken(where, "statistics of groups of 0 images", f"for example {where}=8")
+        elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
+            yield Broken(
+                where,
+                f"a batch of {batch} (train.batch_size) cannot be divided into groups of {size}",
+                f"use {_divisor_below(batch, size)}",
+            )
+
+
 def _divisor_below(number: int, most: int) -> int:
     return next(part for part in range(min(most, number), 0, -1) if number % part == 0)
 
 
-DEVICE_RULES: tuple[Rule, ...] = (images_can_be_cut, replicas_divide_the_batch)
+DEVICE_RULES: tuple[Rule, ...] = (
+    images_can_be_cut,
+    replicas_divide_the_batch,
+    groups_divide_the_batch,
+)
 """All of them."""

@@ -54,6 +54,7 @@ MODEL_RANGES: dict[str, Range] = {
     "model.*initializer.factor": (0, ANY),
     "model.*conv.batch_norm.decay": (0, 1),
     "model.*conv.batch_norm.epsilon": (ABOVE_ZERO, ANY),
+    "model.*conv.batch_norm.group_size": (0, ANY),
     "model.anchors.num_layers": (1, ANY),
     "model.anchors.min_scale": (ABOVE_ZERO, ANY),
     "model.anchors.max_scale": (ABOVE_ZERO, ANY),

@@ -108,6 +108,18 @@ def moving_numbers_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
     )
 
 
+def moving_numbers_are_of_the_batch(experiment: Experiment) -> Iterator[Broken]:
+    """The moving average of the matches is one number, and replicas would have one each."""
+    loss, path = experiment.model.loss, "model.loss.normalizer_momentum"
+    if loss.normalizer_momentum and loss.normalizer == "per_replica":
+        yield Broken(
+            path,
+            f"normalizer_momentum {loss.normalizer_momentum} while normalizer is per_replica: it "
+            "averages the matches of a whole batch",
+            f"--set {path}=0, or --set model.loss.normalizer=global",
+        )
+
+
 def skipped_codes_are_compared(experiment: Experiment) -> Iterator[Broken]:
     """Losses of overlaps see boxes, not codes."""
     loss, path = experiment.model.loss, "model.loss.skip_zero_codes"
@@ -137,6 +149,7 @@ TARGET_RULES: tuple[Rule, ...] = (
     every_class_has_a_weight,
     added_matches_are_divided_by,
     moving_numbers_are_divided_by,
+    moving_numbers_are_of_the_batch,
     skipped_codes_are_compared,
     background_has_a_target,
 )

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from stillbox.experiment.replicas import batch_norms
 from stillbox.experiment.rules.augmentations import (
     contrasts_that_never_change,
     crops_that_are_resized_twice,
@@ -30,6 +31,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
         *_one_batch_only(experiment),
+        *_replicas_of_nothing(experiment),
         *values_that_only_training_sees(experiment),
         *crops_that_are_resized_twice(experiment),
         *contrasts_that_never_change(experiment),
@@ -88,6 +90,17 @@ def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
             "train.steps",
             f"the learning rate is 0 from step {schedule.total_steps} (total_steps of the "
             f"schedule) to step {steps}",
+        )
+
+
+def _replicas_of_nothing(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    model, replicas = experiment.model, experiment.devices.replicas
+    kinds = {norm.statistics for _, norm in batch_norms(model)} | {model.loss.normalizer}
+    if replicas and "per_replica" not in kinds:
+        yield (
+            "devices.replicas",
+            f"replicas {replicas} has no effect: neither a batch norm's statistics nor the loss's "
+            "normalizer is per_replica",
         )
 
 

@@ -86,6 +86,14 @@ class BatchNorm:
     """Learn a factor (gamma)."""
     train: bool = True
     """Use the batch's own statistics in training; false uses the moving ones there too."""
+    statistics: Literal["global", "per_replica", "groups"] = "global"
+    """Whose statistics those are: of the whole batch over all devices; of the images of one replica
+    (`devices.replicas`), as in the originals unless they are asked to synchronise; or of every
+    `group_size` images that follow each other. The moving ones then remember the mean over all
+    groups, where the originals keep what one of their replicas saw: it is the same number on
+    average, and less noisy."""
+    group_size: int = 0
+    """Images of a group where `statistics` is `groups`; it has to divide the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)

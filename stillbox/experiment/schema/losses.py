@@ -130,6 +130,10 @@ class Loss:
     """Factor on the localisation loss."""
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
+    normalizer: Literal["global", "per_replica"] = "global"
+    """Which losses and matches are put together: those of the whole batch; or the losses of each
+    replica (`devices.replicas`) are divided by its own matches and averaged over the replicas, as
+    in the originals, so that a matched anchor weighs less where there are many."""
     normalize_per_image: bool = False
     """Divide the losses of each image by its own matched anchors, at least 1, and take the mean
     over the images; `normalize_by_matches` false then only takes the mean."""

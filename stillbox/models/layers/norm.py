@@ -1,12 +1,14 @@
 """Batch normalisation as TF1's fused kernel does it (fact sheet 3.10)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import normalize_batch
+from stillbox.models.layers.lowering import normalize_batch, normalize_groups
 from stillbox.models.layers.penalties import penalty_of
 
 
@@ -14,11 +16,14 @@ class BatchNorm(nnx.Module):
     """Normalises every channel over batch and space, in float32 whatever the input, and activates.
 
     In training it divides by the biased deviation of the batch but remembers the unbiased
-    variance, which is what the fused kernel of TF1 does.
+    variance, which is what the fused kernel of TF1 does. Where groups of images are normalised by
+    themselves, it remembers the mean over the groups.
 
     Args:
         channels: C.
-        config: decay, epsilon, which of scale and offset exist.
+        config: decay, epsilon, which of scale and offset exist, whose statistics. `per_replica` is
+            as `global`: whatever comes in belongs to one replica, unless `experiment/replicas.py`
+            has made groups of it.
         frozen: use the moving statistics in training too, and leave them alone.
         regularizer: penalty on scale and offset; None for none.
     """
@@ -52,8 +57,15 @@ class BatchNorm(nnx.Module):
         scale = self.scale[...] if self.config.scale else jnp.ones(channels, jnp.float32)
         bias = self.bias[...] if self.config.center else jnp.zeros(channels, jnp.float32)
         if train and not self.frozen:
-            y, mean, var = normalize_batch(x, scale, bias, self.config.epsilon, activation)
-            self._remember(mean, var, x.size // channels)
+            groups = self.config.statistics == "groups"
+            images = self.config.group_size if groups else x.shape[0]
+            arguments = x, scale, bias, self.config.epsilon, activation
+            if images == x.shape[0]:
+                y, mean, var = normalize_batch(*arguments)
+            else:
+                y, means, variances = normalize_groups(*arguments, images)
+                mean, var = jnp.mean(means, axis=0), jnp.mean(variances, axis=0)
+            self._remember(mean, var, images * math.prod(x.shape[1:3]))
             return y
         factor = jax.lax.rsqrt(self.var[...] + self.config.epsilon) * scale
         y = (x.astype(jnp.float32) - self.mean[...]) * factor + bias

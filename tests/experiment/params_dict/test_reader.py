@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from flax import nnx
@@ -10,6 +11,7 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import rules, schema
 from stillbox.experiment.params_dict import read_params, resolved_text
+from stillbox.experiment.replicas import batch_norms
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
@@ -17,7 +19,9 @@ from stillbox.training.schedules import build_schedule
 from stillbox.training.state import select_trained
 from tests.shared import SHARED, needs_shared
 
-NORM = schema.BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True)
+NORM = schema.BatchNorm(
+    decay=0.997, epsilon=1e-4, center=True, scale=True, statistics="per_replica"
+)
 SPINENET = "architecture.backbone=spinenet, architecture.multilevel_features=identity"
 YAML = sorted((SHARED / "configs" / "yaml").glob("*.yaml"))
 OURS = [path for path in YAML if "retinanet" in path.stem]
@@ -100,6 +104,7 @@ def test_the_default_boxes():
     )
     # Sums over matches + 1; 50 x Huber at .1 over 4 codes; gamma 1.5, not 2.
     assert model.loss == schema.Loss(
+        normalizer="per_replica",
         classification=schema.SigmoidFocalLoss(alpha=0.25, gamma=1.5),
         localization=schema.SmoothL1Loss(delta=0.1),
         localization_weight=50.0,
@@ -461,8 +466,9 @@ def test_without_a_tpu_the_original_computes_in_float32():
         ("architecture.backbone=resnets", "did you mean 'resnet'"),
         ("architecture.backbone=spinenet", "spinenet makes all levels itself"),
         ("architecture.num_classes=1", "nothing is left to detect"),
-        ("train.num_cores_per_replica=2", "a model is not split over devices"),
-        ("train.input_partition_dims=[1, 4, 2, 1]", "a model is not split over devices"),
+        ("train.num_cores_per_replica=2", "input_partition_dims cuts an image into 1"),
+        ("train.input_partition_dims=[1, 4, 2, 1]", "an image is cut along its height alone"),
+        ("train.input_partition_dims=[4]", "an image is cut along its height alone"),
         ("train.learning_rate.learning_rate_steps=[1]", "2 learning_rate_levels and 1"),
         ("train.frozen_variable_prefix='('", "is no regular expression"),
         ("train.regularization_variable_regex='('", "is no regular expression"),
@@ -491,6 +497,22 @@ def test_what_is_refused(override, said):
 
 def test_one_device_for_a_replica_is_no_partition():
     assert read("train.num_cores_per_replica=1, train.input_partition_dims=[1, 1, 1, 1]") == read()
+
+
+def test_spatial_partitioning_is_along_the_height():
+    override = "train.num_cores_per_replica=4, train.input_partition_dims=[1, 4, 1, 1]"
+    assert read(override).devices.spatial_partitions == 4
+    assert replace(read(override), devices=read().devices) == read()
+
+
+def test_batch_norm_and_loss_count_by_replicas_unless_they_are_synchronised():
+    plain, synchronised = read().model, read("batch_norm_activation.use_sync_bn=true").model
+    assert {norm.statistics for _, norm in batch_norms(plain)} == {"per_replica"}
+    assert {norm.statistics for _, norm in batch_norms(synchronised)} == {"global"}
+    assert plain.loss == synchronised.loss
+    assert plain.loss.normalizer == "per_replica"
+    averaged = read("retinanet_loss.normalizer_momentum=0.9").model.loss
+    assert averaged.normalizer == "global"
 
 
 @needs_shared

@@ -8,7 +8,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import batch_statistics, normalize_batch
+from stillbox.models.layers.lowering import batch_statistics, normalize_batch, normalize_groups
 from stillbox.models.layers.lowering.reductions import channel_sum, sum_of_rows
 from stillbox.models.layers.norm import BatchNorm
 
@@ -70,6 +70,38 @@ def test_normalization_and_its_gradients_equal_autodiff_of_the_definition(activa
     actual = jax.value_and_grad(ours, argnums=(0, 1, 2))(x, scale, bias)
     for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_groups_are_normalized_by_themselves_and_share_what_is_learnt():
+    x, above = (jnp.asarray(_random(6, 5, 7, 4, seed=seed)) for seed in (0, 1))
+    scale, bias = jnp.asarray(2 + _random(4, seed=2)), jnp.asarray(_random(4, seed=3))
+
+    def one_by_one(x, scale, bias):
+        parts = [normalize_batch(x[n : n + 2], scale, bias, 0.001, "relu") for n in (0, 2, 4)]
+        y, mean, var = (list(values) for values in zip(*parts, strict=True))
+        return jnp.sum(jnp.concatenate(y) * above), (jnp.stack(mean), jnp.stack(var))
+
+    def together(x, scale, bias):
+        y, mean, var = normalize_groups(x, scale, bias, 0.001, "relu", 2)
+        return jnp.sum(y * above), (mean, var)
+
+    both = [
+        jax.value_and_grad(function, argnums=(0, 1, 2), has_aux=True)(x, scale, bias)
+        for function in (one_by_one, together)
+    ]
+    for theirs, mine in zip(*map(jax.tree.leaves, both), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_remembered_is_the_mean_over_the_groups():
+    # Groups (0, 2) and (4, 8): means 1 and 6, unbiased variances 2 and 8. At decay .9, from 0
+    # and 1: mean .1 * 3.5 = .35, variance .9 * 1 + .1 * 5 = 1.4.
+    config = schema.BatchNorm(decay=0.9, epsilon=0.0, statistics="groups", group_size=2)
+    norm = BatchNorm(1, config, frozen=False)
+    y = norm(jnp.array([0.0, 2.0, 4.0, 8.0]).reshape(4, 1, 1, 1), "none", train=True)
+    np.testing.assert_allclose(norm.mean[...], [0.35], rtol=1e-6)
+    np.testing.assert_allclose(norm.var[...], [1.4], rtol=1e-6)
+    np.testing.assert_allclose(y.ravel(), [-1, 1, -1, 1], rtol=1e-6)
 
 
 def test_bfloat16_is_normalized_in_float32():

@@ -8,7 +8,11 @@ autodiff to look through it, the residuals of both forms would be kept.
 """
 
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
-from stillbox.models.layers.lowering.normalization import batch_statistics, normalize_batch
+from stillbox.models.layers.lowering.normalization import (
+    batch_statistics,
+    normalize_batch,
+    normalize_groups,
+)
 from stillbox.models.layers.lowering.padding import Padding, padding_of
 from stillbox.models.layers.lowering.pooling import max_pool
 
@@ -19,5 +23,6 @@ __all__ = [
     "depthwise_conv2d",
     "max_pool",
     "normalize_batch",
+    "normalize_groups",
     "padding_of",
 ]

@@ -85,6 +85,35 @@ def _backward(
 normalize_batch.defvjp(_forward, _backward)
 
 
+def normalize_groups(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, activation: str, images: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Normalises each group of `images` images that follow each other by its own statistics.
+
+    Where devices share a batch and a group lies on one of them, its statistics need none of the
+    others: the axis of the groups is divided among the devices as the batch was.
+
+    Args:
+        x: `[B, H, W, C]`; `images` divides B.
+        scale: `[C]`, float32.
+        bias: `[C]`, float32.
+        epsilon: added to the variance.
+        activation: applied at the end.
+        images: of a group.
+
+    Returns:
+        The result in x's type, and mean and biased variance of the G groups `[G, C]`, through
+        which no gradient flows.
+    """
+    groups = x.reshape(-1, images, *x.shape[1:])
+
+    def normalize(group: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return normalize_batch(group, scale, bias, epsilon, activation)
+
+    y, mean, var = jax.vmap(normalize)(groups)
+    return y.reshape(x.shape), mean, var
+
+
 def _affine(x: jax.Array, mean: jax.Array, factor: jax.Array, bias: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) * factor + (bias - mean * factor)
 

@@ -1,0 +1,50 @@
+"""What the words "per replica" of a model stand for: a number of images."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+from stillbox.experiment.schema import BatchNorm, Model
+
+Part = TypeVar("Part")
+
+
+def replicas_as_groups(model: Model, batch_size: int, replicas: int) -> Model:
+    """Returns a model whose batch norms say `groups` where they said `per_replica`.
+
+    The layers then need to know of no device: a replica is `batch_size / replicas` images that
+    follow each other. A single replica is the whole batch, which is `global`.
+
+    Args:
+        model: the detector's description.
+        batch_size: images of a training step, over all devices.
+        replicas: equal parts of it.
+    """
+    groups = {"statistics": "groups", "group_size": batch_size // replicas}
+    return _replace_norms(model, groups if replicas > 1 else {"statistics": "global"})
+
+
+def batch_norms(part: Any, path: str = "model") -> Iterator[tuple[str, BatchNorm]]:  # noqa: ANN401
+    """Yields the batch norms of a model, each with its dotted path."""
+    if isinstance(part, BatchNorm):
+        yield path, part
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            yield from batch_norms(getattr(part, field.name), f"{path}.{field.name}")
+
+
+def _replace_norms(part: Part, meaning: dict[str, Any]) -> Part:
+    if isinstance(part, tuple):
+        return cast(Part, tuple(_replace_norms(item, meaning) for item in part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    if isinstance(part, BatchNorm):
+        replica = part.statistics == "per_replica"
+        return cast(Part, dataclasses.replace(part, **meaning)) if replica else part
+    inside = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    changes = {
+        name: changed
+        for name, value in inside.items()
+        if (changed := _replace_norms(value, meaning)) is not value and changed != value
+    }
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
