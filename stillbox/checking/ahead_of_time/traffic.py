@@ -1,5 +1,6 @@
 """What a compiled program moves: between devices, and between a device and its memory."""
 
+import re
 from collections import Counter
 
 from stillbox.checking.ahead_of_time.hlo import Instruction, Program
@@ -27,8 +28,10 @@ _FREE = {
     "partition-id",
     "replica-id",
 }
+# Other names for what is there, as custom calls.
+_FREE_TARGETS = re.compile(r'custom_call_target="(?:ConcatBitcast|AllocateBuffer)"')
 # They touch a part of their operand, as large as what comes out.
-_PARTS = {"slice", "dynamic-slice", "slice-start", "gather"}
+_PARTS = {"slice", "dynamic-slice", "gather"}
 
 
 def collective_bytes(program: Program) -> dict[str, int]:
@@ -59,11 +62,13 @@ def memory_traffic(program: Program) -> int:
 
 
 def _moved(line: Instruction, program: Program) -> int:
-    if line.opcode in _FREE:
+    if line.opcode in _FREE or _FREE_TARGETS.search(line.text):
         return 0
+    if line.opcode == "slice-start":
+        # Operand, part and a flag; its other half writes the part.
+        return line.arrays[1].nbytes
     if line.opcode in _PARTS:
-        part = line.arrays[0]
-        return part.nbytes * (1 if part.on_chip or line.opcode.endswith("-start") else 2)
+        return line.nbytes + line.device_bytes
     # Of the two halves of an asynchronous copy one reads and the other writes.
     written = 0 if line.opcode.endswith("-start") else line.device_bytes
     if line.opcode.endswith("-done"):

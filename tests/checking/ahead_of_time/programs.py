@@ -37,6 +37,10 @@ ENTRY %main (w: f32[8,128], m: f32[100], e: f32[8,128], x: f32[2,9,9,3]) -> f32[
   %start = (f32[8,128]{1,0:T(8,128)S(1)}, f32[8,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%w)
   %done = f32[8,128]{1,0:T(8,128)S(1)} copy-done(%start)
   %f = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%done, /*index=1*/%e), kind=kLoop, calls=%fused
+  %ss = ((f32[8,128]{1,0:T(8,128)}), f32[1,128]{1,0:T(1,128)S(1)}, s32[]{:S(2)}) slice-start(%e)
+  %sd = f32[1,128]{1,0:T(1,128)S(1)} slice-done(%ss)
+  %cut = f32[1,128]{1,0:T(1,128)} slice(%e), slice={[0:1], [0:128]}
+  %bc = f32[8,128]{1,0:T(8,128)} custom-call(%e, %e), custom_call_target="ConcatBitcast"
   %z = (s32[]{:T(128)}, f32[100]{0:T(128)}) tuple(%m, %m)
   %loop = (s32[]{:T(128)}, f32[100]{0:T(128)}) while(%z), condition=%goes_on, body=%round, \
 backend_config={"known_trip_count":{"n":"3"}}

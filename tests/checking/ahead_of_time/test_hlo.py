@@ -59,6 +59,8 @@ def test_traffic_counts_what_is_not_on_the_chip():
     parts = (
         4096,  # the copy reads the parameters; it writes on the chip
         4096 + 2048,  # the fusion reads the average and writes bfloat16
+        512,  # a row of the average goes to the chip
+        512 + 512,  # the same row is copied within the memory
         loop,
         2048,  # the asynchronous sum reads
         2048,  # and writes
