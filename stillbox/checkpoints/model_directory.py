@@ -65,6 +65,7 @@ class ModelDirectory:
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._lock: DirectoryLock | None = None
+        self._writes = True
 
     @classmethod
     def create(
@@ -75,6 +76,7 @@ class ModelDirectory:
         label_map: str,
         versions: Mapping[str, str],
         keep: int = 3,
+        writes: bool = True,
     ) -> "ModelDirectory":
         """Makes the directory, or goes on with one, for the one process that writes into it.
 
@@ -84,13 +86,18 @@ class ModelDirectory:
             label_map: the label map as text; empty where there is none.
             versions: versions of whatever the numbers may depend on.
             keep: newest checkpoints that are kept, beside the best; 0 keeps all.
+            writes: False for the other processes of a job: they call what the one that writes
+                calls, and nothing comes of it.
 
         Raises:
             UserError: a file has that name, or another process writes into the directory.
         """
         directory = cls(path, keep=keep)
+        directory._writes = writes
         if directory.path.exists() and not directory.path.is_dir():
             raise UserError("the model directory is a file", where=str(path))
+        if not writes:
+            return directory
         directory._checkpoints.mkdir(parents=True, exist_ok=True)
         directory._lock = DirectoryLock(directory.path)
         for leftover in directory._checkpoints.iterdir():
@@ -202,6 +209,8 @@ class ModelDirectory:
             FileExistsError: this step has a checkpoint; a finished one never changes its arrays.
             UserError: the disk does not take it, or did not take the one before.
         """
+        if not self._writes:
+            return
         self.wait()
         target = self._checkpoints / str(step)
         if target.exists():
@@ -234,6 +243,8 @@ class ModelDirectory:
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Remembers a finished checkpoint as the best, and keeps it from then on."""
+        if not self._writes:
+            return
         self.wait()
         best = Best(self.checkpoint(step).step, metric, value)
         replace_durably(self.path / _BEST, json.dumps(best._asdict()))

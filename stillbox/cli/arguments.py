@@ -2,10 +2,13 @@
 
 import argparse
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from stillbox.devices.launcher import Place
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +47,39 @@ def add_profile(parser: argparse.ArgumentParser, what: str, where: str) -> None:
         metavar="FIRST,LAST",
         help=f"trace these {what} into {where}/plugins/profile and say where their time goes "
         "(default: none)",
+    )
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Adds what says which process of a job this is, where no launcher does."""
+    group = parser.add_argument_group(
+        "several processes",
+        "mpirun, srun, GKE and Cloud TPU say by themselves which process of a job this is; "
+        "elsewhere give all three.",
+    )
+    group.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="machine of process 0 and a free port of it; the next port must be free too",
+    )
+    group.add_argument("--processes", type=int, metavar="N", help="processes of the job")
+    group.add_argument("--process", type=int, metavar="I", help="number of this one, from 0")
+
+
+def find_own_place(arguments: argparse.Namespace) -> "Place | None":
+    """Returns which process of a job this is; None where it is the only one, or goes by itself.
+
+    Raises:
+        UserError: what was said about it is not enough, or makes no sense.
+    """
+    from stillbox.devices.launcher import find_place
+
+    if not hasattr(arguments, "coordinator"):
+        return None
+    return find_place(
+        coordinator=arguments.coordinator,
+        processes=arguments.processes,
+        process=arguments.process,
     )
 
 

@@ -4,7 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_profile, checkpoint_choice, resolve_config
+from stillbox.cli.arguments import (
+    add_overrides,
+    add_processes,
+    add_profile,
+    checkpoint_choice,
+    resolve_config,
+)
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import batch_profiler
 from stillbox.errors import UserError
@@ -35,6 +41,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     )
     add_profile(parser, "batches", "the report's folder")
     add_overrides(parser)
+    add_processes(parser)
     parser.set_defaults(run=run)
 
 

@@ -25,7 +25,10 @@ from stillbox.cli import (
     train,
     weights,
 )
+from stillbox.cli.arguments import find_own_place
+from stillbox.cli.processes import joined, run_process
 from stillbox.devices.absent_tpu import quieten_absent_tpu
+from stillbox.devices.launcher import Place
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
@@ -78,7 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     parsed = build_parser().parse_args(words)
     try:
-        code: int = parsed.run(parsed)
+        place = find_own_place(parsed)
+        if place is not None:
+            return run_process(place, words, lambda: _run(parsed, verb, place))
+    except UserError as error:
+        return _complain(str(error), verb)
+    return _run(parsed, verb)
+
+
+def _run(parsed: argparse.Namespace, verb: str | None, place: Place | None = None) -> int:
+    """Runs a verb and returns its exit code; every error becomes a sentence here."""
+    if place is not None:
+        verb = f"{verb} (process {place.index} of {place.count})"
+    try:
+        with joined(place):
+            code: int = parsed.run(parsed)
         # Here and not at exit, where nobody would catch what goes wrong with it.
         sys.stdout.flush()
     except UserError as error:

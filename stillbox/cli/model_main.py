@@ -10,7 +10,13 @@ import json
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_profile, add_switch, resolve_config
+from stillbox.cli.arguments import (
+    add_overrides,
+    add_processes,
+    add_profile,
+    add_switch,
+    resolve_config,
+)
 from stillbox.cli.running import batch_profiler, run_training, say
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved
@@ -55,6 +61,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
+    add_processes(parser)
     parser.set_defaults(run=run)
 
 

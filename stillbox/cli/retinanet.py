@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from stillbox.cli.arguments import add_overrides, add_profile, show_remarks
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.retinanet_flags import add_flags, explain_flags
 from stillbox.cli.running import batch_profiler, run_training, say
@@ -36,6 +36,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     add_flags(parser)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
+    add_processes(parser)
     parser.set_defaults(run=run)
 
 
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.checkpoints.files import replace_durably
+    from stillbox.devices.job import is_first
 
     changes = []
     if arguments.mode == "train":
@@ -64,8 +66,9 @@ def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         if not arguments.eval_after_training:
             changes.append("data.evaluation.paths=[]")
     resolved = _resolve(arguments, reading, changes)
-    arguments.model_dir.mkdir(parents=True, exist_ok=True)
-    replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
+    if is_first():
+        arguments.model_dir.mkdir(parents=True, exist_ok=True)
+        replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
@@ -113,6 +116,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
 
     from stillbox.checkpoints.files import replace_durably
     from stillbox.checkpoints.trained import load_trained
+    from stillbox.devices.job import is_first
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.coco_json import results_to_coco
     from stillbox.evaluation.program import score_program
@@ -130,6 +134,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         )
     detections = results_to_coco(result.results)
     output = arguments.model_dir / _PREDICTIONS
-    replace_durably(output, json.dumps(detections))
+    if is_first():
+        replace_durably(output, json.dumps(detections))
     print(f"{model.source}: {len(detections)} detections in {len(result.results)} images; {output}")
     return 0

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_overrides, resolve_config
+from stillbox.cli.arguments import add_overrides, add_processes, resolve_config
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import batch_profiler, run_training, say
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
@@ -42,6 +42,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     )
     add_flags(parser)
     add_overrides(parser)
+    add_processes(parser)
     parser.set_defaults(run=run)
 
 

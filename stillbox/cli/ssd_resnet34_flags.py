@@ -4,10 +4,9 @@ Source: SSD ResNet-34 fact sheet 1.1. Names and defaults are the original's.
 """
 
 import argparse
-import os
 from pathlib import Path
 
-from stillbox.cli.arguments import note
+from stillbox.cli.arguments import find_own_place, note
 from stillbox.errors import UserError
 
 # What they ask for is so in any case, or is not a matter of this program.
@@ -23,7 +22,6 @@ _VALUES = {
     "kubernetes_run": "it was for a launcher of the original's",
 }
 _HIDDEN = ("hvd_workers", "num_workers_per_hls", "kubernetes_run")
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +48,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inference", type=Path, metavar="IMAGE", help="detect in one image")
     _add(parser, "--model_dir", Path("/tmp/ssd"), "where everything goes", "DIR")
     parser.add_argument(
-        "--use_horovod", action="store_true", help="with one process, which uses all devices"
+        "--use_horovod", action="store_true", help="--batch_size is that of each process"
     )
     _add(parser, "--profile", "0,0", "trace steps A to B of this run, or batches; 0,0: none", "A,B")
     _add(parser, "--log_step_count_steps", 1, "steps between two lines", short="-v")
@@ -136,21 +134,24 @@ def check_flags(arguments: argparse.Namespace) -> None:
             fix="shorten it, or raise --k",
         )
     if arguments.use_horovod:
-        _check_processes()
+        _count_processes(arguments)
     for name, sentence in (_SWITCHES | _VALUES).items():
         if getattr(arguments, name) not in (None, False):
             note(f"--{name}: {sentence}")
 
 
-def _check_processes() -> None:
-    for variable in _WORLD_SIZES:
-        if int(os.environ.get(variable, "1")) > 1:
-            raise UserError(
-                f"{os.environ[variable]} processes were started ({variable})",
-                where="--use_horovod",
-                fix="start one: it uses all devices of this machine",
-            )
-    note("--use_horovod: one process uses all devices of this machine")
+def _count_processes(arguments: argparse.Namespace) -> None:
+    """Makes of a batch for each process that of all (SSD ResNet-34 fact sheet 8)."""
+    place = find_own_place(arguments)
+    if place is None:
+        note("--use_horovod: one process uses all devices of this machine")
+        return
+    each = arguments.batch_size
+    arguments.batch_size *= place.count
+    note(
+        f"--use_horovod: {place.count} processes with {each} images each, "
+        f"{arguments.batch_size} images a step"
+    )
 
 
 def last_epoch_of_full_rate(arguments: argparse.Namespace) -> float:

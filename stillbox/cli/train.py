@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_config, add_profile, resolve_config
+from stillbox.cli.arguments import add_config, add_processes, add_profile, resolve_config
 from stillbox.cli.running import run_training
 
 
@@ -21,6 +21,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="where checkpoints, metrics and everything else goes; a run found there is resumed",
     )
     add_profile(parser, "steps of this run", "DIR")
+    add_processes(parser)
     parser.set_defaults(run=run)
 
 

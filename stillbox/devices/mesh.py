@@ -114,10 +114,41 @@ def spread_shardings(tree: Tree, mesh: Mesh) -> Tree:
 
 
 def put_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Moves a pytree of host arrays `[B, ...]` to the devices, split as `batch_shardings` says."""
-    return jax.device_put(batch, batch_shardings(batch, mesh))
+    """Moves a pytree of host arrays to the devices, split as `batch_shardings` says.
+
+    Args:
+        batch: arrays `[B / P, ...]`, the rows that this one of P processes has.
+        mesh: of `build_mesh`.
+    """
+    shardings = batch_shardings(batch, mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, shardings)
+
+    def put(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
+        rows = len(array) * jax.process_count()
+        shape = (rows, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, np.asarray(array), shape)
+
+    moved: Tree = jax.tree.map(put, batch, shardings)
+    return moved
+
+
+def put_tree(tree: Tree, shardings: Tree) -> Tree:
+    """Moves a pytree of arrays, which every process has whole, to where `shardings` says."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+    moved: Tree = jax.tree.map(_put_array, tree, shardings)
+    return moved
+
+
+def _put_array(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return jax.jit(lambda whole: whole, out_shardings=sharding)(array)
+    host = np.asarray(array)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def put_everywhere(tree: Tree, mesh: Mesh) -> Tree:
     """Moves a pytree to all devices, whole."""
-    return jax.device_put(tree, everywhere(mesh))
+    shardings: Tree = jax.tree.map(lambda _: everywhere(mesh), tree)
+    return put_tree(tree, shardings)

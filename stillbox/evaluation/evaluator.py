@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stillbox.boxes.detections import Detections
+from stillbox.devices.job import all_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
@@ -179,8 +180,9 @@ def _one_ahead(
 
 def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
     # The images stay where they are: nothing after this looks at them.
-    host = batch._replace(records=np.asarray(batch.records))
-    return host, Detections(*(np.asarray(leaf) for leaf in detections))  # type: ignore[arg-type]
+    # Of several processes each has its own rows; all of them score all.
+    host = batch._replace(records=all_rows(batch.records))
+    return host, to_host(detections)
 
 
 def _results_of(

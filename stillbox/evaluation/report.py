@@ -11,6 +11,9 @@ from stillbox.evaluation.report_page import Report, ReportPicture, render_report
 
 __all__ = ["Report", "ReportPicture", "write_report"]
 
+REPORT = "report.html"
+"""Name of the page in its folder."""
+
 
 def write_report(report: Report, directory: str | Path) -> Path:
     """Writes `report.html`, and its curves and pictures as files of their own beside it.
@@ -26,7 +29,7 @@ def write_report(report: Report, directory: str | Path) -> Path:
         write_whole(directory / "curves" / f"{name}.png", png)
     for number, picture in enumerate(report.pictures, start=1):
         save_picture(picture.picture, directory / "pictures" / f"{number:03d}.jpg")
-    return write_whole(directory / "report.html", render_report(report, figures).encode())
+    return write_whole(directory / REPORT, render_report(report, figures).encode())
 
 
 def _figures(report: Report) -> list[tuple[str, Figure]]:

@@ -4,7 +4,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
+
 from stillbox.boxes.detections import Detections
+from stillbox.devices.job import is_first
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
@@ -14,7 +17,7 @@ from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect
-from stillbox.evaluation.report import Report, write_report
+from stillbox.evaluation.report import REPORT, Report, write_report
 from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
@@ -75,6 +78,8 @@ def score_dataset(
         workers=experiment.data.workers,
         prefetch=experiment.data.prefetch,
         max_examples=settings.max_examples,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
     )
 
     def watched(batch: Batch) -> Detections:
@@ -154,6 +159,8 @@ def write_evaluation(
 ) -> Path:
     """Writes everything that an evaluation leaves: scores, detections, pictures and the page.
 
+    Of several processes the first writes it.
+
     Args:
         result: of `score_dataset`.
         experiment: the experiment that was scored.
@@ -165,6 +172,8 @@ def write_evaluation(
     Returns:
         The path of the page.
     """
+    if not is_first():
+        return directory / REPORT
     settings, scores = experiment.evaluation, result.scores
     names, all_metrics = scores.classes(), settings.all_metrics_per_category
     directory.mkdir(parents=True, exist_ok=True)

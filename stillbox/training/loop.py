@@ -5,12 +5,20 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.job import (
+    Agreement,
+    first_process_first,
+    is_first,
+    refuse_different,
+    to_host,
+)
 from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import versions
@@ -31,6 +39,8 @@ from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import start_run
 from stillbox.training.summaries import Summaries
+
+_SHARED = "give all processes a --model-dir that they share, on a network disk for example"
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,8 @@ def train(
         repeat_first_batch=experiment.data.repeat_first_batch,
         workers=experiment.data.workers,
         prefetch=experiment.data.prefetch,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
     )
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
@@ -99,16 +111,20 @@ def train(
     # ---- model and state: resume, fine-tune or scratch ------------------------------------------
     started = start_run(experiment, model_directory, dataset)
     first = int(started.state.step)
+    refuse_different("model directory", f"step {first}", fix=_SHARED)
+    refuse_different("experiment", to_yaml(experiment), fix="give all processes the same")
     program = train_program(experiment, mesh)
     state = program.put_state(started.state)
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
-    directory = ModelDirectory.create(
-        model_directory,
-        experiment=to_yaml(experiment),
-        label_map=dataset.label_map.to_text(),
-        versions=versions(),
-        keep=settings.keep_checkpoints,
-    )
+    with first_process_first():
+        directory = ModelDirectory.create(
+            model_directory,
+            experiment=to_yaml(experiment),
+            label_map=dataset.label_map.to_text(),
+            versions=versions(),
+            keep=settings.keep_checkpoints,
+            writes=is_first(),
+        )
     if (directory.latest_step() or 0) != first:
         directory.close()
         raise UserError(
@@ -122,13 +138,14 @@ def train(
     with (
         closing(directory),
         closing(summaries),
-        RunProgress(first, stop_at) as progress,
+        RunProgress(first, stop_at, quiet=not is_first()) as progress,
         StopRequest() as stop,
     ):
         progress.say(started.decision)
+        shared = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
         progress.say(
             f"{len(dataset)} training images, batch {settings.batch_size} on {mesh.size} "
-            f"{mesh.devices.flat[0].platform} device(s), "
+            f"{mesh.devices.flat[0].platform} device(s){shared}, "
             f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
         )
         if dataset.cache is not None:
@@ -158,7 +175,10 @@ def train(
             progress=progress,
             summaries=summaries,
         )
-        profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
+        traced = profile if is_first() else None
+        profiler = StepProfiler(traced, model_directory, first, progress.say, report.paused)
+        # Whoever asks one process asks all of them; they have to end with the same step.
+        agreement, late = Agreement(), int(jax.process_count() > 1)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         with closing(batches), profiler, jax.transfer_guard("disallow"):
@@ -173,20 +193,23 @@ def train(
                     inputs = draw_inputs(batch, dataset)
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
-                asked = stop.signal
+                agreement.ask(int(stop.signal or 0))
+                asked = agreement.answer(leave=late)
                 must_save = (
                     step % settings.checkpoint_every == 0
                     or step == stop_at
                     or evaluation.due(step)
-                    or asked is not None
+                    or asked > 0
                 )
                 report.steps(guard.pop(leave=0 if must_save else 1))
                 if must_save:
                     metadata = _metadata(experiment, dataset, step)
-                    directory.save(step, state._asdict(), metadata, wait=False)
-                if asked is not None and step != stop_at:
-                    reason = f"stopped by {asked.name} after step {step}; run again to go on"
-                    interrupted = int(asked)
+                    with jax.transfer_guard("allow"):
+                        directory.save(step, to_host(state._asdict()), metadata, wait=False)
+                if asked and step != stop_at:
+                    name = Signals(asked).name
+                    reason = f"stopped by {name} after step {step}; run again to go on"
+                    interrupted = asked
                     break
                 if evaluation.due(step):
                     with report.paused():

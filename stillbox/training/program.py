@@ -19,6 +19,7 @@ from stillbox.devices.mesh import (
     batch_shardings,
     everywhere,
     put_batch,
+    put_tree,
     spread_shardings,
 )
 from stillbox.experiment import schema
@@ -60,10 +61,10 @@ class TrainProgram:
 
     def put_state(self, state: TrainState) -> TrainState:
         """Moves a state to where the step wants it."""
-        return jax.device_put(state, _shardings(self.state))
+        return put_tree(state, _shardings(self.state))
 
     def put_batch(self, batch: Batch) -> Batch:
-        """Moves a batch from the host to where the step wants it."""
+        """Moves the rows of a batch that this process has to where the step wants them."""
         return put_batch(batch, self.mesh)
 
 

@@ -15,13 +15,14 @@ class RunProgress:
     Args:
         start: first step of this run.
         stop: step at which it ends; None if it goes on until it is stopped.
+        quiet: show nothing: another process of the job does.
     """
 
-    def __init__(self, start: int, stop: int | None) -> None:
+    def __init__(self, start: int, stop: int | None, *, quiet: bool = False) -> None:
         self._stop, self._started_at, self._start = stop, time.monotonic(), start
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, quiet=quiet)
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not quiet:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

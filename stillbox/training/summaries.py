@@ -9,6 +9,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
+from stillbox.devices.job import is_first, of_first
 from stillbox.evaluation.history import HISTORY, read_history
 
 
@@ -16,19 +17,26 @@ class Summaries:
     """Writes metrics of a run into its model directory.
 
     The history is the one that early stopping, the best checkpoint and the report read again, so a
-    resumed run first cuts it back to the step that it resumes from.
+    resumed run first cuts it back to the step that it resumes from. Of several processes the first
+    writes; all of them know the scores so far.
     """
 
     def __init__(self, directory: Path, *, from_step: int) -> None:
         self._path = directory / HISTORY
-        self._cut_back(from_step)
-        # Hides what an aborted run wrote from this step on; that of `from_step` itself stays.
-        self._events = SummaryWriter(
-            str(directory / "tensorboard"), purge_step=from_step + 1, flush_secs=30
-        )
+        self._events: SummaryWriter | None = None
+        if is_first():
+            self._cut_back(from_step)
+            # Hides what an aborted run wrote from this step on; that of `from_step` itself stays.
+            self._events = SummaryWriter(
+                str(directory / "tensorboard"), purge_step=from_step + 1, flush_secs=30
+            )
+        so_far = read_history(self._path).evaluations if is_first() else ()
+        self._evaluations: dict[int, Mapping[str, float | None]] = dict(of_first(so_far))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records the metrics of one training step."""
+        if self._events is None:
+            return
         self._append({"step": step, **values})
         for name, value in values.items():
             self._events.add_scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
@@ -43,6 +51,9 @@ class Summaries:
             summary: goes into the history.
             named: goes into the events, under the original's names.
         """
+        self._evaluations[step] = dict(summary)
+        if self._events is None:
+            return
         self._append({"step": step, "evaluation": dict(summary)})
         for name, value in named.items():
             if value is not None:
@@ -53,15 +64,17 @@ class Summaries:
 
     def image(self, step: int, name: str, image: np.ndarray) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
-        self._events.add_image(name, image, step, dataformats="HWC")
+        if self._events is not None:
+            self._events.add_image(name, image, step, dataformats="HWC")
 
     def evaluations(self) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         """Returns step and scores of every evaluation so far, oldest first."""
-        return read_history(self._path).evaluations
+        return tuple(sorted(self._evaluations.items()))
 
     def close(self) -> None:
         """Flushes the events."""
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
     def _append(self, line: Mapping[str, Any]) -> None:
         with self._path.open("a") as file:

@@ -6,7 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.devices.job import of_first
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import Progress
 from stillbox.evaluation.history import HISTORY, read_history
@@ -91,9 +94,16 @@ class CheckpointWatcher:
                 other settings.
             KeyboardInterrupt: a person has seen enough; everything scored so far is kept.
         """
+        if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
+            raise UserError(
+                "several processes cannot wait for checkpoints together",
+                where=str(self._directory),
+                fix="start one process; it uses all devices of its machine",
+            )
         self._output.mkdir(parents=True, exist_ok=True)
         self._scorer.refuse_other_settings()
-        known = [step for step, _ in read_history(self._output / HISTORY).evaluations]
+        so_far = read_history(self._output / HISTORY).evaluations
+        known = of_first([step for step, _ in so_far])
         scored: list[int] = []
         with closing(Summaries(self._output, from_step=max(known, default=0))) as summaries:
             try:
@@ -113,7 +123,7 @@ class CheckpointWatcher:
             yield from self._existing_steps(known)
             return
         if patience.once:
-            newest = ModelDirectory.open(self._directory).checkpoint("latest").step
+            newest = of_first(ModelDirectory.open(self._directory).checkpoint("latest").step)
             if newest <= last:
                 self._say(f"step {newest} is scored already: {self._output / str(newest)}")
             else:
@@ -135,7 +145,7 @@ class CheckpointWatcher:
         """Yields every checkpoint that has learnt something and is not scored yet."""
         store, looked_at = ModelDirectory.open(self._directory), {0}
         # Again, because training may have gone on meanwhile.
-        while steps := [step for step in store.steps() if step not in looked_at]:
+        while steps := of_first([step for step in store.steps() if step not in looked_at]):
             looked_at.update(steps)
             for step in steps:
                 if step in known:

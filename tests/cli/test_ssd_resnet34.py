@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli import ssd_resnet34_flags
 from stillbox.cli.main import main
+from stillbox.devices.launcher import Place
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.profiling.steps import ProfileSteps
@@ -182,10 +184,15 @@ def test_what_cannot_be_done_is_refused_with_a_remedy(here, trained_with, capsys
     assert not trained_with
 
 
-def test_several_processes_are_refused(here, trained_with, capsys, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
-    assert main(["ssd.py", *FLAGS, "--use_horovod"]) == 2
-    assert "8 processes were started" in capsys.readouterr().err
+def test_each_of_several_processes_has_the_batch(here, trained_with, capsys, monkeypatch):
+    place = Place(index=3, count=8, coordinator="127.0.0.1:9000")
+    monkeypatch.setattr(ssd_resnet34_flags, "find_own_place", lambda arguments: place)
+    assert main(["ssd.py", *FLAGS, "--use_horovod", "--batch_size", "4", "--epochs", "2"]) == 0
+    train = trained_with[0][0].train
+    # An epoch of 117,266 images has ceil(117,266 / 32) = 3,665 steps, and the rate is that of 32.
+    assert (train.batch_size, train.steps) == (32, 2 * 3_665)
+    assert train.optimizer.schedule.learning_rate == pytest.approx(1.01 * 3e-3)
+    assert "8 processes with 4 images each, 32 images a step" in capsys.readouterr().err
 
 
 def test_weights_of_torch_bring_their_padding(here, trained_with):

@@ -84,8 +84,8 @@ def test_blood_cells_are_found_from_random_weights(tmp_path):
         "data.train.label_map": folder / "label_map.pbtxt",
         "data.evaluation.paths": folder / "test.record-*",
         "data.evaluation.label_map": folder / "label_map.pbtxt",
-        # The recipe's anchors, four strides of level 3 and more, overlap 17 % of the platelets by half
-        # or more; these 96 % (`stillbox anchors`).
+        # The recipe's anchors overlap 17 % of the platelets by half
+        # or more, these 96 % (`stillbox anchors`).
         "model.anchors.anchor_scale": 2.5,
         "model.resizer.height": 320,
         "model.resizer.width": 320,

@@ -1,0 +1,64 @@
+"""How a command line becomes one process of a job."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from stillbox.devices.launcher import Place
+from stillbox.devices.supervisor import ORDERLY, SUPERVISED, end_with_supervisor, supervise
+
+
+def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> int:
+    """Runs one process of a job under supervision; returns its exit code, or the job's.
+
+    Args:
+        place: of this process in the job.
+        words: the command line.
+        run: runs it in this process.
+    """
+    if SUPERVISED in os.environ:
+        end_with_supervisor()
+        return _run_to_the_end(run)
+    command = [sys.executable, "-m", "stillbox.cli.main", *words]
+    return supervise(place, command, os.environ)
+
+
+def _run_to_the_end(run: Callable[[], int]) -> int:
+    """Runs; a process that fails is gone at once, without the minutes in which jax waits for all
+    processes to end together."""
+    try:
+        code = run()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code not in ORDERLY:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+@contextlib.contextmanager
+def joined(place: Place | None) -> Iterator[None]:
+    """Joins the job for as long as it is entered. Only the first process talks.
+
+    Raises:
+        UserError: the other processes do not come.
+    """
+    if place is None:
+        yield
+        return
+    from stillbox.devices.job import join_job, leave_job
+
+    with contextlib.ExitStack() as stack:
+        if place.index:
+            silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            stack.enter_context(contextlib.redirect_stdout(silence))
+            stack.enter_context(contextlib.redirect_stderr(silence))
+        else:
+            print(f"process 0 of {place.count}, as {place.launcher} says", file=sys.stderr)
+        join_job(place)
+        yield
+        leave_job()

@@ -1,0 +1,132 @@
+"""Two real processes train one model: as one does, and both end when one of them is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.evaluation.history import HISTORY, read_history
+from tests.small import small_overrides
+
+STEPS = 6
+
+
+def command(scenes, directory, *overrides, steps=STEPS):
+    changes = small_overrides(
+        scenes,
+        f"train.steps={steps}",
+        "train.batch_size=4",
+        "train.checkpoint_every=2",
+        "train.log_every=1",
+        "train.optimizer={kind: momentum, schedule: {kind: constant, learning_rate: 0.01}}",
+        "evaluation.batch_size=4",
+        # Odd: the last batch is half empty in one process and wholly so in the other.
+        "evaluation.max_examples=5",
+        "data.workers=1",
+        *overrides,
+    )
+    words = [word for change in changes for word in ("--set", change)]
+    program = [sys.executable, "-m", "stillbox.cli.main", "train", "demo_scenes"]
+    return [*program, "--model-dir", str(directory), *words]
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def start(*arguments, count=2, **named):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1] - 1
+        for index in range(count):
+            flags = f"--coordinator 127.0.0.1:{port} --processes {count} --process {index}".split()
+            words = [*command(*arguments, **named), *flags]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            running.append(subprocess.Popen(words, **pipes))
+        return running[-count:]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_checkpoint(directory, step, processes):
+    while not is_model_directory(directory) or step not in ModelDirectory.open(directory).steps():
+        for process in processes:
+            assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+
+
+def ends(processes, timeout=120):
+    found = [process.communicate(timeout=timeout) for process in processes]
+    return [
+        (process.returncode, errors) for process, (_, errors) in zip(processes, found, strict=True)
+    ]
+
+
+def arrays(directory):
+    checkpoint = ModelDirectory.open(directory).checkpoint(STEPS)
+    return {
+        (section, name): array
+        for section in checkpoint.sections
+        for name, array in checkpoint.read(section).items()
+    }
+
+
+def scores(directory):
+    return dict(read_history(directory / HISTORY).evaluations)
+
+
+def test_two_processes_train_and_score_what_one_does_and_go_on_alone(scenes, tmp_path, start):
+    two, one = tmp_path / "two", tmp_path / "one"
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    # The statistics of each batch norm are those of its replica, and there are two either way.
+    processes = start(scenes, two, "train.steps=4")
+    (code, said), (other_code, other_said) = ends(processes)
+    assert (code, other_code) == (0, 0), said + other_said
+    assert "batch 4 on 2 cpu device(s) of 2 processes" in said
+    assert other_said == ""
+    # The same run in one process with two devices, resumed from two processes and not.
+    for directory in (two, one):
+        subprocess.run(command(scenes, directory), check=True, capture_output=True, env=environment)
+    expected, found = arrays(one), arrays(two)
+    assert expected.keys() == found.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-4, atol=1e-6, err_msg=str(key))
+    assert scores(two)[STEPS] == pytest.approx(scores(one)[STEPS], abs=1e-6)
+
+
+def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_path, start):
+    directory = tmp_path / "run"
+    processes = start(scenes, directory, steps=100_000)
+    wait_for_checkpoint(directory, 2, processes)
+    victim = child_of(processes[1].pid)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    for code, said in ends(processes):
+        assert code == 128 + signal.SIGKILL
+        assert f"process 1 (pid {victim} on " in said
+        assert "was killed by SIGKILL; the job has ended" in said
+    assert time.monotonic() - began < 60
+
+    processes = start(scenes, directory, steps=100_000)
+    wait_for_checkpoint(directory, ModelDirectory.open(directory).latest_step() + 2, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    (code, said), (other_code, _) = ends(processes)
+    assert (code, other_code) == (143, 143), said
+    stopped = ModelDirectory.open(directory).latest_step()
+    assert f"stopped by SIGTERM after step {stopped}; run again to go on" in said
+    # All steps that were done are in the checkpoint.
+    assert max(line["step"] for line in read_history(directory / HISTORY).training) == stopped
+
+
+def child_of(pid):
+    found = subprocess.run(["pgrep", "-P", str(pid)], check=True, capture_output=True, text=True)
+    return int(found.stdout.split()[0])

@@ -1,0 +1,137 @@
+"""Real processes that watch over real processes; none of them starts jax."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+SUPERVISE = """
+import os, sys
+from stillbox.devices.launcher import Place
+from stillbox.devices.supervisor import supervise
+index, count, port, child = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+command = [sys.executable, "-c", child, str(index)]
+sys.exit(supervise(Place(index, count, f"127.0.0.1:{port}"), command, os.environ))
+"""
+HEAD = """
+import os, signal, sys, time
+from stillbox.devices.supervisor import end_with_supervisor
+end_with_supervisor()
+index = int(sys.argv[1])
+print("pid", os.getpid(), flush=True)
+"""
+WAIT = "time.sleep(60)\n"
+
+
+def free_port():
+    """Returns a port whose successor is free: that is the one that is listened on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1] - 1
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def start(*children):
+        port = str(free_port())
+        for index, child in enumerate(children):
+            command = [sys.executable, "-c", SUPERVISE, str(index), str(len(children)), port]
+            running.append(
+                subprocess.Popen(
+                    [*command, HEAD + child],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return running
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def pid_of_child(process):
+    word, pid = process.stdout.readline().split()
+    assert word == "pid"
+    return int(pid)
+
+
+def ends(processes):
+    """Returns exit code and last line of standard error of all."""
+    found = []
+    for process in processes:
+        _, errors = process.communicate(timeout=30)
+        found.append((process.returncode, errors.strip().splitlines()[-1:]))
+    return found
+
+
+def test_all_done(start):
+    assert ends(start("", "time.sleep(0.5)", "")) == [(0, [])] * 3
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_end_of_one_is_the_end_of_all_and_says_whose(start, victim):
+    processes = start(WAIT, WAIT, WAIT)
+    pids = [pid_of_child(process) for process in processes]
+    os.kill(pids[victim], signal.SIGKILL)
+    began = time.monotonic()
+    for code, (line,) in ends(processes):
+        assert code == 128 + signal.SIGKILL
+        assert f"process {victim} (pid {pids[victim]} on " in line
+        assert "was killed by SIGKILL; the job has ended" in line
+    assert time.monotonic() - began < 20
+
+
+def test_the_cause_is_named_not_what_follows_from_it(start):
+    # The others fail at once, as they do when a collective loses a member; the cause comes later
+    # by a moment.
+    processes = start("sys.exit(1)", "time.sleep(0.3); sys.exit(2)", "sys.exit(1)")
+    for code, (line,) in ends(processes):
+        assert code == 2
+        assert "process 1 (pid" in line
+        assert "ended with exit code 2" in line
+
+
+def test_a_machine_that_is_gone_is_named(start):
+    # Its supervisor goes as well, and says nothing.
+    processes = start(WAIT, WAIT)
+    child = pid_of_child(processes[1])
+    pid_of_child(processes[0])
+    processes[1].kill()
+    ((code, (line,)), _) = ends(processes)
+    assert code == 128 + signal.SIGKILL
+    assert "process 1 (" in line and "is gone" in line
+    if sys.platform == "linux":  # nobody is left to do what nobody watches over
+        with pytest.raises(ProcessLookupError):
+            for _ in range(100):
+                os.kill(child, 0)
+                time.sleep(0.05)
+
+
+def test_the_first_machine_is_named_too(start):
+    processes = start(WAIT, WAIT)
+    for process in processes:
+        pid_of_child(process)
+    processes[0].kill()
+    _, (code, (line,)) = ends(processes)
+    assert code == 128 + signal.SIGKILL
+    assert "process 0 (127.0.0.1) is gone" in line
+
+
+def test_a_request_to_stop_reaches_the_child_and_is_no_failure(start):
+    stop = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+    # The others learn of it in their own way, and need a moment.
+    processes = start(stop + WAIT, "time.sleep(2)\nsys.exit(143)")
+    pid_of_child(processes[0])
+    pid_of_child(processes[1])
+    time.sleep(0.3)  # until the handler is there
+    processes[0].send_signal(signal.SIGTERM)
+    assert ends(processes) == [(143, []), (143, [])]
