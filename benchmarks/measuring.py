@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
@@ -37,6 +38,7 @@ class TrainStep:
     """
 
     def __init__(self, experiment: schema.Experiment, batch_size: int, boxes: int = BOXES) -> None:
+        keep_freed_memory()  # as every command does
         model, train = experiment.model, experiment.train
         self.detector = build_detector(model, dtype=jnp.dtype(train.precision))
         self.graph, params, stats = split_detector(self.detector)

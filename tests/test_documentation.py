@@ -64,6 +64,7 @@ RUN_ELSEWHERE = {
     "docs/fields.md": "tests/experiment/test_reference.py",
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
+    "docs/devices.md": "tests/devices/test_documentation.py",
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
     "docs/tpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
 }
