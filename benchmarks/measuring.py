@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
+from stillbox.profiling.profiler import StepProfiler, summarize_folder
+from stillbox.profiling.steps import ProfileSteps
+from stillbox.profiling.summary import Summary
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
 
@@ -46,6 +50,7 @@ class TrainStep:
         mesh = build_mesh(batch_size, experiment.devices)
         program = train_program(dataclasses.replace(experiment, train=train), mesh)
         self.trained = program.trained
+        self.function = program.function
         self.parameters = sum(params[path].size for path in self.trained)
         state = create_state(params, stats, train, self.trained, model.loss)
         self.state = program.put_state(state)
@@ -62,12 +67,34 @@ class TrainStep:
         """The compiled program, as text."""
         return str(self._compiled.as_text())
 
+    def dispatch(self) -> Any:  # noqa: ANN401
+        """Starts a step and returns what it will have made."""
+        self.state, metrics = self._compiled(self.state, self.batch)
+        return self.state, metrics
+
     def run(self) -> float:
         """Takes a step and returns its seconds."""
         began = time.perf_counter()
-        self.state, metrics = self._compiled(self.state, self.batch)
-        jax.block_until_ready((self.state, metrics))
+        jax.block_until_ready(self.dispatch())
         return time.perf_counter() - began
+
+
+def profile(run: Callable[[], Any], steps: int) -> Summary:
+    """Traces some steps and says where their time goes.
+
+    Args:
+        run: takes a step, or starts one and returns what it will have made.
+        steps: how many; all but the last are measured.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        here, said = Path(folder), list[str]()
+        with StepProfiler(ProfileSteps(1, steps), here, say=said.append) as profiler:
+            for _ in profiler.mark(iter(range(steps))):
+                profiler.dispatched(run())
+        (trace,) = here.glob("plugins/profile/*")
+        summary = summarize_folder(trace)
+    assert summary is not None, said
+    return summary
 
 
 def forward_flops(detector: Detector) -> int:

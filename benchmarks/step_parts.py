@@ -3,8 +3,8 @@
     python benchmarks/ssd_resnet34.py --parts
     python benchmarks/retinanet.py --parts
 
-In a trace, see `step_trace.py`. And by leaving things out: four programs take turns, so that all
-see the same moments of the machine. Each does less than the one before, and a part is the
+In a trace, see `stillbox.profiling`. And by leaving things out: four programs take turns, so that
+all see the same moments of the machine. Each does less than the one before, and a part is the
 difference of two:
 
     the step
@@ -27,6 +27,7 @@ penalty's.
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -35,8 +36,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import step_trace
-from measuring import BOXES, TrainStep
+from measuring import BOXES, TrainStep, profile
 from rich.table import Table
 
 from stillbox.experiment import schema
@@ -47,11 +47,15 @@ from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.norm import BatchNorm
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
+from stillbox.profiling.kinds import Kind
+from stillbox.profiling.summary import Summary
 from stillbox.training import step as step_module
 from stillbox.training.objective import LossParts, detection_loss
 from stillbox.training.targets import batch_targets
 
 Run = Callable[[], float]
+
+_AROUND = (Kind.ELEMENTWISE, Kind.REDUCTIONS, Kind.COPIES, Kind.PRODUCTS)
 
 
 def measure_parts(
@@ -70,8 +74,7 @@ def measure_parts(
         rounds: rounds that do.
         boxes: of each image.
     """
-    with step_trace.named_parts():
-        whole = TrainStep(experiment, batch_size, boxes)
+    whole = TrainStep(experiment, batch_size, boxes)
     runs = _programs(whole, experiment, batch_size)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(warm_up + rounds):
@@ -79,12 +82,13 @@ def measure_parts(
             taken = run()
             if number >= warm_up:
                 seconds[name].append(taken)
-    traced = step_trace.trace_parts(whole, rounds)
+    # One more: the last of a trace is not measured.
+    traced = profile(whole.run, rounds + 1)
     title = f"parts of the step, {experiment.train.precision}, batch {batch_size}, {boxes} boxes"
     return _table(title, traced, seconds)
 
 
-def _table(title: str, traced: dict[str, float], seconds: dict[str, list[float]]) -> Table:
+def _table(title: str, traced: Summary, seconds: dict[str, list[float]]) -> Table:
     table = Table(title=title)
     for column in ("part", "trace, s", "share", "left out, s", "share", "on its own, s"):
         table.add_column(column, justify="right")
@@ -93,26 +97,26 @@ def _table(title: str, traced: dict[str, float], seconds: dict[str, list[float]]
     )
     middle = statistics.median(step)
 
-    def add(name: str, parts: tuple[str, ...], times: list[float], alone: str = "") -> None:
-        in_trace = sum(traced.get(part, 0.0) for part in parts)
+    def add(name: str, in_trace: float, times: list[float], alone: str = "") -> None:
         left = statistics.median(times) if times else None
         table.add_row(
             name,
-            *_with_share(in_trace, sum(traced.values())),
+            *_with_share(in_trace, traced.step),
             *_with_share(left, middle),
             f"{statistics.median(seconds[alone]):.3f}" if alone else "",
         )
 
-    losses = step_trace.TARGETS, step_trace.LOSSES
-    outside = (step_trace.AROUND, *losses, step_trace.UPDATE, step_trace.IDLE)
-    add("the step", (step_trace.CONVOLUTIONS, *outside), step)
-    add("convolutions", (step_trace.CONVOLUTIONS,), convolutions)
-    add("all else", outside, _less(step, convolutions))
-    add("norms, biases, activations", (step_trace.AROUND,), _less(network, convolutions))
+    in_trace = defaultdict(float, traced.kinds)
+    around = sum(in_trace[kind] for kind in _AROUND)
+    losses = in_trace[Kind.TARGETS] + in_trace[Kind.LOSSES]
+    add("the step", traced.step, step)
+    add("convolutions", in_trace[Kind.CONVOLUTIONS], convolutions)
+    add("all else", traced.step - in_trace[Kind.CONVOLUTIONS], _less(step, convolutions))
+    add("norms, biases, activations", around, _less(network, convolutions))
     add("targets, losses, mining", losses, _less(step, no_loss), "losses")
-    add("of that targets", (step_trace.TARGETS,), [], "targets")
-    add("penalty, update, checks", (step_trace.UPDATE,), _less(no_loss, network), "update")
-    add("nothing in the trace", (step_trace.IDLE,), [])
+    add("of that targets", in_trace[Kind.TARGETS], [], "targets")
+    add("penalty, update, checks", in_trace[Kind.OPTIMIZER], _less(no_loss, network), "update")
+    add("nothing in the trace", traced.idle + traced.gap, [])
     return table
 
 

@@ -17,7 +17,8 @@ class Kind(StrEnum):
     REDUCTIONS = "reductions"
     ELEMENTWISE = "norms and other elementwise"
     COPIES = "copies and transposes"
-    LOSSES = "targets and losses"
+    TARGETS = "matching and targets"
+    LOSSES = "losses and mining"
     OPTIMIZER = "penalty, update, checks"
     DETECTIONS = "decoding and NMS"
     COLLECTIVES = "collectives"
@@ -46,7 +47,7 @@ _KERNELS = (
     (re.compile(r"gemm|nvjet|cutlass|splitK", re.I), Kind.PRODUCTS),
 )
 _SCOPES = {
-    "targets": Kind.LOSSES,
+    "targets": Kind.TARGETS,
     "losses": Kind.LOSSES,
     "penalty": Kind.OPTIMIZER,
     "update": Kind.OPTIMIZER,
@@ -140,7 +141,7 @@ class Classifier:
         inside_one = "convolution" in scopes
         if convolves or (inside_one and (self._lowered or product or one.kind == "custom-call")):
             return Kind.CONVOLUTIONS
-        for scope in scopes:
+        for scope in reversed(scopes):  # the innermost knows best
             if scope in _SCOPES:
                 return _SCOPES[scope]
         if "channel_sum" in scopes or inside & _REDUCTIONS:

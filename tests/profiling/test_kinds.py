@@ -50,6 +50,7 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
         ),
         (Instruction("a", "dot", origin="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
         (Instruction("a", "dot", origin="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
+        (Instruction("a", "dot", origin="jit(step)/jvp(losses)/targets/dot"), *[Kind.TARGETS] * 2),
         (Instruction("a", "add", origin="jit(step)/update/add"), *[Kind.OPTIMIZER] * 2),
         (Instruction("a", "add", origin="jit(step)/jvp(penalty)/add"), *[Kind.OPTIMIZER] * 2),
         (Instruction("a", "sort", origin="jit(f)/postprocess/sort"), *[Kind.DETECTIONS] * 2),
