@@ -199,7 +199,7 @@ def _predictions(whole: TrainStep, batch_size: int) -> Predictions:
 def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
     """Returns a loss that is next to nothing, but needs every prediction."""
 
-    def loss(predictions: Predictions, batch: Batch, *_: object) -> LossParts:
+    def loss(predictions: Predictions, batch: Batch, *_: object, **__: object) -> LossParts:
         # Were it constant, the compiler would work out the gradients of the heads' biases.
         one = jnp.asarray(batch.image_weights)[0]
         products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
@@ -209,7 +209,7 @@ def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
     return loss
 
 
-def _no_loss(*_: object) -> LossParts:
+def _no_loss(*_: object, **__: object) -> LossParts:
     return LossParts(*(jnp.zeros(()) for _ in LossParts._fields))
 
 
