@@ -10,7 +10,7 @@ from functools import cached_property
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, use_abstract_mesh
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.mesh import batch_shardings, build_mesh, everywhere, put_batch, put_everywhere
@@ -50,7 +50,8 @@ class DetectProgram:
         rows = batch_shardings((self.images, self.true_sizes), self.mesh)
         # Detections stay where their images are.
         jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
-        return jitted.lower(*arguments)
+        with use_abstract_mesh(self.mesh.abstract_mesh):
+            return jitted.lower(*arguments)
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:

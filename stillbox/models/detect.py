@@ -8,6 +8,7 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.experiment import schema
+from stillbox.models.parallel import on_own_rows
 from stillbox.models.postprocess import postprocess
 from stillbox.models.variables import Arrays, bind_detector
 
@@ -30,6 +31,11 @@ def make_detect(graph: Any, anchors: np.ndarray, model: schema.Model) -> DetectF
         params: Arrays, stats: Arrays, images: jax.Array, true_sizes: jax.Array
     ) -> Detections:
         predictions = bind_detector(graph, params, stats)(images, train=False)
-        return postprocess(predictions, anchors, true_sizes, model)
+        # Sorting and suppressing are loops, and no image needs another one for them.
+        finish = on_own_rows(
+            lambda found, sizes: postprocess(found, anchors, sizes, model), ("rows", "rows"), "rows"
+        )
+        detections: Detections = finish(predictions, true_sizes)
+        return detections
 
     return detect

@@ -12,6 +12,7 @@ from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors, prediction_order
 from stillbox.models.layers import BatchNorm, ConvLayer
 from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.parallel import whole_rows
 from stillbox.models.parts import Part
 from stillbox.models.predictions import Predictions
 
@@ -71,6 +72,9 @@ class Detector(nnx.Module):
         maps = self.features(images, train=train, dropout_key=dropout_key)
         with jax.named_scope("head"):
             predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
+            # The anchors of all maps in a row are no height. XLA (jax 0.10.0) would go on cutting
+            # them, and makes wrong gradients of that where a batch is divided too.
+            predictions = whole_rows(predictions)
             if self.order is None:
                 return predictions
             order = np.asarray(self.order)

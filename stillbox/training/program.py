@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, use_abstract_mesh
 
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import (
@@ -57,7 +57,8 @@ class TrainProgram:
             in_shardings=(state, batch),
             out_shardings=(state, everywhere(self.mesh)),
         )
-        return jitted.lower(self.state, self.batch)
+        with use_abstract_mesh(self.mesh.abstract_mesh):
+            return jitted.lower(self.state, self.batch)
 
     def put_state(self, state: TrainState) -> TrainState:
         """Moves a state to where the step wants it."""

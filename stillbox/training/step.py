@@ -10,6 +10,7 @@ import optax
 
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
+from stillbox.models.parallel import whole
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training.objective import MatchAverage, detection_loss
 from stillbox.training.optimizer import build_optimizer
@@ -76,6 +77,8 @@ def make_train_step(
         (total, (metrics, stats, matches)), gradient = gradient_function(
             moving, still, state.stats, batch, average, key
         )
+        # Sums over the whole batch; that the accumulators may be spread is no concern of them.
+        gradient = whole(gradient)
         with jax.named_scope("update"):
             norm = optax.tree.norm(gradient)
             updates, accumulators = optimizer.update(gradient, state.optimizer, moving)

@@ -1,10 +1,28 @@
-"""Functions that XLA compiles by themselves."""
+"""Functions for one platform alone, and functions that XLA compiles by themselves."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
+
+from stillbox.models.parallel import images_are_cut
+
+
+def per_platform(*arrays: jax.Array, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Calls `cpu` where the program is lowered for a CPU, and `default` everywhere else.
+
+    Where devices share images, `default` is for all: XLA knows how to divide an operation of its
+    own along the height, and what it would make of shifted views is right but slow.
+
+    Args:
+        arrays: arguments of both.
+        cpu: the CPU's form.
+        default: that of all other platforms.
+    """
+    if images_are_cut():
+        return default(*arrays)
+    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default)
 
 
 def standalone(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401

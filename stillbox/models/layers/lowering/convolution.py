@@ -13,10 +13,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from stillbox.models.layers.lowering.calls import standalone
+from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.padding import Padding, padding_pairs
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
+from stillbox.models.parallel import cut_evenly, on_own_rows
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # An input of no more channels is convolved by scalars: a matrix product wants longer rows.
@@ -39,13 +40,15 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
     """
+    x = cut_evenly(x)
     if stride == 1 and kernel.shape[:2] != (1, 1):
         # Not inside a call: there XLA's CPU backend leaves convolutions to a scalar loop, a hundred
         # times slower.
-        return conv_unstrided(x, kernel, padding_pairs(x.shape, kernel.shape, stride, padding))
+        pads = padding_pairs(x.shape, kernel.shape, stride, padding)
+        return cut_evenly(conv_unstrided(x, kernel, pads))
     # Padding outside the call lets the CPU write it together with whatever makes x.
     padded = _pad(x, kernel.shape, stride, padding)
-    return _conv_unpadded(padded, kernel, stride)
+    return cut_evenly(_conv_unpadded(padded, kernel, stride))
 
 
 @jax.named_scope("convolution")
@@ -63,8 +66,8 @@ def depthwise_conv2d(
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type; smaller without padding.
     """
-    padded = _pad(x, kernel.shape, stride, padding)
-    return _depthwise_unpadded(padded, kernel, stride)
+    padded = _pad(cut_evenly(x), kernel.shape, stride, padding)
+    return cut_evenly(_depthwise_unpadded(padded, kernel, stride))
 
 
 def _gradients_of(
@@ -187,10 +190,10 @@ def _per_platform(
 
     @partial(jax.custom_vjp, nondiff_argnums=(2,))
     def convolve(padded: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-        return jax.lax.platform_dependent(
+        return per_platform(
             padded,
             kernel,
-            cpu=standalone(on_cpu, stride=stride),
+            cpu=on_own_rows(standalone(on_cpu, stride=stride), ("rows", "all"), "rows"),
             default=partial(plain, stride=stride),
         )
 
@@ -200,10 +203,13 @@ def _per_platform(
         return convolve(padded, kernel, stride), (padded, kernel)
 
     def backward(stride: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> Gradients:
-        return jax.lax.platform_dependent(
+        on_rows = on_own_rows(
+            standalone(gradients_on_cpu, stride=stride), ("rows", "all", "rows"), ("rows", "all")
+        )
+        return per_platform(
             *saved,
             gradient,
-            cpu=standalone(gradients_on_cpu, stride=stride),
+            cpu=on_rows,
             default=partial(_gradients_of, partial(plain, stride=stride)),
         )
 

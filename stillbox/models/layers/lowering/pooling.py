@@ -10,6 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
 
 
@@ -28,7 +29,7 @@ def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same")
     if size == 1:
         return x[:, ::stride, ::stride]
     pads = padding_pairs(x.shape, (size, size), stride, padding)
-    return jax.lax.platform_dependent(
+    return per_platform(
         x,
         cpu=partial(_maximum_of_views, size=size, stride=stride, pads=pads),
         default=partial(_reduce_windows, size=size, stride=stride, pads=pads),

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from stillbox.models.layers.lowering.calls import per_platform
+
 RowBlock = Callable[[int, int], jax.Array]
 
 # More terms in one sum read the input no faster, but the loop that they are compiled to grows.
@@ -33,7 +35,7 @@ def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array
     def elsewhere(*values: jax.Array) -> jax.Array:
         return jnp.sum(term(*values), axis=(0, 1, 2), dtype=jnp.float32)
 
-    return jax.lax.platform_dependent(*arrays, cpu=on_cpu, default=elsewhere)
+    return per_platform(*arrays, cpu=on_cpu, default=elsewhere)
 
 
 def sum_of_rows(block: RowBlock, height: int) -> jax.Array:

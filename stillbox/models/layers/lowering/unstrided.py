@@ -13,7 +13,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.padding import Pair
+from stillbox.models.parallel import on_own_rows
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Bytes of patches that are made at a time, and channels below which a product is too narrow.
@@ -52,8 +54,12 @@ def _backward(
     plain = partial(_kernel_gradient, kernel_shape=kernel.shape, pads=pads)
     if kernel.shape[3] < _FEW_CHANNELS:
         return x_gradient, plain(x, gradient)
-    on_cpu = partial(_kernel_gradient_on_cpu, kernel_shape=kernel.shape, pads=pads)
-    return x_gradient, jax.lax.platform_dependent(x, gradient, cpu=on_cpu, default=plain)
+
+    def on_cpu(*arrays: jax.Array) -> tuple[jax.Array]:
+        return (_kernel_gradient_on_cpu(*arrays, kernel_shape=kernel.shape, pads=pads),)
+
+    on_rows = on_own_rows(on_cpu, ("rows", "rows"), ("all",))
+    return x_gradient, per_platform(x, gradient, cpu=lambda *a: on_rows(*a)[0], default=plain)
 
 
 conv_unstrided.defvjp(_forward, _backward)

@@ -1,0 +1,275 @@
+"""Trains and scores small detectors on meshes of one to eight devices; run as a program.
+
+`python -m tests.training.eight_devices quick OUTPUT` pickles what it saw. It needs a process of its
+own: how many devices a CPU pretends to be is settled when JAX starts.
+"""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stillbox.devices.mesh import batch_shardings, build_mesh, everywhere
+from stillbox.evaluation.program import score_program
+from stillbox.experiment import schema
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import check
+from stillbox.inputs.batch import Batch
+from stillbox.models.build import build_detector
+from stillbox.models.layers.lowering import (
+    conv2d,
+    depthwise_conv2d,
+    max_pool,
+    normalize_batch,
+    normalize_groups,
+)
+from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from stillbox.training.objective import detection_loss
+from stillbox.training.program import train_program
+from stillbox.training.state import TrainState, create_state
+from tests.small import SMALL
+
+BATCH = 8
+SSD = (
+    *SMALL,
+    f"train.batch_size={BATCH}",
+    f"evaluation.batch_size={BATCH}",
+    "data.train.max_boxes=4",
+    "train.optimizer.schedule.learning_rate=0.02",
+    "train.ema_decay=0.9",
+    "model.postprocessing.nms={max_per_class: 5, max_total: 8, score_threshold: 0}",
+)
+REPLICAS = (
+    "model.backbone.conv.batch_norm.statistics=per_replica",
+    "model.loss.normalizer=per_replica",
+)
+# A pool of 3x3 windows two apart, and maps of 12, 6 and 3 rows.
+RESNET_SSD = (
+    *SSD,
+    "model.resizer={height: 96, width: 64}",
+    "model.backbone={kind: resnet, depth: 10}",
+    "model.neck={kind: ssd_layers, taps: [group_2, group_3], extra_depths: [16]}",
+    "model.anchors={num_layers: 3, scales: [0.1, 0.3, 0.6]}",
+)
+# Maps of 6, 3 and 2 rows, behind a first layer over blocks of pixels.
+PYRAMID = (
+    *SSD,
+    "model.resizer={height: 96, width: 64}",
+    "model.backbone={kind: resnet, depth: 10, space_to_depth_stem: true}",
+    "model.neck={kind: retinanet_fpn, min_level: 4, max_level: 6, depth: 8}",
+    "model.head={kind: weight_shared, depth: 8, layers_before: 1}",
+    "model.anchors={kind: multiscale, min_level: 4, max_level: 6}",
+)
+FEW_STEPS = 3
+
+Seen = dict[str, np.ndarray]
+
+
+def experiment_of(*overrides: str) -> schema.Experiment:
+    """Returns the recipe of the scenes with these changes, which hold together."""
+    experiment = apply_overrides(resolve("demo_scenes").experiment, overrides, {})
+    check(experiment, {})
+    return experiment
+
+
+def make_batch(experiment: schema.Experiment) -> Batch:
+    """Returns noise with one to four boxes an image, so that no two replicas match alike."""
+    rng, count = np.random.default_rng(0), experiment.train.batch_size
+    height, width = experiment.model.resizer.input_size
+    corners = rng.uniform(0, 0.6, (count, 4, 2))
+    boxes = np.concatenate([corners, corners + rng.uniform(0.1, 0.4, (count, 4, 2))], axis=-1)
+    weights = np.arange(4) < 1 + np.arange(count)[:, None] % 4
+    return Batch(
+        images=rng.uniform(0, 255, (count, height, width, 3)).astype(np.float32),
+        boxes=(boxes * weights[..., None]).astype(np.float32),
+        classes=rng.integers(0, 6, (count, 4), dtype=np.int32),
+        weights=weights.astype(np.float32),
+        true_sizes=np.tile(np.array([height, width], np.int32), (count, 1)),
+        records=np.arange(count, dtype=np.int32),
+        image_weights=np.ones(count, np.float32),
+    )
+
+
+def first_state(experiment: schema.Experiment) -> TrainState:
+    """Returns the state before the first step, all parameters trained."""
+    _, params, stats = split_detector(build_detector(experiment.model, seed=1))
+    return create_state(params, stats, experiment.train, frozenset(params), experiment.model.loss)
+
+
+def run(experiment: schema.Experiment, devices: int) -> Seen:
+    """Returns loss and arrays after the first and the third step, and what they took."""
+    mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
+    program = train_program(experiment, mesh)
+    state, batch = program.put_state(first_state(experiment)), make_batch(experiment)
+    placed, seen = program.put_batch(batch), {}
+    compilations = count_compilations()
+    compiled = program.lower().compile()
+    for step in range(1, FEW_STEPS + 1):
+        state, metrics = compiled(state, placed)
+        if step in (1, FEW_STEPS):
+            averages = {f"ema {path}": array for path, array in state.ema.items()}
+            arrays = {"loss": metrics["loss"], **state.params, **state.stats, **averages}
+            # Before the next step gives them away.
+            seen |= {f"{step} {path}": np.asarray(array) for path, array in arrays.items()}
+    spread = jax.tree.leaves((state.optimizer, state.ema))
+    nbytes = sum(array.addressable_shards[0].data.nbytes for array in spread)
+    return seen | {
+        "bytes": nbytes,
+        "compilations": len(compilations),
+        "exchanges": exchanges(compiled),
+    }
+
+
+def by_hand(experiment: schema.Experiment, replicas: int) -> Seen:
+    """Returns loss, parameters and statistics after one step of replicas that know no other."""
+    model, train, state = experiment.model, experiment.train, first_state(experiment)
+    batch, detector = make_batch(experiment), build_detector(model, seed=1)
+    graph, *_ = split_detector(detector)
+    anchors, size = detector.anchors, BATCH // replicas
+
+    def loss(params, part):
+        detector = bind_detector(graph, params, state.stats)
+        predictions = detector(part.images, train=True)
+        parts = detection_loss(predictions, part, anchors, model)
+        total = parts.classification + parts.localization + detector.regularization()
+        return total, read_statistics(detector)
+
+    gradient_of = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    parts = [
+        jax.tree.map(lambda rows, n=n: rows[n : n + size], batch) for n in range(0, BATCH, size)
+    ]
+    seen = [gradient_of(state.params, part) for part in parts]
+    (total, stats), gradient = jax.tree.map(lambda *values: sum(values) / replicas, *seen)
+    # Momentum begins with the gradient itself.
+    rate = train.optimizer.schedule.learning_rate
+    params = jax.tree.map(lambda value, slope: value - rate * slope, state.params, gradient)
+    return {f"1 {path}": array for path, array in {"loss": total, **params, **stats}.items()}
+
+
+def detect(experiment: schema.Experiment, devices: int) -> Seen:
+    """Returns what a detector with fresh weights finds."""
+    mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
+    program, state = score_program(experiment, mesh), first_state(experiment)
+    batch, compilations = make_batch(experiment), count_compilations()
+    found = program.bind(state.params, state.stats)
+    for _ in range(2):
+        result = found(batch.images, batch.true_sizes)
+    return result._asdict() | {
+        "compilations": len(compilations),
+        "exchanges": exchanges(program.compiled),
+    }
+
+
+def convolve(devices: int) -> Seen:
+    """Returns sums of gradients of every kind of layer, and what devices send for each of them."""
+    rng, seen = np.random.default_rng(0), {}
+    images = rng.normal(size=(BATCH, 16, 16, 32)).astype(np.float32)
+    mesh = build_mesh(BATCH, schema.Devices(), jax.devices()[:devices])
+    for name, (function, shape) in LAYERS.items():
+        kernel = rng.normal(size=shape).astype(np.float32)
+        shardings = (batch_shardings(images, mesh), everywhere(mesh))
+        gradient = jax.grad(lambda x, k, f=function: jnp.sum(f(x, k) ** 2), argnums=(0, 1))
+        jitted = jax.jit(gradient, in_shardings=shardings, out_shardings=shardings)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            compiled = jitted.lower(images, kernel).compile()
+        by_image, by_kernel = compiled(*jax.device_put((images, kernel), shardings))
+        seen |= {f"{name} image": by_image, f"{name} kernel": by_kernel}
+        seen[f"{name} exchanges"] = exchanges(compiled)
+    return seen
+
+
+LAYERS = {
+    "3x3": (lambda x, k: conv2d(x, k, 1), (3, 3, 32, 32)),
+    "3x3 strided": (lambda x, k: conv2d(x, k, 2), (3, 3, 32, 32)),
+    "1x1": (lambda x, k: conv2d(x, k, 1), (1, 1, 32, 16)),
+    "few channels": (lambda x, k: conv2d(x[..., :3], k, 2), (3, 3, 3, 8)),
+    "depthwise": (lambda x, k: depthwise_conv2d(x, k, 1), (3, 3, 32, 1)),
+    "pool": (lambda x, k: max_pool(x, 3, 2) * k, (32,)),
+    "norm": (lambda x, k: x * normalize_batch(x, k, k, 0.001, "relu")[0], (32,)),
+    "norm of groups": (lambda x, k: x * normalize_groups(x, k, k, 0.001, "relu", 1)[0], (32,)),
+}
+
+
+def exchanges(compiled: jax.stages.Compiled) -> list[str]:
+    """Returns what devices send each other besides sums: results of gathers and permutations."""
+    return re.findall(
+        r"= (\S+) (?:all-gather|all-to-all|collective-permute)\S*\(", compiled.as_text()
+    )
+
+
+def count_compilations() -> list[str]:
+    """Returns a list that grows with every program that is compiled from now on."""
+    seen: list[str] = []
+
+    def listen(event: str, _: float, **options: str) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return seen
+
+
+def see(name: str, output: Path) -> dict[str, Seen]:
+    """Runs one of the functions below in a process with eight devices, and returns what it saw."""
+    # Eight devices, and a compiler that does not take pains: what it divides stays the same.
+    flags = (
+        "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "tests.training.eight_devices", name, str(output)],
+        env=os.environ | {"XLA_FLAGS": flags},
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    seen: dict[str, Seen] = pickle.loads(output.read_bytes())
+    return seen
+
+
+def quick() -> dict[str, Seen]:
+    """Returns what takes seconds."""
+    ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
+    return {
+        **{f"ssd {count}": run(ssd, count) for count in (1, 2, 4, 8)},
+        "ssd spread": run(experiment_of(*SSD, "devices.shard=optimizer"), 8),
+        "ssd 4 x 2": run(experiment_of(*SSD, "devices.spatial_partitions=2"), 8),
+        "replicas by hand": by_hand(ssd, 4),
+        "replicas 4": run(experiment_of(*replicas), 4),
+        "replicas 1": run(experiment_of(*replicas, "devices.replicas=4"), 1),
+        "detect 1": detect(ssd, 1),
+        "detect 8": detect(ssd, 8),
+        "layers 1": convolve(1),
+        "layers 8": convolve(8),
+    }
+
+
+def spatial() -> dict[str, Seen]:
+    """Returns what takes minutes: two detectors whose images are cut in all ways."""
+    seen = {}
+    for name, overrides in (("resnet", RESNET_SSD), ("pyramid", PYRAMID)):
+        for devices, parts in ((1, 1), (2, 2), (4, 4), (8, 2), (8, 4)):
+            experiment = experiment_of(*overrides, f"devices.spatial_partitions={parts}")
+            seen[f"{name} {devices // parts} x {parts}"] = run(experiment, devices)
+    return seen
+
+
+def main() -> None:
+    """Writes what the named function saw."""
+    name, output = sys.argv[1:]
+    seen = {"quick": quick, "spatial": spatial}[name]()
+    Path(output).write_bytes(pickle.dumps(jax.tree.map(_on_host, seen)))
+
+
+def _on_host(value: object) -> object:
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""One program on one to eight devices: the same numbers, and nothing sent that need not be."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
+from stillbox.training.program import train_program
+from tests.training.eight_devices import LAYERS, SSD, experiment_of, first_state, make_batch, see
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What eight devices saw."""
+    return see("quick", tmp_path_factory.mktemp("devices") / "seen.pickle")
+
+
+def assert_same(one, other, tolerance=1e-5):
+    """Compares all arrays that both have."""
+    names = {name for name in one if name[:2] in ("1 ", "3 ")} & set(other)
+    assert len(names) > 30
+    for name in sorted(names):
+        np.testing.assert_allclose(
+            other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("name", ["ssd 2", "ssd 4", "ssd 8", "ssd spread", "ssd 4 x 2"])
+def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, name):
+    one, other = seen["ssd 1"], seen[name]
+    assert set(one) == set(other)
+    assert_same(one, other)
+    # They did learn something in between.
+    assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
+
+
+def test_every_program_is_compiled_once(seen):
+    counts = {name: run["compilations"] for name, run in seen.items() if "compilations" in run}
+    assert len(counts) == 10
+    assert set(counts.values()) == {1}
+
+
+@pytest.mark.parametrize("name", ["replicas 4", "replicas 1"])
+def test_a_replica_computes_as_if_it_were_alone_and_the_gradients_are_averaged(seen, name):
+    assert_same(seen["replicas by hand"], seen[name])
+    # The words make a difference.
+    assert abs(float(seen[name]["1 loss"] - seen["ssd 1"]["1 loss"])) > 1e-3
+
+
+def test_four_replicas_are_the_same_on_four_devices_and_on_one(seen):
+    assert_same(seen["replicas 4"], seen["replicas 1"])
+
+
+def test_spread_accumulators_and_averages_take_an_eighth_of_the_memory(seen):
+    whole, spread = seen["ssd 8"]["bytes"], seen["ssd spread"]["bytes"]
+    # But for a few small arrays without an axis that divides by 8: biases of 28 logits, counters.
+    assert whole / 8 <= spread < whole / 6
+
+
+def test_eight_devices_find_what_one_finds(seen):
+    one, eight = seen["detect 1"], seen["detect 8"]
+    assert int(one["count"].sum()) > 8
+    for name in ("boxes", "scores", "classes", "count"):
+        np.testing.assert_allclose(eight[name], one[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ssd 2", "ssd 8", "replicas 4", "detect 8"])
+def test_devices_that_share_a_batch_send_each_other_nothing_but_sums(seen, name):
+    assert seen[name]["exchanges"] == []
+
+
+def test_spread_accumulators_cost_updates_and_no_activations(seen):
+    sizes = {f"f32[{array}]" for array in _shapes(experiment_of(*SSD))}
+    for result in seen["ssd spread"]["exchanges"]:
+        assert result.partition("{")[0] in sizes
+
+
+def test_devices_that_share_an_image_send_each_other_edges(seen):
+    assert seen["ssd 4 x 2"]["exchanges"] != []
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_and_its_gradients_stay_on_the_devices_that_have_the_images(seen, name):
+    one, eight = seen["layers 1"], seen["layers 8"]
+    assert eight[f"{name} exchanges"] == []
+    for part in ("image", "kernel"):
+        expected = one[f"{name} {part}"]
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(eight[f"{name} {part}"], expected, atol=1e-5 * scale)
+
+
+def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
+    experiment = experiment_of(*SSD)
+    mesh = AbstractMesh((4, 2), (DATA_AXIS, SPACE_AXIS))
+    program = train_program(experiment, mesh)
+    described = program.state, program.batch
+    real = first_state(experiment), make_batch(experiment)
+    assert jax.tree.structure(described) == jax.tree.structure(real)
+    for shape, array in zip(*map(jax.tree.leaves, (described, real)), strict=True):
+        assert isinstance(shape, jax.ShapeDtypeStruct)
+        assert (shape.shape, shape.dtype) == (array.shape, array.dtype)
+    assert program.batch.images.sharding.shard_shape((8, 64, 64, 3)) == (2, 32, 64, 3)
+    assert program.trained == frozenset(real[0].params)
+
+
+def _shapes(experiment):
+    arrays = first_state(experiment).params.values()
+    return {",".join(map(str, array.shape)) for array in arrays}
