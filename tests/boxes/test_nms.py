@@ -98,14 +98,6 @@ def test_clipping_equals_the_published_test(reframe, expected):
     np.testing.assert_array_equal(scores, np.float32([0.9]))
 
 
-def golden_inputs():
-    """The recipe in the golden file: 200 boxes, 5 classes, most scores low."""
-    random = np.random.RandomState(0)
-    centers, sizes = random.rand(200, 2), random.rand(200, 2) * 0.35 + 0.05
-    boxes = np.concatenate([centers - sizes / 2, centers + sizes / 2], -1)
-    return boxes.astype(np.float32), (random.rand(200, 5) ** 4).astype(np.float32)
-
-
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -121,7 +113,7 @@ def golden_inputs():
 def test_200_boxes_of_5_classes_equal_the_executed_reference(name, options):
     expected = golden.load("boxes_nms.json")[name]
     detections = nms_of_one(
-        *golden_inputs(),
+        *golden.nms_inputs(),
         score_threshold=0.1,
         iou_threshold=0.5,
         max_per_class=20,
