@@ -16,7 +16,7 @@ from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
-from stillbox.evaluation.program import BoundDetect
+from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, Report, write_report
 from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
@@ -59,7 +59,7 @@ def score_dataset(
     """Runs a detector over `dataset` and scores it.
 
     Args:
-        detect: the detector, for batches of `evaluation.batch_size`.
+        detect: the detector, for batches of `score_batch_size`.
         experiment: batch size, number of images and classes come from here.
         dataset: the evaluation set.
         progress: told after every batch.
@@ -74,7 +74,7 @@ def score_dataset(
     slots = check_label_maps(experiment.model, dataset, trained)
     loader = EvalLoader(
         dataset,
-        batch_size=settings.batch_size,
+        batch_size=score_batch_size(experiment),
         workers=experiment.data.workers,
         prefetch=experiment.data.prefetch,
         max_examples=settings.max_examples,

@@ -24,6 +24,12 @@ def replicas_as_groups(model: Model, batch_size: int, replicas: int) -> Model:
     return _replace_norms(model, groups if replicas > 1 else {"statistics": "global"})
 
 
+def depends_on_replicas(model: Model) -> bool:
+    """Whether anything of a model is said per replica."""
+    norms = any(norm.statistics == "per_replica" for _, norm in batch_norms(model))
+    return norms or model.loss.normalizer == "per_replica"
+
+
 def batch_norms(part: Any, path: str = "model") -> Iterator[tuple[str, BatchNorm]]:  # noqa: ANN401
     """Yields the batch norms of a model, each with its dotted path."""
     if isinstance(part, BatchNorm):

@@ -37,7 +37,7 @@ from stillbox.training.program import train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
-from stillbox.training.start import start_run
+from stillbox.training.start import replicas_before, start_run
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
@@ -148,6 +148,12 @@ def train(
             f"{mesh.devices.flat[0].platform} device(s){shared}, "
             f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
         )
+        before = replicas_before(model_directory, first, experiment)
+        if before not in (None, program.replicas):
+            progress.say(
+                f"warning: there were {before} replicas before, now there are {program.replicas}; "
+                f"--set devices.replicas={before} keeps what a step computes"
+            )
         if dataset.cache is not None:
             progress.say(dataset.cache.promise())
         scores = evaluation.catch_up(first, state, directory, summaries, progress)
@@ -203,7 +209,7 @@ def train(
                 )
                 report.steps(guard.pop(leave=0 if must_save else 1))
                 if must_save:
-                    metadata = _metadata(experiment, dataset, step)
+                    metadata = _metadata(experiment, dataset, step, program.replicas)
                     with jax.transfer_guard("allow"):
                         directory.save(step, to_host(state._asdict()), metadata, wait=False)
                 if asked and step != stop_at:
@@ -237,9 +243,12 @@ def _name_records(dataset: Dataset, records: np.ndarray) -> list[str]:
     return [dataset.describe(int(record)) for record in records if record >= 0]
 
 
-def _metadata(experiment: schema.Experiment, dataset: Dataset, step: int) -> dict[str, Any]:
+def _metadata(
+    experiment: schema.Experiment, dataset: Dataset, step: int, replicas: int
+) -> dict[str, Any]:
     return {
         "step": step,
+        "replicas": replicas,
         "loader": {"next_step": step, "seed": experiment.data.seed, "records": len(dataset)},
     }
 

@@ -46,6 +46,8 @@ class TrainProgram:
     """Shape, type and sharding of each array of a batch."""
     trained: frozenset[str]
     """Paths of the parameters that the step changes."""
+    replicas: int
+    """Equal parts of a batch that "per replica" means."""
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled. It gives its state's buffers away."""
@@ -94,6 +96,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
         trained=trained,
+        replicas=replicas,
     )
 
 

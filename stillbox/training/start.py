@@ -11,6 +11,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory, is_model_direct
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.replicas import depends_on_replicas
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.inputs.dataset import Dataset
@@ -41,6 +42,8 @@ _FREE_TO_CHANGE = (
     "evaluation",
     "devices.spatial_partitions",
     "devices.shard",
+    # The run says so if that is another number than before.
+    "devices.replicas",
 )
 
 _NEW_DIRECTORY = (
@@ -113,6 +116,21 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
             "is not given"
         )
     return Start(detector, state, trained, decision, report)
+
+
+def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:
+    """Returns the number of replicas that a checkpoint was trained with, if it means something.
+
+    Args:
+        directory: the model directory.
+        step: the checkpoint's.
+        experiment: that of the run.
+    """
+    if not step or not depends_on_replicas(experiment.model):
+        return None
+    # Older checkpoints do not say.
+    replicas: int | None = ModelDirectory.open(directory).read_metadata(step).get("replicas")
+    return replicas
 
 
 def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[str, Any]:

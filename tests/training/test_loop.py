@@ -67,6 +67,18 @@ def test_the_loss_falls_on_images_that_are_seen_again_and_again(tmp_path, experi
     assert losses[-5:].mean() < 0.8 * losses[:5].mean()
 
 
+@pytest.mark.parametrize("normalizer, told", [("per_replica", True), ("global", False)])
+def test_another_number_of_replicas_is_told_where_it_matters(
+    tmp_path, experiment, capfd, normalizer, told
+):
+    settings = [f"model.loss.normalizer={normalizer}"]
+    train(experiment(*settings, "train.steps=1", evaluated=False), tmp_path)
+    now = [*settings, "train.steps=2", "devices.replicas=2"]
+    train(experiment(*now, evaluated=False), tmp_path)
+    warning = "there were 1 replicas before, now there are 2; --set devices.replicas=1 keeps"
+    assert (warning in capfd.readouterr().err) is told
+
+
 def test_a_finished_run_says_so_and_does_nothing(tmp_path, experiment, capfd):
     train(experiment("train.steps=2"), tmp_path)
     outcome = train(experiment("train.steps=2"), tmp_path)

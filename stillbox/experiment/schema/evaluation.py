@@ -28,7 +28,8 @@ class Evaluation:
     """Metrics and what is shown of them."""
 
     batch_size: int = 8
-    """Images of one evaluation step; the last one is padded and masked."""
+    """Images of one evaluation step, rounded up so that each device has as many; the last step is
+    padded and masked."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations when a model is scored or predicts, whatever it is trained in."""
     metrics: tuple[Metric, ...] = ("coco",)
