@@ -22,7 +22,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: setup lint
-	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup
 
 proof: setup
 	$(BIN)/python -m pytest -m 'proof' --durations 0

@@ -10,7 +10,8 @@ from stillbox.cli.main import build_parser, main
 from stillbox.devices.launcher import find_place
 from stillbox.experiment import schema
 
-PAGE = Path(__file__).resolve().parents[2].joinpath("docs/devices.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "devices.md").read_text(encoding="utf-8")
 
 
 def commands():

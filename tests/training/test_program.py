@@ -9,6 +9,9 @@ from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
 from stillbox.training.program import train_program
 from tests.training.eight_devices import LAYERS, SSD, experiment_of, first_state, make_batch, see
 
+# What they look at takes a minute: one of the processes that share the tests makes it.
+pytestmark = pytest.mark.xdist_group("eight devices")
+
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
