@@ -9,6 +9,7 @@ from rich.console import Console
 
 from stillbox.cli.arguments import add_config
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 
@@ -100,8 +101,4 @@ def _compile(arguments: argparse.Namespace, target: "Target") -> "TargetCheck":
     from stillbox.checking.ahead_of_time.report import check_target
 
     experiment = resolve(arguments.config, arguments.overrides).experiment
-    return check_target(experiment, target, find=arguments.find_batch, say=_say)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return check_target(experiment, target, find=arguments.find_batch, say=say_aside)

@@ -12,7 +12,7 @@ from stillbox.cli.arguments import (
     resolve_config,
 )
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import batch_profiler
+from stillbox.cli.running import batch_profiler, say_aside
 from stillbox.errors import UserError
 
 _ALL = "all"
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     detect = score_program(experiment).bind(model.params, model.stats)
     count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
     print(f"{model.source}: scoring {count} images", file=sys.stderr)
-    profiler = batch_profiler(arguments.profile, output, "evaluate", _say)
+    profiler = batch_profiler(arguments.profile, output, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         result = score_dataset(
             detect, experiment, dataset, progress, trained=model.label_map, watch=profiler
@@ -128,22 +128,17 @@ def _run_all(arguments: argparse.Namespace) -> int:
     experiment = apply_overrides(stored, arguments.overrides, {})
     check(experiment, {})
     output = arguments.output or directory / "evaluation"
-    profiler = batch_profiler(arguments.profile, output, "evaluate", _say)
+    profiler = batch_profiler(arguments.profile, output, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         CheckpointWatcher(
             experiment,
             directory,
             output,
             Patience(existing=True),
-            _say,
+            say_aside,
             progress=progress,
             watch=profiler,
         ).run()
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))
     return 0
-
-
-def _say(line: str) -> None:
-    # Looked up at each call: a bar on the terminal puts itself in the stream's place.
-    print(line, file=sys.stderr, flush=True)

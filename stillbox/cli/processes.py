@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from stillbox.devices.launcher import Place
-from stillbox.devices.supervisor import ORDERLY, SUPERVISED, end_with_supervisor, supervise
 
 
 def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> int:
@@ -18,14 +17,17 @@ def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> i
         words: the command line.
         run: runs it in this process.
     """
+    # Here, so that a command that is alone does not wait for asyncio.
+    from stillbox.devices.supervisor import ORDERLY, SUPERVISED, end_with_supervisor, supervise
+
     if SUPERVISED in os.environ:
         end_with_supervisor()
-        return _run_to_the_end(run)
+        return _run_to_the_end(run, ORDERLY)
     command = [sys.executable, "-m", "stillbox.cli.main", *words]
     return supervise(place, command, os.environ)
 
 
-def _run_to_the_end(run: Callable[[], int]) -> int:
+def _run_to_the_end(run: Callable[[], int], orderly: Sequence[int]) -> int:
     """Runs; a process that fails is gone at once, without the minutes in which jax waits for all
     processes to end together."""
     try:
@@ -33,7 +35,7 @@ def _run_to_the_end(run: Callable[[], int]) -> int:
     except Exception:
         traceback.print_exc()
         code = 1
-    if code not in ORDERLY:
+    if code not in orderly:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

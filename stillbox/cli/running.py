@@ -1,5 +1,6 @@
 """What the verbs that train have in common."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 def say(line: str) -> None:
     """Prints a line at once: whoever reads a log wants to know what is waited for."""
     print(line, flush=True)
+
+
+def say_aside(line: str) -> None:
+    """Prints a line at once to standard error, beside what a command answers."""
+    # Looked up at each call: a bar on the terminal puts itself in the stream's place.
+    print(line, file=sys.stderr, flush=True)
 
 
 def batch_profiler(

@@ -81,22 +81,27 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def to_host(tree: Tree) -> Tree:
-    """Returns a pytree of arrays as numpy arrays, whole in every process.
+def collected(tree: Tree) -> Tree:
+    """Returns a pytree of arrays each of which can be read whole in every process.
 
-    All processes have to call it, with the same tree: what lies spread is collected.
+    All processes have to call it, with the same tree: what lies spread over them is collected.
     """
     if jax.process_count() == 1:
-        host: Tree = jax.device_get(tree)
-        return host
+        return tree
 
-    def collect(array: Any) -> np.ndarray:  # noqa: ANN401
+    def collect(array: Any) -> Any:  # noqa: ANN401
         if isinstance(array, jax.Array) and not array.is_fully_replicated:
-            return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-        return np.asarray(jax.device_get(array))
+            return multihost_utils.process_allgather(array, tiled=True)
+        return array
 
-    collected: Tree = jax.tree.map(collect, tree)
-    return collected
+    whole: Tree = jax.tree.map(collect, tree)
+    return whole
+
+
+def to_host(tree: Tree) -> Tree:
+    """Returns a pytree of arrays as numpy arrays, whole in every process; see `collected`."""
+    host: Tree = jax.device_get(collected(tree))
+    return host
 
 
 def own_rows(array: np.ndarray | jax.Array) -> np.ndarray:
@@ -205,8 +210,11 @@ class Agreement:
             rows = jax.make_array_from_process_local_data(self._rows, own)
         self._asked.append(self._largest(rows))
 
-    def answer(self, *, leave: int = 0) -> int:
-        """Returns the largest number of all calls of `ask` so far but the last `leave`."""
-        count = max(len(self._asked) - leave, 0)
+    def answer(self) -> int:
+        """Returns the largest number of all calls of `ask` since the last answer.
+
+        Where others have to be asked the last call is left for the next answer.
+        """
+        count = len(self._asked) if self._alone else max(len(self._asked) - 1, 0)
         ready, self._asked = self._asked[:count], self._asked[count:]
         return max((int(jax.device_get(number)) for number in ready), default=0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from stillbox.devices.job import is_first
 from stillbox.evaluation.watch import Item, StepWatch
 from stillbox.profiling.page import headline, summary_page, text_lines
 from stillbox.profiling.programs import running_programs
@@ -53,6 +54,8 @@ class StepProfiler(StepWatch):
         self._number = 0
 
     def __enter__(self) -> "StepProfiler":
+        if not is_first():
+            self._steps = None  # one trace a job: the processes share the folder
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.job import (
     Agreement,
+    collected,
     first_process_first,
     is_first,
     refuse_different,
-    to_host,
 )
 from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
@@ -181,10 +181,9 @@ def train(
             progress=progress,
             summaries=summaries,
         )
-        traced = profile if is_first() else None
-        profiler = StepProfiler(traced, model_directory, first, progress.say, report.paused)
+        profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
         # Whoever asks one process asks all of them; they have to end with the same step.
-        agreement, late = Agreement(), int(jax.process_count() > 1)
+        agreement = Agreement()
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         with closing(batches), profiler, jax.transfer_guard("disallow"):
@@ -200,7 +199,7 @@ def train(
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
                 agreement.ask(int(stop.signal or 0))
-                asked = agreement.answer(leave=late)
+                asked = agreement.answer()
                 must_save = (
                     step % settings.checkpoint_every == 0
                     or step == stop_at
@@ -211,7 +210,7 @@ def train(
                 if must_save:
                     metadata = _metadata(experiment, dataset, step, program.replicas)
                     with jax.transfer_guard("allow"):
-                        directory.save(step, to_host(state._asdict()), metadata, wait=False)
+                        directory.save(step, collected(state._asdict()), metadata, wait=False)
                 if asked and step != stop_at:
                     name = Signals(asked).name
                     reason = f"stopped by {name} after step {step}; run again to go on"

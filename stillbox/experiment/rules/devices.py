@@ -15,12 +15,11 @@ def images_can_be_cut(experiment: Experiment) -> Iterator[Broken]:
     # Numbers below 1 have been reported by the limits.
     if parts < 1 or height < 1 or height % parts == 0:
         return
-    lower = height // parts * parts
-    fitting = f"{lower} or {lower + parts}" if lower else f"{parts}"
     yield Broken(
         "devices.spatial_partitions",
         f"an image of {height} rows ({path}) cannot be cut into {parts} equal parts",
-        f"set {path} to {fitting}, or spatial_partitions to {_divisor_below(height, parts)}",
+        f"set {path} to {_multiples_near(height, parts)}, "
+        f"or spatial_partitions to {_divisor_below(height, parts)}",
     )
 
 
@@ -29,12 +28,11 @@ def replicas_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
     replicas, batch = experiment.devices.replicas, experiment.train.batch_size
     if replicas < 1 or batch < 1 or batch % replicas == 0:
         return
-    lower = batch // replicas * replicas
-    fitting = f"{lower} or {lower + replicas}" if lower else f"{replicas}"
     yield Broken(
         "devices.replicas",
         f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
-        f"set train.batch_size to {fitting}, or replicas to {_divisor_below(batch, replicas)}",
+        f"set train.batch_size to {_multiples_near(batch, replicas)}, "
+        f"or replicas to {_divisor_below(batch, replicas)}",
     )
 
 
@@ -57,6 +55,11 @@ def groups_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
                 f"a batch of {batch} (train.batch_size) cannot be divided into groups of {size}",
                 f"use {_divisor_below(batch, size)}",
             )
+
+
+def _multiples_near(number: int, divisor: int) -> str:
+    lower = number // divisor * divisor
+    return f"{lower} or {lower + divisor}" if lower else f"{divisor}"
 
 
 def _divisor_below(number: int, most: int) -> int:
