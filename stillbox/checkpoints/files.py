@@ -2,15 +2,27 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DYING = ".deleted-"
 """How the name of a folder begins while it is being removed."""
 
 
+@contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Lets errors of a file that is open say which file: a full disk alone does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Writes a file and waits until the disk has it. Its name appears before it is whole."""
-    with path.open("wb") as file:
+    with blamed(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.setup import prepare_process
+    from stillbox.evaluation.files import write_whole
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
     from stillbox.evaluation.predictor import predict_images
     from stillbox.evaluation.program import predict_program
@@ -69,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
                 }
             )
             print(f"{path}: {len(shown.scores)} objects -> {arguments.output / picture}")
-    output = arguments.output / "predictions.json"
-    output.write_text(json.dumps(records, indent=1))
+    content = json.dumps(records, indent=1).encode()
+    output = write_whole(arguments.output / "predictions.json", content)
     print(f"{output}: boxes are in pixels of the image as it is shown")
     return 0
 

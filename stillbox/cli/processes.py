@@ -2,11 +2,15 @@
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from stillbox.devices.launcher import Place
+
+# What a collective ends with when a process is gone; who it was, and why, is said elsewhere.
+_LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
 def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> int:
@@ -18,27 +22,36 @@ def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> i
         run: runs it in this process.
     """
     # Here, so that a command that is alone does not wait for asyncio.
-    from stillbox.devices.supervisor import ORDERLY, SUPERVISED, end_with_supervisor, supervise
+    from stillbox.devices.supervisor import (
+        ORDERLY,
+        SUPERVISED,
+        end_with_supervisor,
+        fail_under_supervision,
+        supervise,
+    )
 
     if SUPERVISED in os.environ:
         end_with_supervisor()
-        return _run_to_the_end(run, ORDERLY)
+        code = _run_to_the_end(run)
+        # At once, without the minutes in which jax waits for all processes to end together.
+        if code not in ORDERLY:
+            fail_under_supervision(code)
+        return code
     command = [sys.executable, "-m", "stillbox.cli.main", *words]
     return supervise(place, command, os.environ)
 
 
-def _run_to_the_end(run: Callable[[], int], orderly: Sequence[int]) -> int:
-    """Runs; a process that fails is gone at once, without the minutes in which jax waits for all
-    processes to end together."""
+def _run_to_the_end(run: Callable[[], int]) -> int:
     try:
         code = run()
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        if _LOST.search(str(error)):
+            print(f"stillbox: the other processes are gone: {str(error)[:200]}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         code = 1
-    if code not in orderly:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
     return code
 
 

@@ -6,6 +6,7 @@ so that callers need not know how many they are.
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -79,6 +80,16 @@ def _own_devices(place: Place) -> list[int] | None:
 def is_first() -> bool:
     """Whether this is the process that writes what is written once."""
     return jax.process_index() == 0
+
+
+def say_as_process(text: str) -> None:
+    """Prints a line to standard error that only this process can say.
+
+    All but the first are silent otherwise.
+    """
+    if jax.process_count() > 1:
+        text = f"process {jax.process_index()} of {jax.process_count()}: {text}"
+    print(text, file=sys.stderr if is_first() else sys.__stderr__, flush=True)
 
 
 def collected(tree: Tree) -> Tree:
@@ -181,40 +192,45 @@ def first_process_first() -> Iterator[None]:
         multihost_utils.sync_global_devices("first process first")
 
 
-class Agreement:
-    """Lets all processes know the largest number that any of them has, without waiting for it.
+class Exchange:
+    """Lets all processes know what numbers each of them has, without waiting for it.
 
-    Every call of `ask` starts a collective; `answer` gives the result of an older one, which is
-    there by then, and which is the same in all processes.
+    Every call of `tell` starts a collective; `heard` gives the results of older ones, which are
+    there by then, and which are the same in all processes. All have to call both equally often.
+
+    Args:
+        width: how many numbers each process has, W.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         self._alone = jax.process_count() == 1
-        self._asked: list[Any] = []
+        self._width = width
+        self._told: list[np.ndarray | jax.Array] = []
         if self._alone:
             return
         first = {device.process_index: device for device in reversed(jax.devices())}
         mesh = Mesh(np.asarray([first[index] for index in sorted(first)]), ("process",))
         self._rows = NamedSharding(mesh, PartitionSpec("process"))
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self._largest = jax.jit(lambda numbers: numbers.max(), out_shardings=everywhere)
+        self._gather = jax.jit(lambda numbers: numbers, out_shardings=everywhere)
 
-    def ask(self, number: int) -> None:
-        """Starts to ask whether anybody has more than `number`."""
+    def tell(self, *numbers: float) -> None:
+        """Starts to give this process's numbers to all."""
+        own = np.asarray([numbers], np.float32)
+        if own.shape != (1, self._width):
+            raise ValueError(f"{len(numbers)} numbers instead of {self._width}")
         if self._alone:
-            self._asked.append(number)
+            self._told.append(own)
             return
-        own = np.asarray([number], np.int32)
         # The loop forbids transfers that nobody asked for; this one is meant.
         with jax.transfer_guard("allow"):
             rows = jax.make_array_from_process_local_data(self._rows, own)
-        self._asked.append(self._largest(rows))
+        self._told.append(self._gather(rows))
 
-    def answer(self) -> int:
-        """Returns the largest number of all calls of `ask` since the last answer.
-
-        Where others have to be asked the last call is left for the next answer.
-        """
-        count = len(self._asked) if self._alone else max(len(self._asked) - 1, 0)
-        ready, self._asked = self._asked[:count], self._asked[count:]
-        return max((int(jax.device_get(number)) for number in ready), default=0)
+    def heard(self) -> np.ndarray:
+        """Returns the numbers `[N, P, W]` of all P processes in the N calls of `tell` since the
+        last answer; where others have to be asked the newest call is left for the next answer."""
+        count = len(self._told) if self._alone else max(len(self._told) - 1, 0)
+        ready, self._told = self._told[:count], self._told[count:]
+        shape = (count, jax.process_count(), self._width)
+        return np.asarray(jax.device_get(ready), np.float32).reshape(shape)

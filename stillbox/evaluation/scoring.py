@@ -8,11 +8,13 @@ import jax
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import is_first
+from stillbox.devices.stalls import StallWatch
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
+from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
@@ -87,18 +89,19 @@ def score_dataset(
         watch.dispatched(found)
         return found
 
-    result = evaluate(
-        watched,
-        watch.mark(iter(loader)),
-        dataset.source,
-        dataset.class_names,
-        slots=slots,
-        metrics=settings.metrics,
-        interpolation=settings.voc_interpolation,
-        records=loader.records,
-        annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
-        progress=progress,
-    )
+    with StallWatch() as stalls:
+        result = evaluate(
+            watched,
+            watch.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
+            dataset.source,
+            dataset.class_names,
+            slots=slots,
+            metrics=settings.metrics,
+            interpolation=settings.voc_interpolation,
+            records=loader.records,
+            annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
+            progress=progress,
+        )
     cut = cut_short(settings, dataset)
     return dataclasses.replace(result, warnings=(*result.warnings, *cut))
 
@@ -176,7 +179,6 @@ def write_evaluation(
         return directory / REPORT
     settings, scores = experiment.evaluation, result.scores
     names, all_metrics = scores.classes(), settings.all_metrics_per_category
-    directory.mkdir(parents=True, exist_ok=True)
     metrics = {
         "weights": source,
         "images": len(result.truths),
@@ -186,8 +188,9 @@ def write_evaluation(
             per_category=settings.per_category, all_metrics=all_metrics
         ),
     }
-    (directory / "metrics.json").write_text(json.dumps(metrics, indent=1))
-    (directory / "detections.json").write_text(json.dumps(results_to_coco(result.results)))
+    write_whole(directory / "metrics.json", json.dumps(metrics, indent=1).encode())
+    detections = json.dumps(results_to_coco(result.results))
+    write_whole(directory / "detections.json", detections.encode())
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings)
     timings = result.timings

@@ -26,16 +26,14 @@ class DevicePrefetcher:
         put: transfers a batch; it is called in the thread.
         depth: batches that may lie on the device before they are asked for.
 
-    The time that the consumer stood still is in `wait_seconds`, of `total_seconds` since it first
-    asked; a healthy share is near 0.
+    The time that the consumer stood still for the newest batch is in `wait_seconds`; with a healthy
+    source it is near 0.
     """
 
     def __init__(
         self, batches: Iterable[Batch], put: Callable[[Batch], Batch], depth: int = 2
     ) -> None:
         self.wait_seconds = 0.0
-        self._started: float | None = None
-        self._last = 0.0
         self._batches, self._put = batches, put
         self._closing = threading.Event()
         self._room = threading.Semaphore(depth)
@@ -43,16 +41,6 @@ class DevicePrefetcher:
         self._end: _End | None = None
         self._thread = threading.Thread(target=self._run, name="stillbox-prefetch", daemon=True)
         self._thread.start()
-
-    @property
-    def total_seconds(self) -> float:
-        """Seconds from the first batch that was asked for to the last that was handed out."""
-        return 0.0 if self._started is None else self._last - self._started
-
-    @property
-    def wait_share(self) -> float:
-        """Share of the time that the consumer waited for data."""
-        return self.wait_seconds / self.total_seconds if self.total_seconds else 0.0
 
     def __iter__(self) -> Self:
         return self
@@ -67,11 +55,8 @@ class DevicePrefetcher:
         if self._end is not None:
             raise StopIteration
         asked = time.perf_counter()
-        if self._started is None:
-            self._started = asked
         item = self._ready.get()
-        self._last = time.perf_counter()
-        self.wait_seconds += self._last - asked
+        self.wait_seconds = time.perf_counter() - asked
         if not isinstance(item, _End):
             self._room.release()
             return item

@@ -51,6 +51,7 @@ class ExampleSource:
     ) -> None:
         self.problems = ProblemLog()
         self.label_map = label_map
+        self.where = ", ".join(paths)
         self._use_display_name = use_display_name
         self._bad_records, self._bad_boxes = bad_records, bad_boxes
         self._step = sample_1_of_n
@@ -62,7 +63,7 @@ class ExampleSource:
                     raise file.damage
             raise UserError(
                 "there is no record in " + _several([str(file.path) for file in self.files]),
-                where=", ".join(paths),
+                where=self.where,
                 fix="write the records again; a writer that was killed leaves empty files",
             )
         self._reviewed = np.zeros(len(self), np.bool_)

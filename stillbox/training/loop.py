@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -13,7 +13,7 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.job import (
-    Agreement,
+    Exchange,
     collected,
     first_process_first,
     is_first,
@@ -22,6 +22,7 @@ from stillbox.devices.job import (
 from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import versions
+from stillbox.devices.stalls import StallWatch
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable
@@ -37,10 +38,12 @@ from stillbox.training.program import train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
+from stillbox.training.speed import Waits
 from stillbox.training.start import replicas_before, start_run
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
+_OTHERS = "the other processes (one of them is slow, and says why)"
 
 
 @dataclass(frozen=True)
@@ -172,22 +175,24 @@ def train(
 
         # ---- steps ------------------------------------------------------------------------------
         batches = DevicePrefetcher(loader.iterate(first, stop_at), program.put_batch, depth=2)
+        waits = Waits(jax.process_count())
         report = StepReport(
             settings,
             loader,
-            batches,
+            waits,
             first=first,
             stop_at=stop_at,
             progress=progress,
             summaries=summaries,
         )
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
-        # Whoever asks one process asks all of them; they have to end with the same step.
-        agreement = Agreement()
+        # Whoever asks one process asks all of them: they have to end with the same step.
+        exchange = Exchange(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
-        with closing(batches), profiler, jax.transfer_guard("disallow"):
-            for batch in profiler.mark(batches):
+        stalls, next_batch = StallWatch(), f"the next batch, from {dataset.source.where}"
+        with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
+            for batch in profiler.mark(stalls.over(batches, next_batch)):
                 state, metrics = compiled(state, batch)
                 profiler.dispatched(metrics)
                 guard.push(step + 1, metrics, batch.records)
@@ -198,15 +203,20 @@ def train(
                     inputs = draw_inputs(batch, dataset)
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
-                agreement.ask(int(stop.signal or 0))
-                asked = agreement.answer()
+                exchange.tell(int(stop.signal or 0), batches.wait_seconds)
+                with stalls.waiting(_OTHERS) if shared else nullcontext():
+                    heard = exchange.heard()
+                asked = int(heard[..., 0].max(initial=0))
+                waits.add(heard[..., 1])
                 must_save = (
                     step % settings.checkpoint_every == 0
                     or step == stop_at
                     or evaluation.due(step)
                     or asked > 0
                 )
-                report.steps(guard.pop(leave=0 if must_save else 1))
+                with stalls.waiting(_OTHERS) if shared else nullcontext():
+                    done = guard.pop(leave=0 if must_save else 1)
+                report.steps(done)
                 if must_save:
                     metadata = _metadata(experiment, dataset, step, program.replicas)
                     with jax.transfer_guard("allow"):

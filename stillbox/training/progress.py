@@ -68,6 +68,8 @@ class RunProgress:
             f"{1000 / values['steps_per_second']:,.1f} ms a step  "
             f"waiting for data {values['waiting_for_data']:.0%}"
         )
+        if "slowest_process" in values:
+            numbers += f" (process {values['slowest_process']:.0f})"
         if self._bar:
             self._bar.update(self._task, numbers=numbers)
             return

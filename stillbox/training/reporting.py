@@ -8,10 +8,9 @@ from typing import NamedTuple
 from stillbox.devices.memory import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
-from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.training.epochs import Epochs
 from stillbox.training.progress import RunProgress
-from stillbox.training.speed import Speedometer, Stopwatch
+from stillbox.training.speed import Speedometer, Stopwatch, Waits
 from stillbox.training.summaries import Summaries
 
 
@@ -32,7 +31,7 @@ class StepReport:
     Args:
         settings: how often.
         loader: what is trained on.
-        batches: where the loop waits for data.
+        waits: how long the loop stood still for data.
         first: steps done before this run.
         stop_at: last step of the run; None if it goes on until it is stopped.
         progress: shows lines.
@@ -43,7 +42,7 @@ class StepReport:
         self,
         settings: schema.Training,
         loader: TrainLoader,
-        batches: DevicePrefetcher,
+        waits: Waits,
         *,
         first: int,
         stop_at: int | None,
@@ -57,8 +56,7 @@ class StepReport:
         self._stopwatch = Stopwatch()
         # Each of them measures from one look of its own to the next.
         self._lines, self._entries, of_epochs = (
-            Speedometer(self._stopwatch, settings.batch_size, lambda: batches.wait_seconds)
-            for _ in range(3)
+            Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(3)
         )
         self._epochs = Epochs(
             records=len(loader.dataset),

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 
 class Stopwatch:
     """Seconds of training since it was made. What is not training is a pause."""
@@ -37,8 +39,8 @@ class Stretch:
     """How many."""
     seconds: float
     """How long they took, pauses left out."""
-    waited: float
-    """Seconds of it in which no batch was ready."""
+    waited: tuple[float, ...]
+    """Seconds of it in which a step stood still for the batch of each process."""
 
     @property
     def images_per_second(self) -> float:
@@ -47,11 +49,33 @@ class Stretch:
 
     def rates(self) -> dict[str, float]:
         """Returns what a line of metrics says about speed."""
-        return {
+        rates = {
             "images_per_second": self.images_per_second,
             "steps_per_second": self.steps / self.seconds,
-            "waiting_for_data": min(self.waited / self.seconds, 1.0),
+            "waiting_for_data": min(sum(self.waited) / self.seconds, 1.0),
         }
+        if len(self.waited) > 1:
+            rates["slowest_process"] = float(np.argmax(self.waited))
+        return rates
+
+
+class Waits:
+    """Seconds in which steps stood still because a process had no batch."""
+
+    def __init__(self, processes: int) -> None:
+        self._of = np.zeros(processes)
+
+    def add(self, waits: np.ndarray) -> None:
+        """Takes how long each process has waited before each step, `[N, P]` seconds.
+
+        All wait for the one that waits longest, so the step's wait is put down to that one.
+        """
+        for step in waits:
+            self._of[np.argmax(step)] += step.max()
+
+    def seconds(self) -> tuple[float, ...]:
+        """Returns what each process has made the others wait so far."""
+        return tuple(self._of.tolist())
 
 
 class Speedometer:
@@ -60,13 +84,15 @@ class Speedometer:
     Args:
         stopwatch: what time it is.
         batch_size: images of a step.
-        waited: seconds so far in which no batch was ready.
+        waited: seconds so far in which a step stood still for the batch of each process.
     """
 
-    def __init__(self, stopwatch: Stopwatch, batch_size: int, waited: Callable[[], float]) -> None:
+    def __init__(
+        self, stopwatch: Stopwatch, batch_size: int, waited: Callable[[], tuple[float, ...]]
+    ) -> None:
         self._stopwatch, self._batch_size, self._waited = stopwatch, batch_size, waited
         self._steps, self._at, self._waited_by_then = 0, stopwatch.seconds, waited()
-        self._stretch = Stretch(0, 0, 1e-9, 0.0)
+        self._stretch = Stretch(0, 0, 1e-9, (0.0,))
 
     def look(self, steps: int) -> Stretch:
         """Returns the stretch since the look before.
@@ -82,7 +108,7 @@ class Speedometer:
             images=done * self._batch_size,
             steps=done,
             seconds=max(now - self._at, 1e-9),
-            waited=waited - self._waited_by_then,
+            waited=tuple(np.subtract(waited, self._waited_by_then).tolist()),
         )
         self._steps, self._at, self._waited_by_then = steps, now, waited
         return self._stretch

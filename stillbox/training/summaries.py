@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorboardX import SummaryWriter
-from tensorboardX.proto.summary_pb2 import Summary
 
+from stillbox.checkpoints.files import blamed
 from stillbox.devices.job import is_first, of_first
 from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.training.event_file import EventFile
 
 
 class Summaries:
@@ -23,13 +23,11 @@ class Summaries:
 
     def __init__(self, directory: Path, *, from_step: int) -> None:
         self._path = directory / HISTORY
-        self._events: SummaryWriter | None = None
+        self._events: EventFile | None = None
         if is_first():
             self._cut_back(from_step)
             # Hides what an aborted run wrote from this step on; that of `from_step` itself stays.
-            self._events = SummaryWriter(
-                str(directory / "tensorboard"), purge_step=from_step + 1, flush_secs=30
-            )
+            self._events = EventFile(directory / "tensorboard", purge_step=from_step + 1)
         so_far = read_history(self._path).evaluations if is_first() else ()
         self._evaluations: dict[int, Mapping[str, float | None]] = dict(of_first(so_far))
 
@@ -39,7 +37,7 @@ class Summaries:
             return
         self._append({"step": step, **values})
         for name, value in values.items():
-            self._events.add_scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
+            self._events.scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
 
     def evaluation(
         self, step: int, summary: Mapping[str, float | None], named: Mapping[str, float | None]
@@ -57,15 +55,13 @@ class Summaries:
         self._append({"step": step, "evaluation": dict(summary)})
         for name, value in named.items():
             if value is not None:
-                # Not `add_scalar`, which replaces the `@` and the spaces of these names.
-                written = Summary(value=[Summary.Value(tag=name, simple_value=value)])
-                self._events.file_writer.add_summary(written, step)
+                self._events.scalar(name, value, step)
         self._events.flush()
 
     def image(self, step: int, name: str, image: np.ndarray) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
         if self._events is not None:
-            self._events.add_image(name, image, step, dataformats="HWC")
+            self._events.image(name, image, step)
 
     def evaluations(self) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         """Returns step and scores of every evaluation so far, oldest first."""
@@ -77,7 +73,7 @@ class Summaries:
             self._events.close()
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self._path.open("a") as file:
+        with blamed(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def _cut_back(self, step: int) -> None:
@@ -88,7 +84,8 @@ class Summaries:
         ]
         kept = sorted((line for line in lines if line["step"] <= step), key=_step_of)
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        with blamed(temporary):
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(self._path)
 
 

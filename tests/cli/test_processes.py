@@ -1,6 +1,8 @@
-"""Two real processes train one model: as one does, and both end when one of them is killed."""
+"""Two real processes train one model: as one does, and both end when one of them cannot go on."""
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,7 +43,7 @@ def command(scenes, directory, *overrides, steps=STEPS):
 def start():
     running = []
 
-    def start(*arguments, count=2, **named):
+    def start(*arguments, count=2, environments=({}, {}), **named):
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1] - 1
@@ -49,7 +51,8 @@ def start():
             flags = f"--coordinator 127.0.0.1:{port} --processes {count} --process {index}".split()
             words = [*command(*arguments, **named), *flags]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            running.append(subprocess.Popen(words, **pipes))
+            environment = os.environ | environments[index]
+            running.append(subprocess.Popen(words, env=environment, **pipes))
         return running[-count:]
 
     yield start
@@ -127,6 +130,70 @@ def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_
     assert f"stopped by SIGTERM after step {stopped}; run again to go on" in said
     # All steps that were done are in the checkpoint.
     assert max(line["step"] for line in read_history(directory / HISTORY).training) == stopped
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes disk space from a running process")
+def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scenes, tmp_path, start):
+    import resource
+
+    records, directory = tmp_path / "records", tmp_path / "run"
+    shutil.copytree(scenes, records)
+    processes = start(records, directory, "train.log_every=1000", steps=100_000)
+    wait_for_checkpoint(directory, 2, processes)
+    # From now on no file of the process that writes may grow beyond a kilobyte.
+    resource.prlimit(child_of(processes[0].pid), resource.RLIMIT_FSIZE, (1024, 1024))
+    (code, said), (other_code, other_said) = ends(processes)
+    assert (code, other_code) == (2, 2), said
+    assert re.search(r"the checkpoint of step \d+ cannot be written: File too large", said)
+    assert "make room on the disk and start again; finished checkpoints:" in said
+    for text in (said, other_said):
+        assert "Traceback" not in text and "stack trace" not in text
+        assert re.search(
+            r"process 0 \(pid .*\) ended with exit code 2, see what it said; the", text
+        )
+    kept = ModelDirectory.open(directory).latest_step()
+    assert kept >= 2
+
+    processes = start(records, directory, steps=100_000)
+    wait_for_checkpoint(directory, kept + 2, processes)
+    (shard,) = records.glob("train.record*")
+    os.truncate(shard, shard.stat().st_size // 2)
+    (code, said), (other_code, other_said) = ends(processes)
+    assert (code, other_code) == (2, 2), said
+    assert f"resuming at step {kept}" in said
+    assert re.search(rf"{shard}: record \d+ \(byte \d+\): unreadable record", said + other_said)
+    assert "Traceback" not in said + other_said
+    assert said.splitlines()[-1] == other_said.splitlines()[-1]
+
+
+SLOW_DISK = """
+import os, time
+read, count = os.pread, 0
+def pread(*arguments):
+    global count
+    count += 1
+    if count == 60 and "STILLBOX_SUPERVISED" in os.environ:
+        time.sleep(40)
+    return read(*arguments)
+os.pread = pread
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_its_disk_says_so_and_the_job_goes_on(scenes, tmp_path, start):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SLOW_DISK)
+    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    environments = ({}, {"PYTHONPATH": path})
+    processes = start(scenes, tmp_path / "run", environments=environments, steps=60)
+    (code, said), (other_code, other_said) = ends(processes)
+    assert (code, other_code) == (0, 0), said + other_said
+    assert "still waiting after 3" in said and "the other processes (one of them is slow" in said
+    where = re.escape(f"{scenes}/train.record-*")
+    assert re.search(
+        rf"process 1 of 2: still waiting after 3\d s: the next batch, from {where}", other_said
+    )
+    assert re.search(r"waiting for data 9\d% \(process 1\)|waiting for data 100% \(proc", said)
 
 
 def child_of(pid):

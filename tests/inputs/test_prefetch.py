@@ -54,13 +54,14 @@ def test_put_works_while_the_consumer_does():
         time.sleep(0.03)
         return given
 
+    waits = []
     with DevicePrefetcher(map(batch, range(8)), slow_put) as batches:
         for _ in batches:
+            waits.append(batches.wait_seconds)
             time.sleep(0.05)
-        # Only the first batch had to be waited for.
-        assert batches.wait_seconds < 0.15
-        assert batches.total_seconds > 0.3
-        assert batches.wait_share == batches.wait_seconds / batches.total_seconds
+    # Only the first batch had to be waited for.
+    assert waits[0] > 0.02
+    assert sum(waits) < 0.15
 
 
 def test_a_slow_source_shows_as_waiting():
@@ -70,13 +71,14 @@ def test_a_slow_source_shows_as_waiting():
             yield batch(number)
 
     batches = DevicePrefetcher(slow(), put)
-    list(batches)
-    assert batches.wait_share > 0.8
+    waits = [batches.wait_seconds for _ in batches]
+    assert len(waits) == 5
+    assert min(waits) > 0.03
 
 
 def test_before_the_first_batch_there_is_no_waiting():
     with DevicePrefetcher(map(batch, range(3)), put) as batches:
-        assert (batches.wait_seconds, batches.total_seconds, batches.wait_share) == (0, 0, 0)
+        assert batches.wait_seconds == 0
 
 
 def test_an_error_of_the_source_comes_after_the_batches_before_it():

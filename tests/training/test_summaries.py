@@ -1,8 +1,13 @@
 """The history that early stopping, the best checkpoint and the report are read from."""
 
+import io
 import json
+import sys
 from contextlib import closing
 
+import numpy as np
+import pytest
+from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
 from stillbox.evaluation.history import HISTORY
@@ -70,3 +75,26 @@ def test_tensorboard_events_are_written(tmp_path):
     content = event_file.read_bytes()
     assert b"Loss/total_loss" in content
     assert b"learning_rate" in content
+
+
+def test_a_picture_comes_back_from_its_event(tmp_path):
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.image(4, "train_input_images", picture)
+    (event_file,) = (tmp_path / "tensorboard").iterdir()
+    event = [Event.FromString(payload) for payload in read_records(event_file)][-1]
+    (value,) = event.summary.value
+    assert (event.step, value.tag) == (4, "train_input_images")
+    assert (value.image.height, value.image.width, value.image.colorspace) == (2, 3, 3)
+    found = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
+    np.testing.assert_array_equal(found, picture)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a disk without room")
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        (tmp_path / HISTORY).unlink()
+        (tmp_path / HISTORY).symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            summaries.metrics(1, {"loss": 1.0})
+    assert caught.value.filename == str(tmp_path / HISTORY)

@@ -1,0 +1,45 @@
+"""What is waited for is said while it is waited for, and not before."""
+
+import time
+
+import pytest
+
+from stillbox.devices.stalls import StallWatch
+
+
+def test_what_comes_in_time_is_not_spoken_of():
+    said = []
+    with StallWatch(5.0, said.append) as stalls:
+        assert list(stalls.over([1, 2, 3], "numbers")) == [1, 2, 3]
+    assert said == []
+
+
+def test_what_does_not_come_is_named_while_it_is_waited_for_and_when_it_is_there():
+    said = []
+
+    def slow():
+        yield 1
+        while not said:  # it is said before this goes on, or this never ends
+            time.sleep(0.01)
+        yield 2
+
+    with StallWatch(0.1, said.append) as stalls:
+        assert list(stalls.over(slow(), "the numbers")) == [1, 2]
+    assert said[0].startswith("still waiting after 0 s: the numbers")
+    assert said[-1].startswith("the numbers: there after 0 s")
+
+
+def test_it_is_said_ever_more_rarely():
+    said = []
+    with StallWatch(0.05, said.append) as stalls, stalls.waiting("nothing"):
+        time.sleep(1.0)
+    # After 0.05, 0.1, 0.2, 0.4 and 0.8 s, and once at the end.
+    assert 3 <= len(said) <= 6
+
+
+def test_an_error_comes_through():
+    with StallWatch(5.0) as stalls:
+        failing = stalls.over(map(int, ["1", "two"]), "numbers")
+        assert next(failing) == 1
+        with pytest.raises(ValueError, match="two"):
+            next(failing)
