@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering import calls, max_pool
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -15,8 +15,7 @@ def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, strid
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *sides, 3)), jnp.float32)
 
     def plain(x):
-        window, strides = (1, size, size, 1), (1, stride, stride, 1)
-        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+        return window_reduction(x, size, stride)
 
     def total(function):
         return lambda x: jnp.sum(jnp.square(function(x)))
@@ -26,6 +25,50 @@ def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, strid
 
     np.testing.assert_array_equal(ours(x), plain(x))
     np.testing.assert_allclose(jax.grad(total(ours))(x), jax.grad(total(plain))(x), rtol=1e-6)
+
+
+def window_reduction(x, size, stride):
+    window, strides = (1, size, size, 1), (1, stride, stride, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (5, 2), (5, 4), (3, 1), (2, 3)])
+def test_the_first_of_equal_elements_takes_the_gradient(size, stride):
+    # Few different values, and zeros above all, as behind a ReLU: nearly every window has a tie.
+    random = np.random.default_rng(2)
+    x = jnp.asarray(np.maximum(random.integers(-3, 3, size=(2, 11, 14, 3)), 0), jnp.float32)
+    ours, pull = jax.vjp(lambda x: max_pool(x, size, stride), x)
+    _, expected = jax.vjp(lambda x: window_reduction(x, size, stride), x)
+    gradient = jnp.asarray(random.normal(size=ours.shape), jnp.float32)
+    np.testing.assert_allclose(pull(gradient)[0], expected(gradient)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_bfloat16_stays_and_its_gradients_are_summed_in_float32():
+    random = np.random.default_rng(3)
+    x = jnp.zeros((1, 3, 3, 1), jnp.bfloat16).at[0, 1, 1, 0].set(1.0)
+    y, pull = jax.vjp(lambda x: max_pool(x, 3, 1), x)
+    assert y.dtype == jnp.bfloat16
+    # All nine windows have the middle as their maximum.
+    gradient = jnp.asarray(random.normal(size=y.shape), jnp.bfloat16)
+    (found,) = pull(gradient)
+    assert found.dtype == jnp.bfloat16
+    total = np.sum(np.asarray(gradient, np.float64)).astype(jnp.bfloat16)
+    assert found[0, 1, 1, 0] == total
+    assert np.count_nonzero(np.asarray(found, np.float32)) == 1
+
+
+def test_what_is_not_a_number_is_not_hidden():
+    x = jnp.zeros((1, 4, 4, 1)).at[0, 1, 2, 0].set(jnp.nan)
+    np.testing.assert_array_equal(
+        jnp.isnan(max_pool(x, 2, 2))[0, :, :, 0], [[False, True], [False, False]]
+    )
+
+
+def test_where_images_are_cut_the_windows_are_those_of_xla(monkeypatch):
+    monkeypatch.setattr(calls, "images_are_cut", lambda: True)
+    x = jnp.asarray(np.random.default_rng(4).normal(size=(1, 6, 6, 2)), jnp.float32)
+    function = jax.jit(lambda x: jax.vjp(lambda x: max_pool(x, 3, 2), x)[1](jnp.ones((1, 3, 3, 2))))
+    assert "select_and_scatter" in function.lower(x).as_text()
 
 
 @pytest.mark.parametrize("sides", [(8, 8), (7, 5), (150, 3)])

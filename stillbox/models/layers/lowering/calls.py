@@ -9,7 +9,12 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from stillbox.models.parallel import images_are_cut
 
 
-def per_platform(*arrays: jax.Array, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:  # noqa: ANN401
+def per_platform(
+    *arrays: jax.Array,
+    cpu: Callable[..., Any],
+    gpu: Callable[..., Any] | None = None,
+    default: Callable[..., Any],
+) -> Any:  # noqa: ANN401
     """Calls `cpu` where the program is lowered for a CPU, and `default` everywhere else.
 
     Where devices share images, `default` is for all: XLA knows how to divide an operation of its
@@ -18,11 +23,13 @@ def per_platform(*arrays: jax.Array, cpu: Callable[..., Any], default: Callable[
     Args:
         arrays: arguments of both.
         cpu: the CPU's form.
+        gpu: that of GPUs, if they have one of their own.
         default: that of all other platforms.
     """
     if images_are_cut():
         return default(*arrays)
-    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default)
+    own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
+    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
 
 
 def standalone(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401
