@@ -66,6 +66,7 @@ RUN_ELSEWHERE = {
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
+    "docs/gpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
     "docs/tpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
 }
 # What they say is compared with the program that makes them.

@@ -50,7 +50,8 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         "--target",
         metavar="NAME",
         help="compile the steps of training, evaluation and prediction for these devices, which "
-        "need not be here: a TPU slice such as v5e:2x4 or v3-8, or cpu or cuda; takes minutes",
+        "need not be here: a TPU slice such as v5e:2x4 or v3-8, GPUs such as h200:8, or cpu or "
+        "cuda for what is here; takes minutes",
     )
     parser.add_argument(
         "--find-batch",

@@ -7,34 +7,43 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chip:
-    """One generation. Rates are peaks that no program reaches."""
+class Figures:
+    """What is published about an accelerator. Rates are peaks that no program reaches."""
 
-    generation: str
-    """The name that this program uses."""
-    aliases: tuple[str, ...] = ()
-    """Other names that people use for it."""
     flops: float
     """bfloat16 operations in a second, of a whole chip."""
     hbm_bytes: float
     """Memory of a whole chip."""
     hbm_bandwidth: float
     """Bytes in a second between memory and chip."""
-    ici_bandwidth: float
-    """Bytes in a second that a chip sends to its neighbours, all its links together."""
+    link_bandwidth: float
+    """Bytes in a second that a chip sends to the others, all its links together."""
+    devices: int = 1
+    """What JAX shows of a chip: 2 where each core is a device, otherwise 1."""
+    slot: str
+    """What a device is called."""
+    source: str
+    """Where the figures are published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip(Figures):
+    """One generation of TPU."""
+
+    generation: str
+    """The name that this program uses."""
+    aliases: tuple[str, ...] = ()
+    """Other names that people use for it."""
     cores: int
     """Cores of a chip."""
-    devices: int
-    """What JAX shows of a chip: 2 where each core is a device, otherwise 1."""
+    slot: str = "chip"
     usable_bytes: float
-    """What the compiler lets a program take of a device's memory; the rest is its own."""
+    """What the compiler lets a program take of a device's memory, as libtpu 0.0.40 says when one
+    does not fit; the rest is its own."""
     counted_in_cores: bool
     """Whether the number in an accelerator type such as v3-8 counts cores and not chips."""
     slices: tuple[str, ...]
     """Usual slices of up to 128 chips."""
-    source: str
-    """Where the figures are published; `usable_bytes` is what libtpu 0.0.40 says when a program
-    does not fit."""
     options: tuple[tuple[str, Any], ...] = ()
     """What the description of a topology needs besides its name."""
 
@@ -53,9 +62,10 @@ CHIPS = {
             flops=46e12,
             hbm_bytes=16 * _GIB,
             hbm_bandwidth=700e9,
-            ici_bandwidth=4 * 496e9 / 8,
+            link_bandwidth=4 * 496e9 / 8,
             cores=2,
             devices=2,
+            slot="core",
             usable_bytes=7.48 * _GIB,
             counted_in_cores=True,
             slices=_FLAT,
@@ -66,9 +76,10 @@ CHIPS = {
             flops=123e12,
             hbm_bytes=32 * _GIB,
             hbm_bandwidth=900e9,
-            ici_bandwidth=4 * 656e9 / 8,
+            link_bandwidth=4 * 656e9 / 8,
             cores=2,
             devices=2,
+            slot="core",
             usable_bytes=15.48 * _GIB,
             counted_in_cores=True,
             slices=_FLAT,
@@ -79,9 +90,8 @@ CHIPS = {
             flops=275e12,
             hbm_bytes=32 * _GIB,
             hbm_bandwidth=1200e9,
-            ici_bandwidth=6 * 50e9,
+            link_bandwidth=6 * 50e9,
             cores=2,
-            devices=1,
             usable_bytes=30.75 * _GIB,
             counted_in_cores=True,
             slices=_DEEP,
@@ -95,9 +105,8 @@ CHIPS = {
             flops=197e12,
             hbm_bytes=16e9,
             hbm_bandwidth=819e9,
-            ici_bandwidth=1600e9 / 8,
+            link_bandwidth=1600e9 / 8,
             cores=1,
-            devices=1,
             usable_bytes=15.75 * _GIB,
             counted_in_cores=False,
             slices=_LITE,
@@ -109,9 +118,8 @@ CHIPS = {
             flops=459e12,
             hbm_bytes=95e9,
             hbm_bandwidth=2765e9,
-            ici_bandwidth=4800e9 / 8,
+            link_bandwidth=4800e9 / 8,
             cores=2,
-            devices=1,
             usable_bytes=95.74 * _GIB,
             counted_in_cores=True,
             slices=_DEEP,
@@ -123,9 +131,8 @@ CHIPS = {
             flops=918e12,
             hbm_bytes=32e9,
             hbm_bandwidth=1638e9,
-            ici_bandwidth=3200e9 / 8,
+            link_bandwidth=3200e9 / 8,
             cores=1,
-            devices=1,
             usable_bytes=31.25 * _GIB,
             counted_in_cores=False,
             slices=_LITE,

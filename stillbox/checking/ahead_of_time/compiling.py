@@ -15,6 +15,7 @@ import jax
 from stillbox.checking.ahead_of_time.failures import explain_failure
 from stillbox.checking.ahead_of_time.hlo import read_program
 from stillbox.checking.ahead_of_time.memory import measure_memory
+from stillbox.checking.ahead_of_time.products import count_products
 from stillbox.checking.ahead_of_time.roofline import estimate
 from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
@@ -101,7 +102,7 @@ def _examine(
 ) -> StepCheck:
     program = read_program(compiled.as_text() or "")
     memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
-    flops, traffic = _flops(compiled), memory_traffic(program)
+    flops, traffic = _flops(compiled) or count_products(program), memory_traffic(program)
     collectives = collective_bytes(program)
     check = replace(check, memory=memory, flops=flops, traffic=traffic, collectives=collectives)
     # Scoring waits for its loops, of which a roofline knows nothing.

@@ -29,6 +29,8 @@ class Array:
     """Bytes that it takes, what its tiles are padded with included."""
     value_bytes: int
     """Bytes of its numbers alone."""
+    sides: tuple[int, ...]
+    """Its shape."""
     on_chip: bool
     """Whether it lies in the processor's own memory and not in the device's."""
 
@@ -141,7 +143,7 @@ def read_arrays(shape: str) -> list[Array]:
 
 def _array(found: re.Match[str]) -> Array:
     sides = [int(side) for side in found["sides"].split(",") if side]
-    values = math.prod(sides)
+    shape, values = tuple(sides), math.prod(sides)
     rest = found["rest"] or ""
     if found["order"]:
         # Major first, as tiles are written.
@@ -152,4 +154,4 @@ def _array(found: re.Match[str]) -> Array:
         for place, side in enumerate(reversed(tiled), start=1):
             sides[-place] = -(-sides[-place] // side) * side
     bits = _BITS.get(found["type"]) or int(re.sub(r"\D", "", found["type"]) or 0)
-    return Array(math.prod(sides) * bits // 8, values * bits // 8, "S(1)" in rest)
+    return Array(math.prod(sides) * bits // 8, values * bits // 8, shape, "S(1)" in rest)

@@ -6,7 +6,7 @@ The roofline model of Williams, Waterman and Patterson, 2009, with a third roof 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stillbox.checking.ahead_of_time.chips import Chip
+from stillbox.checking.ahead_of_time.chips import Figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Roofline:
 
 
 def estimate(
-    chip: Chip, *, flops: float, traffic: float, collective: float, devices: int
+    chip: Figures, *, flops: float, traffic: float, collective: float, devices: int
 ) -> Roofline:
     """Returns the roofline of one step.
 
@@ -54,5 +54,5 @@ def estimate(
     return Roofline(
         products=flops / (chip.flops / share),
         memory=traffic / (chip.hbm_bandwidth / share),
-        network=sent / (chip.ici_bandwidth / share),
+        network=sent / (chip.link_bandwidth / share),
     )

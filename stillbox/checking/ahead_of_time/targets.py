@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from stillbox.checking.ahead_of_time.chips import CHIPS, Chip
+from stillbox.checking.ahead_of_time.chips import CHIPS, Chip, Figures
+from stillbox.checking.ahead_of_time.gpus import GPUS, describe_gpus, parse_gpus
 from stillbox.devices.absent_tpu import quieten_absent_tpu
 from stillbox.errors import UserError, nearest
 
@@ -25,20 +26,18 @@ class Target:
     """Devices that a program is compiled for."""
 
     name: str
-    """`v5e:2x4`, `cpu` or `cuda`."""
+    """`v5e:2x4`, `h200:8`, `cpu` or `cuda`."""
     devices: tuple[jax.Device, ...]
-    """All of them; those of a TPU slice only describe themselves and hold no array."""
+    """All of them; those that are not here only describe themselves and hold no array."""
     usable_bytes: float
     """Memory that a program may take on each of them."""
-    chip: Chip | None = None
+    chip: Figures | None = None
     """Published figures; None for what is here."""
 
     @property
     def slot(self) -> str:
-        """What a device is: a chip, or one of the two cores of one."""
-        if self.chip is None:
-            return "device"
-        return "chip" if self.chip.devices == 1 else "core"
+        """What a device is: a GPU, a chip, or one of the two cores of one."""
+        return self.chip.slot if self.chip else "device"
 
     def describe(self) -> str:
         """Returns a phrase: which devices, and how many."""
@@ -55,15 +54,18 @@ def find_target(name: str) -> Target:
     """Returns the devices that a name stands for.
 
     Args:
-        name: a slice such as `v5e:2x4`, an accelerator type such as `v5litepod-8` or `v3-8`, or
-            `cpu` or `cuda` for what is in this machine.
+        name: a slice such as `v5e:2x4`, an accelerator type such as `v5litepod-8` or `v3-8`, GPUs
+            such as `h200:8`, or `cpu` or `cuda` for what is in this machine.
 
     Raises:
-        UserError: there is no such slice, it is not in this machine, or the TPU compiler is not
+        UserError: there is no such slice, it is not in this machine, or its compiler is not
             installed.
     """
     if name.lower() in _LOCAL:
         return _local_target(name.lower())
+    if gpus := parse_gpus(name):
+        gpu, number = gpus
+        return Target(f"{gpu.name}:{number}", describe_gpus(gpu, number), gpu.usable_bytes, gpu)
     chip, size = parse_slice(name)
     return Target(f"{chip.generation}:{size}", _slice_devices(chip, size), chip.usable_bytes, chip)
 
@@ -103,11 +105,14 @@ def _chips(sides: str) -> int:
 
 def _names_near(name: str) -> str:
     names = [f"{chip.generation}:{sides}" for chip in CHIPS.values() for sides in chip.slices]
-    hint = nearest(name.lower(), [*names, *_LOCAL])
+    hint = nearest(name.lower(), [*names, *GPUS, *_LOCAL])
     if hint.startswith("did you mean"):
         return hint
     # The list of all slices would fill the screen.
-    return f"TPU {', '.join(CHIPS)} as v5e:2x4, v5litepod-8 or v3-8; cpu or cuda for what is here"
+    return (
+        f"TPU {', '.join(CHIPS)} as v5e:2x4, v5litepod-8 or v3-8; GPU {', '.join(GPUS)} as h200 or "
+        "h200:8; cpu or cuda for what is here"
+    )
 
 
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:

@@ -1,16 +1,18 @@
-"""The page of verdicts: every recipe, compiled for one TPU slice.
+"""The pages of verdicts: every recipe, compiled for one kind of accelerator.
 
-    python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md
+    python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md v5e:2x4
+    python -m stillbox.checking.ahead_of_time.verdicts docs/gpu_verdicts.md h200:8
 
 Each recipe is compiled by `stillbox check` in a process of its own, the smallest images first. What
 is done is kept in a JSON file beside the page: a run that was stopped goes on with the next recipe.
-A recipe named behind the page is compiled again.
+Recipes named behind the target are compiled again.
 """
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -24,13 +26,60 @@ from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
 
-TARGET, DEVICES = "v5e:2x4", 8
+
+@dataclass(frozen=True)
+class Subject:
+    """What a page is about."""
+
+    target: str
+    """As `--target` takes it."""
+    devices: int
+    """How many it has."""
+    package: str
+    """Whose version is the compiler's."""
+    title: str
+    """Of the page."""
+    slot: str
+    """What one of them is called."""
+    compiler: str
+    """Whose verdicts these are, and for what."""
+    caution: str
+    """What is not known."""
+
+
+SUBJECTS = {
+    subject.target: subject
+    for subject in (
+        Subject(
+            target="v5e:2x4",
+            devices=8,
+            package="libtpu",
+            title="What the TPU compiler says about every recipe",
+            slot="chip",
+            compiler="the compiler of TPUs for v5e:2x4, a slice of 8 chips with 15.75 GiB each for "
+            "a program",
+            caution="**Nothing here was run on a TPU.**",
+        ),
+        Subject(
+            target="h200:8",
+            devices=8,
+            package="jax-cuda13-plugin",
+            title="What XLA's compiler for GPUs says about every recipe",
+            slot="GPU",
+            compiler="XLA for h200:8, eight H200 of one machine, of whose memory JAX takes 105.75 "
+            "GiB each",
+            caution="**Nothing here was run on a GPU**, and the scratch memory of cuDNN's "
+            "convolutions is not in it, because that is decided on the GPU.",
+        ),
+    )
+}
+
 _BFLOAT16 = ("train.precision=bfloat16", "evaluation.precision=bfloat16")
 _COLUMNS = (
     "recipe",
     "input",
     "batch",
-    "memory of a chip",
+    "memory of a {slot}",
     "left",
     "GFLOP an image",
     "sums of a step",
@@ -40,18 +89,17 @@ _COLUMNS = (
     "compiled in",
     "on, with",
 )
-_HEAD = f"""# What the TPU compiler says about every recipe
+_HEAD = """# {title}
 
-Each recipe of this release, its steps compiled in bfloat16 by the compiler of TPUs for {TARGET}, a
-slice of {DEVICES} chips with 15.75 GiB each for a program. This page is made by
-`python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md`; one row is what
-`stillbox check RECIPE --target {TARGET}` says, and [accelerators.md](accelerators.md) says what
-that means. **Nothing here was run on a TPU.** "Images/s at most" is an estimate from published
+Each recipe of this release, its steps compiled in bfloat16 by {compiler}. This page is made by
+`python -m stillbox.checking.ahead_of_time.verdicts`; one row is what
+`stillbox check RECIPE --target {target}` says, and [accelerators.md](accelerators.md) says what
+that means. {caution} "Images/s at most" is an estimate from published
 peaks, which no program reaches.
 
-Batch is that of the recipe over all chips, rounded up to a multiple of {DEVICES} where it is none;
-where another number stands behind it, the recipe's own batch does not fit and this is the largest
-that was found to.
+Batch is that of the recipe over all {slot}s, rounded up to a multiple of {devices} where it is
+none; where another number stands behind it, the recipe's own batch does not fit and this is the
+largest that was found to.
 
 """
 
@@ -60,12 +108,12 @@ Check = Callable[[str, Sequence[str]], Row]
 
 
 def run_check(recipe: str, arguments: Sequence[str]) -> Row:
-    """Returns what `stillbox check` says about a recipe.
+    """Returns what `stillbox check` says about a recipe; the target is among the arguments.
 
     Raises:
         RuntimeError: it ended without a verdict.
     """
-    words = ["check", recipe, "--no-records", "--json", "--target", TARGET, *arguments]
+    words = ["check", recipe, "--no-records", "--json", *arguments]
     done = subprocess.run(
         [sys.executable, "-m", "stillbox.cli.main", *words], stdout=subprocess.PIPE, check=False
     )
@@ -76,16 +124,18 @@ def run_check(recipe: str, arguments: Sequence[str]) -> Row:
     return verdict
 
 
-def make_row(recipe: str, check: Check = run_check) -> Row:
+def make_row(recipe: str, subject: Subject, check: Check = run_check) -> Row:
     """Compiles a recipe at its own batch, and with the largest that fits if that does not."""
     experiment = resolve(recipe).experiment
-    batch = _multiple(experiment.train.batch_size)
+    batch = _multiple(experiment.train.batch_size, subject.devices)
+    scored = _multiple(experiment.evaluation.batch_size, subject.devices)
     overrides = (
         *_BFLOAT16,
         f"train.batch_size={batch}",
-        f"evaluation.batch_size={_multiple(experiment.evaluation.batch_size)}",
+        f"evaluation.batch_size={scored}",
     )
-    arguments = [word for override in overrides for word in ("--set", override)]
+    arguments = ["--target", subject.target]
+    arguments += [word for override in overrides for word in ("--set", override)]
     verdict = check(recipe, arguments)
     if verdict["steps"][0]["bytes_needed_per_device"]:
         verdict = check(recipe, [*arguments, "--find-batch"])
@@ -96,18 +146,19 @@ def make_row(recipe: str, check: Check = run_check) -> Row:
         "asked_batch": batch,
         "date": date.today().isoformat(),
         "jax": jax.__version__,
-        "libtpu": metadata.version("libtpu"),
+        "compiler": f"{subject.package} {metadata.version(subject.package)}",
         "verdict": verdict,
     }
 
 
-def _multiple(batch: int) -> int:
-    return -(-batch // DEVICES) * DEVICES
+def _multiple(batch: int, devices: int) -> int:
+    return -(-batch // devices) * devices
 
 
-def write_page(rows: dict[str, Row]) -> str:
+def write_page(rows: dict[str, Row], subject: Subject) -> str:
     """Returns the page; recipes without a row are named below the table."""
-    lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS)]
+    facts = vars(subject)
+    lines = [_line(_COLUMNS).format(**facts), _line("---" for _ in _COLUMNS)]
     lines += [_line(_cells(rows[recipe])) for recipe in in_order() if recipe in rows]
     missing = [f"`{recipe}`" for recipe in in_order() if recipe not in rows]
     after = [f"\nNot yet compiled: {', '.join(missing)}."] if missing else []
@@ -117,7 +168,7 @@ def write_page(rows: dict[str, Row]) -> str:
         for step in row["verdict"]["steps"]
         if not step["fits"]
     ]
-    return _HEAD + "\n".join([*lines, *refused, *after]) + "\n"
+    return _HEAD.format(**facts) + "\n".join([*lines, *refused, *after]) + "\n"
 
 
 def _line(cells: Any) -> str:  # noqa: ANN401
@@ -142,7 +193,7 @@ def _cells(row: Row) -> list[str]:
         f"{evaluate['images']}, {_memory(evaluate, 'total')}",
         _memory(predict, "total"),
         f"{seconds:,.0f} s",
-        f"{row['date']}, jax {row['jax']}, libtpu {row['libtpu']}",
+        f"{row['date']}, jax {row['jax']}, {row['compiler']}",
     ]
 
 
@@ -160,17 +211,17 @@ def _pixels(experiment: Experiment) -> int:
     return height * width
 
 
-def main(page: Path, again: Sequence[str] = ()) -> None:
+def main(page: Path, subject: Subject, again: Sequence[str] = ()) -> None:
     """Adds what is missing to a page, one recipe after the other."""
     kept = page.with_suffix(".json")
     rows: dict[str, Row] = json.loads(kept.read_text()) if kept.is_file() else {}
     for recipe in in_order():
         if recipe not in rows or recipe in again:
             print(recipe, flush=True)
-            rows[recipe] = make_row(recipe)
+            rows[recipe] = make_row(recipe, subject)
             replace_durably(kept, json.dumps(rows, indent=1) + "\n")
-        replace_durably(page, write_page(rows))
+        replace_durably(page, write_page(rows, subject))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), SUBJECTS[sys.argv[2]], sys.argv[3:])

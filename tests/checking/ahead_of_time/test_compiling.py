@@ -8,8 +8,9 @@ from stillbox.checking.ahead_of_time.report import TargetCheck
 from stillbox.checking.ahead_of_time.steps import STEPS
 from stillbox.checking.ahead_of_time.targets import Target, find_target
 from stillbox.devices.mesh import build_mesh
+from stillbox.models.layers.lowering import max_pool
 from stillbox.training.program import train_program
-from tests.checking.ahead_of_time.libtpu import needs_libtpu
+from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu
 from tests.macs import count_macs
 
 
@@ -83,3 +84,30 @@ def test_a_small_detector_compiles_for_a_slice(experiment):
     assert train.collectives["all-reduce"] >= 2 * numbers
     assert train.memory.usable == 15.75 * 2**30
     assert train.images_per_second > 0
+
+
+@needs_cuda_plugin
+def test_a_small_detector_compiles_for_gpus_that_are_not_here(experiment):
+    small = experiment("train.precision=bfloat16", "evaluation.precision=bfloat16")
+    checks = check_steps(small, find_target("h200:4"))
+    assert all(check.fits for check in checks), [check.refused for check in checks]
+    train, evaluate, _ = checks
+    # Products alone are counted: forward, and two gradients of each convolution but for that of the
+    # images.
+    macs = count_macs(small.model)
+    assert evaluate.flops_per_image == pytest.approx(2 * macs, rel=0.01)
+    assert 5 * macs < train.flops_per_image <= 6 * macs * 1.01
+    state = train_program(small, _mesh(small, find_target("h200:4"))).state
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert list(train.collectives) == ["all-reduce"]
+    assert train.collectives["all-reduce"] >= 2 * numbers
+    assert train.images_per_second > 0
+
+
+@needs_cuda_plugin
+def test_max_pooling_scatters_nothing_on_a_gpu():
+    (device,) = find_target("h200").devices
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    x = jax.ShapeDtypeStruct((2, 32, 32, 8), jax.numpy.bfloat16, sharding=sharding)
+    gradient = jax.jit(jax.grad(lambda x: max_pool(x, 3, 2).astype(float).sum()))
+    assert " scatter(" not in gradient.lower(x).compile().as_text()

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from stillbox.checking.ahead_of_time.chips import CHIPS
+from stillbox.checking.ahead_of_time.gpus import GPUS, parse_gpus
 from stillbox.checking.ahead_of_time.targets import parse_slice
-from stillbox.checking.ahead_of_time.verdicts import write_page
+from stillbox.checking.ahead_of_time.verdicts import SUBJECTS, write_page
 from stillbox.cli.main import build_parser
 from stillbox.experiment.resolve import resolve
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "accelerators.md").read_text()
-VERDICTS = DOCS / "tpu_verdicts.md"
+VERDICTS = {"v5e:2x4": DOCS / "tpu_verdicts.md", "h200:8": DOCS / "gpu_verdicts.md"}
 COMMANDS = re.findall(r"^(?:\$ )?(stillbox .*)$", PAGE, re.MULTILINE)
 
 
@@ -24,7 +25,7 @@ COMMANDS = re.findall(r"^(?:\$ )?(stillbox .*)$", PAGE, re.MULTILINE)
 def test_every_command_names_a_config_and_a_slice(line):
     arguments = build_parser().parse_args(shlex.split(line)[1:])
     assert resolve(arguments.config, arguments.overrides).experiment
-    assert parse_slice(arguments.target)
+    assert parse_gpus(arguments.target) or parse_slice(arguments.target)
 
 
 def test_there_are_commands():
@@ -45,10 +46,26 @@ def test_the_table_has_the_figures_that_are_reckoned_with(chip):
         f"{chip.flops / 1e12:.0f} TFLOP/s",
         f"{chip.hbm_bytes / factor:.0f} {unit}",
         f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s",
-        f"{chip.ici_bandwidth / 1e9:,.0f} GB/s",
+        f"{chip.link_bandwidth / 1e9:,.0f} GB/s",
     ]
 
 
-def test_the_page_of_verdicts_is_the_programs():
-    rows = json.loads(VERDICTS.with_suffix(".json").read_text())
-    assert (DOCS / "tpu_verdicts.md").read_text() == write_page(rows)
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_the_table_has_the_figures_of_gpus(gpu):
+    (row,) = re.findall(rf"^\| `{gpu.name}`, .*$", PAGE, re.MULTILINE)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        f"`{gpu.name}`, `{gpu.name}:8`",
+        "1 a GPU",
+        f"{gpu.flops / 1e12:,.0f} TFLOP/s",
+        f"{gpu.hbm_bytes / 1e9:.0f} GB",
+        f"{gpu.hbm_bandwidth / 1e9:,.0f} GB/s",
+        f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+    ]
+
+
+@pytest.mark.parametrize("target", SUBJECTS)
+def test_the_pages_of_verdicts_are_the_programs(target):
+    page = VERDICTS[target]
+    rows = json.loads(page.with_suffix(".json").read_text())
+    assert page.read_text() == write_page(rows, SUBJECTS[target])

@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from stillbox.checking.ahead_of_time import targets
+from stillbox.checking.ahead_of_time import gpus, targets
 from stillbox.checking.ahead_of_time.chips import CHIPS
+from stillbox.checking.ahead_of_time.gpus import GPUS, parse_gpus
 from stillbox.checking.ahead_of_time.targets import find_target, parse_slice
 from stillbox.errors import UserError
-from tests.checking.ahead_of_time.libtpu import needs_libtpu
+from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_spellings_that_people_use(name, meant):
         ("cudda", "did you mean 'cuda'"),
         ("v7:2x4", "did you mean"),
         ("some chips", "TPU v2, v3, v4, v5e, v5p, v6e as"),
+        ("h20", "did you mean 'h200'"),
     ],
 )
 def test_other_names_lead_to_valid_ones(name, said):
@@ -77,6 +79,46 @@ def test_what_is_not_here_is_refused(monkeypatch):
     monkeypatch.setattr(targets, "_devices_here", lambda platform: ())
     with pytest.raises(UserError, match="there is no cuda device in this machine"):
         find_target("cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("h200", ("h200", 1)), ("H100:8", ("h100", 8)), ("a100:2", ("a100", 2))]
+)
+def test_gpus_are_named_by_model_and_number(name, meant):
+    gpu, number = parse_gpus(name)
+    assert (gpu.name, number) == meant
+
+
+def test_a_machine_has_a_usual_number_of_gpus():
+    assert parse_gpus("v5e:2x4") is None
+    with pytest.raises(UserError, match="no usual number") as refusal:
+        parse_gpus("h200:3")
+    assert refusal.value.fix == "one of h200:1, h200:2, h200:4, h200:8"
+
+
+def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
+    def absent(**_):
+        raise NotImplementedError("topology not implemented for cuda")
+
+    monkeypatch.setattr(gpus.topologies, "get_topology_desc", absent)
+    with pytest.raises(UserError, match="topology not implemented") as refusal:
+        find_target("h200")
+    assert "pip install 'stillbox[cuda]'" in refusal.value.fix
+
+
+def test_a_run_may_take_more_or_less_of_a_gpus_memory(monkeypatch):
+    gpu, _ = parse_gpus("h200")
+    assert gpu.usable_bytes == 0.75 * 151_397_597_184
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")
+    assert gpu.usable_bytes == 0.5 * 151_397_597_184
+
+
+@needs_cuda_plugin
+@pytest.mark.parametrize("name", GPUS)
+def test_the_compiler_takes_every_gpu(name):
+    target = find_target(f"{name}:8")
+    assert len(target.devices) == 8
+    assert target.describe() == f"{name}:8, 8 GPUs ({GPUS[name].product})"
 
 
 @needs_libtpu

@@ -9,6 +9,8 @@ from stillbox.checking.ahead_of_time.memory import Memory
 from stillbox.checking.ahead_of_time.roofline import Roofline
 from stillbox.checking.ahead_of_time.steps import StepCheck
 
+TPU = verdicts.SUBJECTS["v5e:2x4"]
+
 MEMORY = Memory(
     parameters=2**20,
     optimizer=0,
@@ -46,14 +48,16 @@ def two_recipes(monkeypatch):
 
 def test_a_row_is_about_the_recipes_batch_in_bfloat16():
     asked = []
-    row = verdicts.make_row("demo_scenes", lambda *words: asked.append(words) or verdict())
+    row = verdicts.make_row("demo_scenes", TPU, lambda *words: asked.append(words) or verdict())
     ((recipe, words),) = asked
     assert recipe == "demo_scenes"
     # The recipe scores 20 at once, and 24 is the next multiple of 8.
+    assert words[:2] == ["--target", "v5e:2x4"]
     assert {"train.batch_size=32", "evaluation.batch_size=24", "train.precision=bfloat16"} < set(
         words
     )
     assert (row["own_batch"], row["input"]) == (32, [160, 160])
+    assert row["compiler"] == "libtpu 0.0.40"
 
 
 def test_where_it_does_not_fit_the_largest_is_looked_for():
@@ -61,8 +65,8 @@ def test_where_it_does_not_fit_the_largest_is_looked_for():
         large = "--find-batch" not in words
         return verdict(refused="too large", needed=2**32) if large else verdict(16)
 
-    row = verdicts.make_row("demo_scenes", check)
-    page = verdicts.write_page({"demo_scenes": row})
+    row = verdicts.make_row("demo_scenes", TPU, check)
+    page = verdicts.write_page({"demo_scenes": row}, TPU)
     assert "| `demo_scenes` | 160 x 160 | 32 -> 16 | 1.00 GiB | 1,022 MiB | 2.0 | 3 MiB |" in page
     # 16 images in 2 ms.
     assert "| 8,000 | 24, 1.00 GiB |" in page
@@ -70,8 +74,10 @@ def test_where_it_does_not_fit_the_largest_is_looked_for():
 
 
 def test_what_fits_nowhere_is_said():
-    row = verdicts.make_row("demo_scenes", lambda *_: verdict(refused="too large", needed=2**32))
-    page = verdicts.write_page({"demo_scenes": row})
+    row = verdicts.make_row(
+        "demo_scenes", TPU, lambda *_: verdict(refused="too large", needed=2**32)
+    )
+    page = verdicts.write_page({"demo_scenes": row}, TPU)
     assert "| does not fit |" in page
     assert "`demo_scenes`, train: too large." in page
 
@@ -79,7 +85,7 @@ def test_what_fits_nowhere_is_said():
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
     page, done = tmp_path / "page.md", []
 
-    def make_row(recipe):
+    def make_row(recipe, subject):
         if recipe == "retinanet" and not done[1:]:
             done.append(recipe)
             raise RuntimeError("killed")
@@ -91,17 +97,17 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
             "asked_batch": 32,
             "date": "2026-01-01",
             "jax": "0",
-            "libtpu": "0",
+            "compiler": "libtpu 0",
             "verdict": verdict(),
         }
 
     monkeypatch.setattr(verdicts, "make_row", make_row)
     with pytest.raises(RuntimeError):
-        verdicts.main(page)
+        verdicts.main(page, TPU)
     assert list(json.loads(page.with_suffix(".json").read_text())) == ["demo_scenes"]
     assert "Not yet compiled: `retinanet`." in page.read_text()
-    verdicts.main(page)
+    verdicts.main(page, TPU)
     assert done == ["demo_scenes", "retinanet", "retinanet"]
     assert "Not yet" not in page.read_text()
-    verdicts.main(page, again=["demo_scenes"])
+    verdicts.main(page, TPU, again=["demo_scenes"])
     assert done[3:] == ["demo_scenes"]
