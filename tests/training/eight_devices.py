@@ -192,8 +192,8 @@ LAYERS = {
     "few channels": (lambda x, k: conv2d(x[..., :3], k, 2), (3, 3, 3, 8)),
     "depthwise": (lambda x, k: depthwise_conv2d(x, k, 1), (3, 3, 32, 1)),
     "pool": (lambda x, k: max_pool(x, 3, 2) * k, (32,)),
-    "norm": (lambda x, k: x * normalize_batch(x, k, k, 0.001, "relu")[0], (32,)),
-    "norm of groups": (lambda x, k: x * normalize_groups(x, k, k, 0.001, "relu", 1)[0], (32,)),
+    "norm": (lambda x, k: x * normalize_batch(x, k, k, k, 0.001, "relu")[0], (32,)),
+    "norm of groups": (lambda x, k: x * normalize_groups(x, k, k, k, 0.001, "relu", 1)[0], (32,)),
 }
 
 

@@ -59,7 +59,7 @@ class BatchNorm(nnx.Module):
         if train and not self.frozen:
             groups = self.config.statistics == "groups"
             images = self.config.group_size if groups else x.shape[0]
-            arguments = x, scale, bias, self.config.epsilon, activation
+            arguments = x, scale, bias, self.mean[...], self.config.epsilon, activation
             if images == x.shape[0]:
                 y, mean, var = normalize_batch(*arguments)
             else:

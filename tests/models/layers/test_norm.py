@@ -12,6 +12,8 @@ from stillbox.models.layers.lowering import batch_statistics, normalize_batch, n
 from stillbox.models.layers.lowering.reductions import channel_sum, sum_of_rows
 from stillbox.models.layers.norm import BatchNorm
 
+ZEROS = jnp.zeros(4)
+
 
 def _random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -64,7 +66,7 @@ def test_normalization_and_its_gradients_equal_autodiff_of_the_definition(activa
         return jnp.sum(ACTIVATIONS[activation](y) * above)
 
     def ours(x, scale, bias):
-        return jnp.sum(normalize_batch(x, scale, bias, 0.001, activation)[0] * above)
+        return jnp.sum(normalize_batch(x, scale, bias, ZEROS, 0.001, activation)[0] * above)
 
     expected = jax.value_and_grad(defined, argnums=(0, 1, 2))(x, scale, bias)
     actual = jax.value_and_grad(ours, argnums=(0, 1, 2))(x, scale, bias)
@@ -77,12 +79,14 @@ def test_groups_are_normalized_by_themselves_and_share_what_is_learnt():
     scale, bias = jnp.asarray(2 + _random(4, seed=2)), jnp.asarray(_random(4, seed=3))
 
     def one_by_one(x, scale, bias):
-        parts = [normalize_batch(x[n : n + 2], scale, bias, 0.001, "relu") for n in (0, 2, 4)]
+        parts = [
+            normalize_batch(x[n : n + 2], scale, bias, ZEROS, 0.001, "relu") for n in (0, 2, 4)
+        ]
         y, mean, var = (list(values) for values in zip(*parts, strict=True))
         return jnp.sum(jnp.concatenate(y) * above), (jnp.stack(mean), jnp.stack(var))
 
     def together(x, scale, bias):
-        y, mean, var = normalize_groups(x, scale, bias, 0.001, "relu", 2)
+        y, mean, var = normalize_groups(x, scale, bias, ZEROS, 0.001, "relu", 2)
         return jnp.sum(y * above), (mean, var)
 
     both = [
@@ -106,16 +110,48 @@ def test_what_is_remembered_is_the_mean_over_the_groups():
 
 def test_bfloat16_is_normalized_in_float32():
     x = jnp.asarray(100 + _random(4, 9, 9, 2), jnp.bfloat16)
-    y, mean, var = normalize_batch(x, jnp.ones(2), jnp.zeros(2), 0.0, "none")
+    near = jnp.full(2, 99.0)
+    y, mean, var = normalize_batch(x, jnp.ones(2), jnp.zeros(2), near, 0.0, "none")
     assert (y.dtype, mean.dtype, var.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
     exact = np.asarray(x, np.float64)
     np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(var, exact.var((0, 1, 2)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("away", [0.0, 1.0, 30.0, 300.0])
+def test_one_pass_over_bfloat16_loses_less_than_its_rounding(away):
+    """With r deviations between mean and `near`: r^2 / 2^24, and some for the sums' own rounding.
+
+    Rounding the values themselves costs the deviation r / 2^9, twice as much of the variance.
+    """
+    x = jnp.asarray(away + _random(8, 10, 10, 2), jnp.bfloat16)
+    mean, var = batch_statistics(x, jnp.zeros(2))
+    exact = np.asarray(x, np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6, atol=1e-6)
+    lost = 4 * max(away, 1.0) ** 2 / 2**24
+    assert lost < 2 * max(away, 1.0) / 2**9
+    np.testing.assert_allclose(var, exact.var((0, 1, 2)), rtol=lost)
+
+
+def test_variance_is_never_negative():
+    x = jnp.full((2, 3, 3, 1), 777.0, jnp.bfloat16)
+    _, var = batch_statistics(x, jnp.zeros(1))
+    assert 0 <= float(var[0]) < 1
+
+
+def test_what_the_mean_is_near_is_the_moving_one():
+    norm = BatchNorm(2, schema.BatchNorm(decay=0.0), frozen=False)
+    x = jnp.asarray(1000 + _random(4, 9, 9, 2), jnp.bfloat16)
+    exact = np.asarray(x, np.float64)
+    for _ in range(2):  # the second time it knows where the mean is
+        norm(x, "none", train=True)
+    unbiased = exact.var((0, 1, 2)) * 324 / 323
+    np.testing.assert_allclose(norm.var[...], unbiased, rtol=1e-5)
+
+
 def test_variance_keeps_its_digits_far_from_zero():
     x = 3000 + _random(8, 10, 10, 2)
-    _, var = batch_statistics(jnp.asarray(x))
+    _, var = batch_statistics(jnp.asarray(x), jnp.zeros(2))
     np.testing.assert_allclose(var, x.astype(np.float64).var((0, 1, 2)), rtol=1e-4)
 
 

@@ -15,19 +15,34 @@ from stillbox.models.layers.lowering.reductions import channel_sum
 Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
-def batch_statistics(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns mean and biased variance of each channel of `[B, H, W, C]`, float32, `[C]`.
+def batch_statistics(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns mean and biased variance of each channel, float32, `[C]`.
 
-    In two passes: the mean of squares less the square of the mean loses the digits that matter.
+    Of float32 in two passes. Of shorter types in one, by the sums of differences from `near` and of
+    their squares: of a mean that is r deviations away from it the variance has lost about
+    r^2 / 2^24, but bfloat16 has rounded each value by r / 2^9 of a deviation before.
+
+    Args:
+        x: `[B, H, W, C]`.
+        near: `[C]`, float32, about where the mean is. Only lost digits depend on it.
     """
-    count = x.size // x.shape[-1]
-    mean = channel_sum(_as_float32, x) / count
-    return mean, channel_sum(partial(_squared_distance, mean), x) / count
+    count = float(x.size // x.shape[-1])  # a batch may have more values than an int32
+    if x.dtype == jnp.float32:
+        mean = channel_sum(_as_float32, x) / count
+        return mean, channel_sum(partial(_squared_distance, mean), x) / count
+    offset = channel_sum(partial(_distance, near), x) / count
+    squares = channel_sum(partial(_squared_distance, near), x) / count
+    return near + offset, jnp.maximum(squares - jnp.square(offset), 0.0)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def normalize_batch(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, activation: str
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    near: jax.Array,
+    epsilon: float,
+    activation: str,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalises by the batch's own statistics, scales, shifts, activates.
 
@@ -35,19 +50,25 @@ def normalize_batch(
         x: `[B, H, W, C]`.
         scale: `[C]`, float32.
         bias: `[C]`, float32.
+        near: `[C]`, float32, about where the mean is, as `batch_statistics` has it.
         epsilon: added to the variance.
         activation: applied at the end.
 
     Returns:
         The result in x's type, and mean and biased variance `[C]`, through which no gradient flows.
     """
-    return _forward(x, scale, bias, epsilon, activation)[0]
+    return _forward(x, scale, bias, near, epsilon, activation)[0]
 
 
 def _forward(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, activation: str
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    near: jax.Array,
+    epsilon: float,
+    activation: str,
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Saved]:
-    mean, var = batch_statistics(x)
+    mean, var = batch_statistics(x, near)
     inverse = jax.lax.rsqrt(var + epsilon)
     y = ACTIVATIONS[activation](_affine(x, mean, inverse * scale, bias)).astype(x.dtype)
     return (y, mean, var), (x, scale, bias, mean, inverse)
@@ -58,9 +79,9 @@ def _backward(
     activation: str,
     saved: Saved,
     gradients: tuple[jax.Array, jax.Array, jax.Array],
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     x, scale, bias, mean, inverse = saved
-    count = x.size // x.shape[-1]
+    count = float(x.size // x.shape[-1])
     factor = inverse * scale
 
     def through_activation(values: jax.Array, above: jax.Array) -> jax.Array:
@@ -79,14 +100,20 @@ def _backward(
     offset = -factor * bias_gradient / count - slope * mean
     through = through_activation(x, gradients[0]) * factor
     x_gradient = through + (x.astype(jnp.float32) * slope + offset)
-    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
+    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient, jnp.zeros_like(mean)
 
 
 normalize_batch.defvjp(_forward, _backward)
 
 
 def normalize_groups(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, activation: str, images: int
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    near: jax.Array,
+    epsilon: float,
+    activation: str,
+    images: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalises each group of `images` images that follow each other by its own statistics.
 
@@ -97,6 +124,7 @@ def normalize_groups(
         x: `[B, H, W, C]`; `images` divides B.
         scale: `[C]`, float32.
         bias: `[C]`, float32.
+        near: `[C]`, float32, about where the means are, as `batch_statistics` has it.
         epsilon: added to the variance.
         activation: applied at the end.
         images: of a group.
@@ -108,7 +136,7 @@ def normalize_groups(
     groups = x.reshape(-1, images, *x.shape[1:])
 
     def normalize(group: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return normalize_batch(group, scale, bias, epsilon, activation)
+        return normalize_batch(group, scale, bias, near, epsilon, activation)
 
     y, mean, var = jax.vmap(normalize)(groups)
     return y.reshape(x.shape), mean, var
@@ -122,5 +150,9 @@ def _as_float32(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-def _squared_distance(mean: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.square(x.astype(jnp.float32) - mean)
+def _distance(point: jax.Array, x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) - point
+
+
+def _squared_distance(point: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.square(_distance(point, x))
