@@ -37,7 +37,7 @@ from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY, pre
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 }
 
 # Page -> what of the prepared folder its commands make themselves.
@@ -65,6 +65,18 @@ RUN_ELSEWHERE = {
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
+    **{
+        f"docs/launchers/{name}.md": "tests/devices/test_documentation.py"
+        for name in (
+            "eight_gpus",
+            "gke",
+            "mpirun",
+            "one_gpu",
+            "slurm",
+            "tpu_pod_slice",
+            "tpu_vm",
+        )
+    },
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
     "docs/gpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
     "docs/tpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",

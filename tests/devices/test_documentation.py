@@ -1,49 +1,119 @@
-"""docs/devices.md: what it starts on other machines is what the command line understands."""
+"""docs/devices.md and docs/launchers: what they start elsewhere is understood here."""
 
 import dataclasses
+import math
 import re
 import shlex
 from pathlib import Path
 
+import pytest
+import yaml
+
+from stillbox.checking.ahead_of_time.gpus import parse_gpus
+from stillbox.checking.ahead_of_time.targets import parse_slice
 from stillbox.cli.arguments import find_own_place
 from stillbox.cli.main import build_parser, main
 from stillbox.devices.launcher import find_place
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "devices.md").read_text(encoding="utf-8")
+LAUNCHERS = {
+    name: (DOCS / "launchers" / name).read_text(encoding="utf-8")
+    for name in (
+        "one_gpu.md",
+        "eight_gpus.md",
+        "tpu_vm.md",
+        "tpu_pod_slice.md",
+        "slurm.md",
+        "gke.md",
+        "mpirun.md",
+    )
+}
 
 
-def commands():
-    """Returns the words of every call of stillbox, whoever makes it."""
-    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
+def commands(page=PAGE):
+    """Returns the words of every call of stillbox in a shell block, whoever makes it."""
+    for block in re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line.replace("$OMPI_COMM_WORLD_RANK", "15"), comments=True)
             # Some launchers take the command as one word.
             inner = next((word for word in words if word.startswith("stillbox ")), None)
             words = shlex.split(inner) if inner else words
-            yield words[words.index("stillbox") + 1 :]
+            if "stillbox" in words:
+                yield words[words.index("stillbox") + 1 :]
 
 
-def test_every_command_is_understood():
-    found = list(commands())
-    assert len(found) == 8
+def understood(words):
+    verb, *rest = words
+    return build_parser().parse_args(["ssd_resnet34" if verb == "ssd.py" else verb, *rest])
+
+
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [
+        ("one_gpu.md", 2),
+        ("eight_gpus.md", 1),
+        ("tpu_vm.md", 2),
+        ("tpu_pod_slice.md", 1),
+        ("slurm.md", 1),
+        ("gke.md", 0),
+        ("mpirun.md", 3),
+    ],
+)
+def test_every_command_of_a_launcher_is_understood(page, count):
+    found = list(commands(LAUNCHERS[page]))
+    assert len(found) == count
     for words in found:
-        verb, *rest = words
-        build_parser().parse_args(["ssd_resnet34" if verb == "ssd.py" else verb, *rest])
+        understood(words)
+
+
+@pytest.mark.parametrize("page", LAUNCHERS)
+def test_what_is_named_on_the_way_exists(page):
+    text = LAUNCHERS[page]
+    for line in re.findall(r"`stillbox (check [^`]*)`", text):
+        arguments = understood(shlex.split(line))
+        assert parse_gpus(arguments.target) or parse_slice(arguments.target)
+    overrides = re.findall(r"`--set ([^` ]+)`", text)
+    assert resolve("retinanet", overrides).experiment
+    assert "**Verified:**" in text and "verified:**" in text.split("**Verified:**")[1]
+
+
+def test_the_pages_of_launchers_are_found_from_the_page_of_devices():
+    assert set(re.findall(r"launchers/(\w+\.md)", PAGE)) == set(LAUNCHERS)
+
+
+def test_the_manifest_asks_for_as_many_pods_as_the_slice_has_machines():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", LAUNCHERS["gke.md"], re.DOTALL | re.MULTILINE)
+    service, job = yaml.safe_load_all(block)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    program, *words = container["command"]
+    assert program == "stillbox"
+    understood(words)
+    topology = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+    chips = math.prod(map(int, topology.split("x")))
+    machines = chips // container["resources"]["limits"]["google.com/tpu"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == machines
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    (line,) = re.findall(r"`(--coordinator [^`]*)`", LAUNCHERS["gke.md"])
+    flags = shlex.split(line.replace("$JOB_COMPLETION_INDEX", "3"))
+    assert find_own_place(understood([*words, *flags])).index == 3
 
 
 def test_processes_that_are_numbered_by_hand_make_a_job():
     places = [
-        find_own_place(build_parser().parse_args(words))
-        for words in commands()
+        find_own_place(understood(words))
+        for words in (*commands(), *commands(LAUNCHERS["mpirun.md"]))
         if "--coordinator" in words
     ]
     assert [(place.index, place.count) for place in places] == [(0, 2), (1, 2), (15, 16)]
 
 
 def test_what_gke_sets_is_all_that_is_needed():
-    names = re.findall(r"`(TPU_\w+)`", PAGE)
+    names = re.findall(r"`(TPU_\w+)`", LAUNCHERS["gke.md"])
     assert find_place(dict(zip(names, ("1", "a,b"), strict=True))).index == 1
 
 
