@@ -22,13 +22,13 @@ def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> i
         run: runs it in this process.
     """
     # Here, so that a command that is alone does not wait for asyncio.
-    from stillbox.devices.supervisor import (
+    from stillbox.devices.supervised import (
         ORDERLY,
         SUPERVISED,
         end_with_supervisor,
         fail_under_supervision,
-        supervise,
     )
+    from stillbox.devices.supervisor import supervise
 
     if SUPERVISED in os.environ:
         end_with_supervisor()

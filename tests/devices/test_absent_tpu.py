@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from stillbox.devices.absent_tpu import quieten_absent_tpu
-from tests.checking.ahead_of_time.libtpu import needs_libtpu
+from tests.checking.ahead_of_time.compilers import needs_libtpu
 
 NAMES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR")
 

@@ -19,7 +19,7 @@ sys.exit(supervise(Place(index, count, f"127.0.0.1:{port}"), command, os.environ
 """
 HEAD = """
 import os, signal, sys, time
-from stillbox.devices.supervisor import end_with_supervisor
+from stillbox.devices.supervised import end_with_supervisor, fail_under_supervision
 end_with_supervisor()
 index = int(sys.argv[1])
 print("pid", os.getpid(), flush=True)
@@ -98,6 +98,23 @@ def test_the_cause_is_named_not_what_follows_from_it(start):
         assert code == 2
         assert "process 1 (pid" in line
         assert "ended with exit code 2" in line
+
+
+def test_a_process_that_fails_stays_until_the_others_are_stopped(start, tmp_path):
+    # The first holds a lock until it is gone; the other complains when it gets it.
+    lock = tmp_path / "lock"
+    lock.touch()
+    hold = f"import fcntl; f = open({str(lock)!r}); fcntl.flock(f, fcntl.LOCK_EX); "
+    fails = hold + "print('pid', os.getpid(), flush=True); fail_under_supervision(3)"
+    complains = "time.sleep(1)\n" + hold + "print('it is gone', file=sys.stderr, flush=True)"
+    began = time.monotonic()
+    processes = start(fails, complains)
+    found = [process.communicate(timeout=30)[1] for process in processes]
+    assert time.monotonic() - began < 10
+    assert [process.returncode for process in processes] == [3, 3]
+    for errors in found:
+        assert "process 0 (pid" in errors and "ended with exit code 3" in errors
+        assert "it is gone" not in errors
 
 
 def test_a_machine_that_is_gone_is_named(start):

@@ -19,7 +19,7 @@ def sentences(monkeypatch):
             batch_size=batch_size,
             first=first,
             apart=apart,
-            speedometer=Speedometer(Stopwatch(), batch_size, lambda: 0.0),
+            speedometer=Speedometer(Stopwatch(), batch_size, lambda: (0.0,)),
         )
         said = {}
         for step in range(first + 1, first + steps + 1):

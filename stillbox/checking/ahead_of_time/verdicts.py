@@ -98,8 +98,8 @@ that means. {caution} "Images/s at most" is an estimate from published
 peaks, which no program reaches.
 
 Batch is that of the recipe over all {slot}s, rounded up to a multiple of {devices} where it is
-none; where another number stands behind it, the recipe's own batch does not fit and this is the
-largest that was found to.
+none. Where another number stands behind it, the recipe's own batch does not fit and that one does;
+`--find-batch` looks whether something in between does too.
 
 """
 
@@ -125,30 +125,39 @@ def run_check(recipe: str, arguments: Sequence[str]) -> Row:
 
 
 def make_row(recipe: str, subject: Subject, check: Check = run_check) -> Row:
-    """Compiles a recipe at its own batch, and with the largest that fits if that does not."""
+    """Compiles a recipe at its own batch, and at smaller ones where that does not fit."""
     experiment = resolve(recipe).experiment
-    batch = _multiple(experiment.train.batch_size, subject.devices)
+    own = _multiple(experiment.train.batch_size, subject.devices)
     scored = _multiple(experiment.evaluation.batch_size, subject.devices)
-    overrides = (
-        *_BFLOAT16,
-        f"train.batch_size={batch}",
-        f"evaluation.batch_size={scored}",
-    )
-    arguments = ["--target", subject.target]
-    arguments += [word for override in overrides for word in ("--set", override)]
-    verdict = check(recipe, arguments)
-    if verdict["steps"][0]["bytes_needed_per_device"]:
-        verdict = check(recipe, [*arguments, "--find-batch"])
+
+    def attempt(batch: int) -> Row:
+        overrides = (
+            *_BFLOAT16,
+            f"train.batch_size={batch}",
+            f"evaluation.batch_size={scored}",
+        )
+        sets = [word for override in overrides for word in ("--set", override)]
+        return check(recipe, ["--target", subject.target, *sets])
+
+    batch, verdict = own, attempt(own)
+    while (needed := verdict["steps"][0]["bytes_needed_per_device"]) and batch > subject.devices:
+        batch = _smaller(batch, verdict["usable_bytes_per_device"] / needed, subject.devices)
+        verdict = attempt(batch)
     return {
         "recipe": recipe,
         "input": list(experiment.model.resizer.input_size),
         "own_batch": experiment.train.batch_size,
-        "asked_batch": batch,
+        "asked_batch": own,
         "date": date.today().isoformat(),
         "jax": jax.__version__,
         "compiler": f"{subject.package} {metadata.version(subject.package)}",
         "verdict": verdict,
     }
+
+
+def _smaller(batch: int, share: float, devices: int) -> int:
+    """Returns the multiple of `devices` below the share of a batch that there is memory for."""
+    return max(int(batch * min(share, 0.99)) // devices, 1) * devices
 
 
 def _multiple(batch: int, devices: int) -> int:

@@ -37,7 +37,8 @@ def verdict(images=32, **changes):
     )
     evaluate = StepCheck(step="evaluate", images=24, devices=8, memory=MEMORY)
     predict = StepCheck(step="predict", images=1, devices=1, memory=MEMORY)
-    return {"steps": [step.to_dict() for step in (train, evaluate, predict)]}
+    steps = [step.to_dict() for step in (train, evaluate, predict)]
+    return {"usable_bytes_per_device": 2**31, "steps": steps}
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +61,16 @@ def test_a_row_is_about_the_recipes_batch_in_bfloat16():
     assert row["compiler"] == "libtpu 0.0.40"
 
 
-def test_where_it_does_not_fit_the_largest_is_looked_for():
+def test_where_it_does_not_fit_a_smaller_batch_is_tried():
+    tried = []
+
     def check(recipe, words):
-        large = "--find-batch" not in words
-        return verdict(refused="too large", needed=2**32) if large else verdict(16)
+        tried.extend(word for word in words if word.startswith("train.batch_size="))
+        # Twice the memory that there is, at 32; at 16 it fits.
+        return verdict(refused="too large", needed=2**32) if len(tried) == 1 else verdict(16)
 
     row = verdicts.make_row("demo_scenes", TPU, check)
+    assert tried == ["train.batch_size=32", "train.batch_size=16"]
     page = verdicts.write_page({"demo_scenes": row}, TPU)
     assert "| `demo_scenes` | 160 x 160 | 32 -> 16 | 1.00 GiB | 1,022 MiB | 2.0 | 3 MiB |" in page
     # 16 images in 2 ms.
