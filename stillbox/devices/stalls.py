@@ -50,9 +50,9 @@ class StallWatch:
             yield
         finally:
             self._waiting = None
-            seconds = time.monotonic() - began
-            if seconds > self._patience:
-                self._say(f"{what}: there after {seconds:.0f} s")
+        seconds = time.monotonic() - began
+        if seconds > self._patience:
+            self._say(f"{what}: there after {seconds:.0f} s")
 
     def over(self, items: Iterable[Item], what: str) -> Iterator[Item]:
         """Yields the items; whoever asks for the next one waits for `what`."""

@@ -37,9 +37,16 @@ def test_it_is_said_ever_more_rarely():
     assert 3 <= len(said) <= 6
 
 
-def test_an_error_comes_through():
-    with StallWatch(5.0) as stalls:
-        failing = stalls.over(map(int, ["1", "two"]), "numbers")
+def test_an_error_comes_through_and_nothing_is_said_to_be_there():
+    said = []
+
+    def slow_int(text):
+        time.sleep(0.02)
+        return int(text)
+
+    with StallWatch(0.01, said.append) as stalls:
+        failing = stalls.over(map(slow_int, ["1", "two"]), "numbers")
         assert next(failing) == 1
         with pytest.raises(ValueError, match="two"):
             next(failing)
+    assert sum(line.startswith("numbers: there") for line in said) == 1
