@@ -38,7 +38,7 @@ class End:
 
     index: int
     code: int
-    """Its exit code; negative: the number of the signal that killed it; None is no code: gone."""
+    """Its exit code; negative: the number of the signal that killed it."""
     sentence: str
     """Who, and how."""
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -191,6 +192,7 @@ def train(
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         stalls, next_batch = StallWatch(), f"the next batch, from {dataset.source.where}"
+        waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
                 state, metrics = compiled(state, batch)
@@ -204,7 +206,7 @@ def train(
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
                 exchange.tell(int(stop.signal or 0), batches.wait_seconds)
-                with stalls.waiting(_OTHERS) if shared else nullcontext():
+                with waiting_for_others():
                     heard = exchange.heard()
                 asked = int(heard[..., 0].max(initial=0))
                 waits.add(heard[..., 1])
@@ -214,7 +216,7 @@ def train(
                     or evaluation.due(step)
                     or asked > 0
                 )
-                with stalls.waiting(_OTHERS) if shared else nullcontext():
+                with waiting_for_others():
                     done = guard.pop(leave=0 if must_save else 1)
                 report.steps(done)
                 if must_save:

@@ -18,6 +18,7 @@ _ARRAY = re.compile(
 )
 _HEAD = re.compile(r"\s*(?:ROOT )?%(?P<name>[\w.\-]+) = ")
 _OPERAND = re.compile(r"%([\w.\-]+)")
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
 
 
@@ -49,6 +50,12 @@ class Instruction:
     """Names of what goes in."""
     text: str
     """All of the line."""
+
+    @property
+    def target(self) -> str:
+        """The function outside of XLA that it calls; empty if it calls none."""
+        found = self.opcode == "custom-call" and _TARGET.search(self.text)
+        return found[1] if found else ""
 
     @property
     def nbytes(self) -> int:

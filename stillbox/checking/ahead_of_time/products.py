@@ -9,7 +9,6 @@ import re
 
 from stillbox.checking.ahead_of_time.hlo import Instruction, Program
 
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CALLED = re.compile(r"calls=%([\w.\-]+)")
 # Which of (operand 0, operand 1, result) is the kernel, and which the output of the forward form.
 _CONVOLUTIONS = {
@@ -35,12 +34,11 @@ def count_products(program: Program) -> float:
 def _operations(line: Instruction, program: Program) -> float:
     if line.opcode == "fusion" and (called := _CALLED.search(line.text)):
         return sum(_operations(inner, program) for inner in program.computations[called[1]])
-    target = _TARGET.search(line.text)
-    if target and target[1] in _CONVOLUTIONS:
-        return _convolution(line, program, *_CONVOLUTIONS[target[1]])
+    if line.target in _CONVOLUTIONS:
+        return _convolution(line, program, *_CONVOLUTIONS[line.target])
     if line.opcode == "convolution":
         return _convolution(line, program, 1, 2)
-    if line.opcode == "dot" or (target and target[1] in _GEMMS):
+    if line.opcode == "dot" or line.target in _GEMMS:
         return _matrix_product(line, program)
     return 0.0
 
