@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
-from measuring import TrainStep, cores, forward_flops, profile
+from measuring import TrainStep, forward_flops, profile
 
 from stillbox.devices.memory import peak_memory
 from stillbox.devices.setup import prepare_process
@@ -150,7 +150,6 @@ def _measure_real(row: Row, seconds: float) -> dict[str, Any]:
             f"data.train.label_map={data}/label_map.pbtxt",
             "data.evaluation.paths=[]",
             "data.cache_images=true",
-            f"data.workers={min(max(cores(), 2), 32)}",
             f"model.num_classes={_CLASSES}",
             f"train.steps={steps}",
             f"train.log_every={max(steps // 4, 1)}",

@@ -66,6 +66,7 @@ def joined(place: Place | None) -> Iterator[None]:
         yield
         return
     from stillbox.devices.job import join_job, leave_job
+    from stillbox.devices.processors import describe_binding
 
     with contextlib.ExitStack() as stack:
         if place.index:
@@ -74,6 +75,8 @@ def joined(place: Place | None) -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stderr(silence))
         else:
             print(f"process 0 of {place.count}, as {place.launcher} says", file=sys.stderr)
+            if warning := describe_binding(place):
+                print(warning, file=sys.stderr)
         join_job(place)
         yield
         leave_job()

@@ -6,12 +6,12 @@ Source: SSD ResNet-34 fact sheet 1.1 and 5.1.
 import argparse
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from stillbox.cli.arguments import note
 from stillbox.cli.ssd_resnet34_flags import last_epoch_of_full_rate, stretch
+from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.records.label_map import LabelMap
@@ -85,7 +85,7 @@ def _schedule(arguments: argparse.Namespace, epoch: int) -> Iterator[tuple[str, 
 
 
 def _workers(arguments: argparse.Namespace) -> int:
-    bounds = [arguments.max_cpus, arguments.num_parallel_calls, os.cpu_count() or 1]
+    bounds = [arguments.max_cpus, arguments.num_parallel_calls, own_processors()]
     return max(min(filter(None, [*bounds, arguments.threadpool_size])), 1)
 
 

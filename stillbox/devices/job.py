@@ -21,9 +21,9 @@ from stillbox.errors import UserError
 
 Tree = TypeVar("Tree")
 
-# JAX ends a process by abort when another has been silent for so long. Whoever watches over the
-# job is faster, and can say who it was.
-_HEARTBEAT_SECONDS = 60
+# JAX ends a process by abort when another has been silent for so long; half of it may have passed
+# already when a connection is lost. Whoever watches over the job is faster, and can say who it was.
+_HEARTBEAT_SECONDS = 120
 
 # Two values that still are part of a sentence.
 _SHORT = 200

@@ -94,17 +94,19 @@ def _open_mpi(variables: Mapping[str, str]) -> Place | None:
         return None
     count = int(variables["OMPI_COMM_WORLD_SIZE"])
     local_count = int(variables.get("OMPI_COMM_WORLD_LOCAL_SIZE", count))
+    # The machine of mpirun, where process 0 is unless its list of machines leaves that one out:
+    # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" of version 4, "prterun-node1-31159@1" of 5.
     uri = variables.get("OMPI_MCA_orte_hnp_uri", "")
-    # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" of Open MPI 4; version 5 has a namespace only.
-    job = uri.partition(".")[0] or variables.get("PMIX_NAMESPACE", "")
-    found = re.search(r"tcp6?://\[?([^,\]:]+)", uri)
+    namespace = variables.get("PMIX_NAMESPACE", "")
+    found = re.search(r"tcp6?://\[?([^,\]:]+)", uri) or re.match(r"\w+-(.+)-\d+@", namespace)
+    job = uri.partition(".")[0] or namespace
     if local_count == count:
         host = "127.0.0.1"
     elif found:
         host = found[1]
     else:
         raise UserError(
-            "this version of Open MPI does not say on which machine process 0 is",
+            "this Open MPI does not say on which machine process 0 is",
             where="mpirun",
             fix="add --coordinator HOST:PORT --processes N --process $OMPI_COMM_WORLD_RANK",
         )

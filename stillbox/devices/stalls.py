@@ -79,3 +79,10 @@ class StallWatch:
             if seconds >= after:
                 self._say(f"still waiting after {seconds:.0f} s: {what}")
                 after *= 2
+
+
+@contextlib.contextmanager
+def waiting_for(what: str, patience: float = _PATIENCE_SECONDS) -> Iterator[None]:
+    """Marks a wait that is not one of many; see `StallWatch`."""
+    with StallWatch(patience) as stalls, stalls.waiting(what):
+        yield

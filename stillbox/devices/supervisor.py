@@ -18,13 +18,16 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from stillbox.devices.launcher import Place
 from stillbox.devices.supervised import Child, End
 from stillbox.errors import UserError
 
-_JOIN_SECONDS = 300.0
+# When one that waits for another to start says so; at the last it gives up.
+_JOIN_SECONDS = (30.0, 60.0, 120.0, 240.0, 300.0)
+_REACH_SECONDS = 10.0
 _BEAT_SECONDS = 5.0
 _SILENCE_SECONDS = 30.0
 # How long to listen for another report, since the first may be of a process that the end of
@@ -95,7 +98,7 @@ class _Supervisor:
                 late.cancel()
                 server.close()
             return
-        reader, writer = await _connect(host, int(port) + 1)
+        reader, writer = await _connect(self.place, host, int(port) + 1)
         await _send(writer, _introduction(self.place))
         listening = asyncio.create_task(self._listen(reader))
         beating = asyncio.create_task(_beat(writer))
@@ -134,12 +137,16 @@ class _Supervisor:
             writer.close()
 
     async def _wait_for_all(self) -> None:
-        await asyncio.sleep(_JOIN_SECONDS)
-        missing = sorted(set(range(1, self.place.count)) - set(self.links))
-        if missing:
+        for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
+            await asyncio.sleep(moment - before)
+            missing = sorted(set(range(1, self.place.count)) - set(self.links))
+            if not missing:
+                return
             which = ", ".join(map(str, missing))
             sentence = f"of {self.place.count} processes these were not started: {which}"
-            await self._note(End(missing[0], -signal.SIGKILL, sentence))
+            if moment < _JOIN_SECONDS[-1]:
+                _say_waiting(self.place, moment, sentence)
+        await self._note(End(missing[0], -signal.SIGKILL, sentence))
 
     async def _note(self, end: End) -> None:
         first = not any(not other.orderly for other in self.ends.values())
@@ -184,20 +191,34 @@ def _introduction(place: Place) -> Message:
     return {"index": place.index, "name": socket.gethostname()}
 
 
-async def _connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
-    loop = asyncio.get_running_loop()
-    last = loop.time() + _JOIN_SECONDS
+async def _connect(place: Place, host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+    attempt = asyncio.create_task(_reach(host, port))
+    for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
+        await asyncio.wait((attempt,), timeout=moment - before)
+        if attempt.done():
+            return attempt.result()
+        if moment < _JOIN_SECONDS[-1]:
+            _say_waiting(place, moment, f"process 0 does not answer at {host}:{port}")
+    attempt.cancel()
+    raise UserError(
+        f"process 0 does not answer at {host}:{port}",
+        where="--coordinator",
+        fix="start process 0 too, and let the others reach this port and the one below",
+    )
+
+
+async def _reach(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
     while True:
         try:
-            return await asyncio.open_connection(host, port)
-        except OSError as error:
-            if loop.time() > last:
-                raise UserError(
-                    f"process 0 does not answer at {host}:{port}",
-                    where="--coordinator",
-                    fix="start process 0 too, and let the others reach this port and the one below",
-                ) from error
+            # A machine that swallows what is sent to it would otherwise be asked for minutes.
+            return await asyncio.wait_for(asyncio.open_connection(host, port), _REACH_SECONDS)
+        except OSError:  # a timeout is one, too
             await asyncio.sleep(0.2)
+
+
+def _say_waiting(place: Place, seconds: float, why: str) -> None:
+    who = f"process {place.index} of {place.count}"
+    print(f"{who}: still waiting after {seconds:.0f} s: {why}", file=sys.stderr, flush=True)
 
 
 async def _beat(writer: StreamWriter) -> None:

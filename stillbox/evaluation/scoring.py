@@ -8,7 +8,8 @@ import jax
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import is_first
-from stillbox.devices.stalls import StallWatch
+from stillbox.devices.processors import input_threads
+from stillbox.devices.stalls import StallWatch, waiting_for
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
@@ -46,7 +47,8 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
             where="data.evaluation.paths",
             fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
         )
-    return open_dataset(experiment.data, records, experiment.model)
+    with waiting_for("the evaluation's records, and their index"):
+        return open_dataset(experiment.data, records, experiment.model)
 
 
 def score_dataset(
@@ -77,7 +79,7 @@ def score_dataset(
     loader = EvalLoader(
         dataset,
         batch_size=score_batch_size(experiment),
-        workers=experiment.data.workers,
+        workers=input_threads(experiment.data.workers),
         prefetch=experiment.data.prefetch,
         max_examples=settings.max_examples,
         process_index=jax.process_index(),

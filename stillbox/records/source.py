@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ from stillbox.records.example import Example
 from stillbox.records.framing import RecordError
 from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import ordered_map
 from stillbox.records.patterns import expand, missing_shards
 from stillbox.records.problems import BadRecordError, BoxPolicy, ProblemLog, RecordPolicy
 from stillbox.records.tf_example import Parsed, parse_example
 
 _RECORD_DROPPED = "record left out"
+_OPENED_AT_ONCE = 16
 
 
 class ExampleSource:
@@ -182,7 +185,9 @@ class ExampleSource:
             return first
 
     def _open(self, paths: Sequence[Path]) -> list[RecordFile]:
-        files = [RecordFile(path, salvage=self._bad_records == "drop") for path in paths]
+        # What a new index waits for is the disk, and a network's answers many at once.
+        opening = partial(RecordFile, salvage=self._bad_records == "drop")
+        files = list(ordered_map(opening, paths, workers=_OPENED_AT_ONCE))
         for file in files:
             if file.damage is not None:
                 self.problems.add(

@@ -22,8 +22,9 @@ from stillbox.devices.job import (
 )
 from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.processors import input_threads
 from stillbox.devices.setup import versions
-from stillbox.devices.stalls import StallWatch
+from stillbox.devices.stalls import StallWatch, waiting_for
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable
@@ -95,7 +96,8 @@ def train(
     settings = experiment.train
 
     # ---- data: first, because it is most often wrong and quickest to look at --------------------
-    dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
+    with waiting_for("the training records, and their index"):
+        dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
     loader = TrainLoader(
         dataset,
         augmentations=settings.augmentations,
@@ -103,7 +105,7 @@ def train(
         seed=experiment.data.seed,
         shuffle=experiment.data.train.shuffle,
         repeat_first_batch=experiment.data.repeat_first_batch,
-        workers=experiment.data.workers,
+        workers=input_threads(experiment.data.workers),
         prefetch=experiment.data.prefetch,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
@@ -119,7 +121,8 @@ def train(
     refuse_different("experiment", to_yaml(experiment), fix="give all processes the same")
     program = train_program(experiment, mesh)
     state = program.put_state(started.state)
-    evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
+    with waiting_for("the evaluation's records, and their index"):
+        evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
     with first_process_first():
         directory = ModelDirectory.create(
             model_directory,

@@ -5,13 +5,13 @@ import pytest
 from stillbox.devices.launcher import Place, find_place, first_host
 from stillbox.errors import UserError
 
-OPEN_MPI_4 = {
+OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8",
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
 }
+OPEN_MPI_4 = OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"}
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_NUM_TASKS": "7",
@@ -53,10 +53,16 @@ def test_processes_of_a_job_agree_on_a_port_and_jobs_do_not():
     assert port(4096 * 1000) == port(4096 * 1000)
 
 
-def test_open_mpi_5_needs_to_be_told_where_process_0_is():
-    variables = {key: value for key, value in OPEN_MPI_4.items() if "uri" not in key}
+def test_open_mpi_5_says_in_the_name_of_the_job_where_it_was_started():
+    place = find_place(OPEN_MPI | {"PMIX_NAMESPACE": "prterun-gpu-node1-31159@1"})
+    assert place.coordinator.startswith("gpu-node1:")
+    assert (place.index, place.count, place.local_index, place.local_count) == (5, 8, 1, 4)
+
+
+@pytest.mark.parametrize("variables", [{}, {"PMIX_NAMESPACE": "slurm.pmix.31159.0"}])
+def test_another_open_mpi_needs_to_be_told_where_process_0_is(variables):
     with pytest.raises(UserError, match=r"(?s)process 0 is.*--coordinator HOST:PORT"):
-        find_place(variables)
+        find_place(OPEN_MPI | variables)
 
 
 def test_slurm():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from stillbox.devices.stalls import StallWatch
+from stillbox.devices.stalls import StallWatch, waiting_for
 
 
 def test_what_comes_in_time_is_not_spoken_of():
@@ -50,3 +50,9 @@ def test_an_error_comes_through_and_nothing_is_said_to_be_there():
         with pytest.raises(ValueError, match="two"):
             next(failing)
     assert sum(line.startswith("numbers: there") for line in said) == 1
+
+
+def test_what_is_done_once_is_waited_for_too(capsys):
+    with waiting_for("the index", patience=0.05):
+        time.sleep(0.2)
+    assert "still waiting after 0 s: the index" in capsys.readouterr().err

@@ -17,6 +17,10 @@ index, count, port, child = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys
 command = [sys.executable, "-c", child, str(index)]
 sys.exit(supervise(Place(index, count, f"127.0.0.1:{port}"), command, os.environ))
 """
+IMPATIENT = """
+from stillbox.devices import supervisor
+supervisor._JOIN_SECONDS = (0.3, 0.6)
+"""
 HEAD = """
 import os, signal, sys, time
 from stillbox.devices.supervised import end_with_supervisor, fail_under_supervision
@@ -152,3 +156,16 @@ def test_a_request_to_stop_reaches_the_child_and_is_no_failure(start):
     time.sleep(0.3)  # until the handler is there
     processes[0].send_signal(signal.SIGTERM)
     assert ends(processes) == [(143, []), (143, [])]
+
+
+@pytest.mark.parametrize(
+    "index, missing",
+    [(0, "of 3 processes these were not started: 1, 2"), (1, "process 0 does not answer at")],
+)
+def test_one_that_waits_for_another_says_so_and_gives_up(index, missing):
+    program = [sys.executable, "-c", IMPATIENT + SUPERVISE, str(index), "3", str(free_port())]
+    done = subprocess.run([*program, HEAD + WAIT], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    waiting, end = done.stderr.split("\n", 1)
+    assert waiting.startswith(f"process {index} of 3: still waiting after 0 s: {missing}")
+    assert missing in end

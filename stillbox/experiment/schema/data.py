@@ -40,8 +40,9 @@ class Data:
     """What it is scored on."""
     seed: int = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
-    workers: int = 2
-    """Threads that decode and augment; no result depends on it. 0: in the caller's thread."""
+    workers: int | None = None
+    """Threads that decode and augment; no result depends on it. None: one for each processor of the
+    process, at most 32. 0: in the caller's thread."""
     prefetch: int = 2
     """Batches that are ready before they are asked for."""
     bad_records: Literal["fail", "drop"] = "fail"
