@@ -1,9 +1,9 @@
 """A trained model, from nothing but its model directory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import jax
 import numpy as np
@@ -47,6 +47,18 @@ class TrainedModel:
             return {}
         return self.label_map.names
 
+    def named_by_config(self) -> Self:
+        """Returns the model with the label map of the experiment's records, if it came without any.
+
+        Raises:
+            UserError: the label map cannot be read.
+        """
+        data = self.experiment.data
+        path = data.evaluation.label_map or data.train.label_map
+        if self.label_map is not None or not path:
+            return self
+        return replace(self, label_map=LabelMap.from_file(path))
+
     def slots(self) -> ClassSlots:
         """Returns what the class indices of detections stand for.
 
@@ -57,7 +69,8 @@ class TrainedModel:
             raise UserError(
                 "only weights are given, so that nothing says what their classes are",
                 where=self.source,
-                fix="give the model directory that training wrote",
+                fix="give the model directory that training wrote, or a label map with "
+                "--set data.evaluation.label_map=FILE",
             )
         model = self.experiment.model
         return assign_slots(self.label_map, model.num_classes, model.class_slots)

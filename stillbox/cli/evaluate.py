@@ -4,16 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import (
-    add_overrides,
-    add_processes,
-    add_profile,
-    checkpoint_choice,
-    resolve_config,
-)
+from stillbox.cli.arguments import add_processes, add_profile
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.models import add_model, load_model
 from stillbox.cli.running import batch_profiler, say_aside
-from stillbox.errors import UserError
 
 _ALL = "all"
 
@@ -23,24 +17,13 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser = verbs.add_parser(
         "evaluate", help="score a model and write a report", description=__doc__
     )
-    parser.add_argument(
-        "config", metavar="DIR|CONFIG", help="a model directory, or a config for --weights"
-    )
-    parser.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="weights for CONFIG: TF1 checkpoint, .npz, .safetensors, .pth, .pt or model directory",
-    )
-    parser.add_argument(
-        "--step", help="checkpoint of DIR: best, latest, a number, or all (default: best)"
-    )
+    add_model(parser, f"best, latest, a number, or {_ALL}")
     parser.add_argument(
         "--output",
         type=Path,
         help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
     )
     add_profile(parser, "batches", "the report's folder")
-    add_overrides(parser)
     add_processes(parser)
     parser.set_defaults(run=run)
 
@@ -50,7 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.step == _ALL and not arguments.weights:
         return _run_all(arguments)
 
-    from stillbox.checkpoints.trained import load_trained, load_weights
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, History, read_history
     from stillbox.evaluation.program import score_program
@@ -59,25 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     prepare_process()
     directory = Path(arguments.config)
-    history = History()
-    if arguments.weights and arguments.step:
-        raise UserError(
-            "a weights file has no steps to choose from",
-            where="--step",
-            fix="leave --step out, or give the model directory in place of CONFIG and --weights",
-        )
-    if arguments.weights:
-        model = load_weights(resolve_config(arguments).experiment, arguments.weights)
-        print(model.report.render() if model.report else "", file=sys.stderr)
-    elif directory.is_dir():
-        step = checkpoint_choice(arguments.step or "best")
-        model = load_trained(directory, step=step, overrides=arguments.overrides)
-        history = read_history(directory / HISTORY)
-    else:
-        raise UserError(
-            f"{arguments.config} is not a model directory, and a config alone has no weights",
-            fix="add --weights FILE, or give the --model-dir of a training run",
-        )
+    model = load_model(arguments)
+    history = History() if arguments.weights else read_history(directory / HISTORY)
     output = arguments.output or (
         Path("evaluation") if arguments.weights else directory / "evaluation"
     )

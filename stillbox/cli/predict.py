@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stillbox.evaluation.results import ImageResult
 
-from stillbox.cli.arguments import add_profile, checkpoint_choice
+from stillbox.cli.arguments import add_profile
+from stillbox.cli.models import add_model, load_model
 from stillbox.cli.running import batch_profiler
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -18,7 +19,7 @@ _SIDES = ("ymin", "xmin", "ymax", "xmax")
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the verb."""
     parser = verbs.add_parser("predict", help="detect objects in image files", description=__doc__)
-    parser.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
+    add_model(parser, "best, latest or a number")
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image files")
     parser.add_argument(
         "--output",
@@ -29,16 +30,12 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument(
         "--min-score", type=float, default=0.3, help="least score that is shown (default: 0.3)"
     )
-    parser.add_argument(
-        "--step", default="best", help="checkpoint: best, latest or a number (default: best)"
-    )
     add_profile(parser, "images", "the output folder")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
-    from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.files import write_whole
     from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
@@ -47,14 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     profiler = batch_profiler(arguments.profile, arguments.output, "predict")
     prepare_process()
-    model = load_trained(arguments.model_dir, step=checkpoint_choice(arguments.step))
+    model = load_model(arguments).named_by_config()
+    slots = model.slots()
     names = model.class_names()
     arguments.output.mkdir(parents=True, exist_ok=True)
     records = []
     pictures = picture_names(arguments.images)
     detect = predict_program(model.experiment).bind(model.params, model.stats)
     resizer = model.experiment.model.resizer
-    found_in = predict_images(detect, arguments.images, resizer, model.slots(), watch=profiler)
+    found_in = predict_images(detect, arguments.images, resizer, slots, watch=profiler)
     with profiler:
         for (path, image, found), picture in zip(found_in, pictures, strict=True):
             shown = found.at_least(arguments.min_score)

@@ -4,15 +4,16 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from stillbox.errors import UserError
 from stillbox.evaluation.files import write_whole
-from stillbox.evaluation.palette import Color, class_color, text_color
+from stillbox.evaluation.labels import Labels, load_font, shortened
+from stillbox.evaluation.palette import Color, class_color
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 Picture = NDArray[np.uint8]
@@ -106,22 +107,22 @@ def result_marks(
 def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
     """Returns a copy of the image with boxes and labels, enlarged where it is small.
 
-    Line and text grow with the image. A label lies on top of its box, inside it where there is no
-    room above, and never runs over the edge of the image.
+    Line and text grow with the image, text with the box too. A label lies above its box, inside it
+    or below, where it covers the least of others, and never runs over the edge of the image.
     """
     canvas, factor = _enlarged(image)
     draw = ImageDraw.Draw(canvas)
     side = max(canvas.size)
     line = max(2, round(side / 320))
-    font = _font(min(34, max(15, round(side / 29))))
     scaled = [(mark, _clip_box(mark.box, factor, canvas.size)) for mark in marks]
     for mark, corners in scaled:
         _draw_outline(draw, corners, line, mark)
     # Labels last: no outline crosses a text.
-    for mark, corners in scaled:
-        if not mark.text:
-            continue
-        _draw_label(draw, corners, line, mark, font, canvas.size)
+    labels = Labels(canvas.size, pad=line + 1, largest=min(32, max(14, round(side / 36))))
+    for mark, corners in reversed(scaled):
+        if mark.text:
+            labels.place(corners, mark.text, mark.color)
+    labels.draw(draw)
     return np.asarray(canvas)
 
 
@@ -134,14 +135,14 @@ def beside(pictures: Sequence[Picture], captions: Sequence[str]) -> Picture:
     """Returns pictures of one height in a row on white, each under its caption."""
     height = max(picture.shape[0] for picture in pictures)
     gap = max(6, height // 50)
-    font = _font(min(28, max(15, pictures[0].shape[1] // 24)))
+    font = load_font(min(28, max(15, pictures[0].shape[1] // 24)))
     band = round(font.size * 1.7)
     width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
     page = Image.new("RGB", (width, height + band), _PAPER)
     draw = ImageDraw.Draw(page)
     left = 0
     for picture, caption in zip(pictures, captions, strict=True):
-        text = _shortened(caption, picture.shape[1], font)
+        text = shortened(caption, picture.shape[1], font)
         draw.text((left + 2, band / 2), text, fill=_INK, font=font, anchor="lm")
         page.paste(Image.fromarray(picture), (left, band))
         left += picture.shape[1] + gap
@@ -200,11 +201,6 @@ def save_picture(picture: Picture, path: str | Path) -> Path:
     return write_whole(path, picture_bytes(picture, formats[path.suffix.lower()]))
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    # With a size, Pillow hands out its own scalable font, whatever the machine has installed.
-    return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))
-
-
 def _name(class_id: int, class_names: Mapping[int, str]) -> str:
     return class_names.get(class_id, f"class {class_id}")
 
@@ -243,32 +239,3 @@ def _draw_outline(
     for y in range(top, bottom, 2 * dash):
         for x in (left, max(left, right - line + 1)):
             draw.rectangle((x, y, x + line - 1, min(y + dash, bottom)), fill=mark.color)
-
-
-def _draw_label(
-    draw: ImageDraw.ImageDraw,
-    corners: tuple[int, int, int, int],
-    line: int,
-    mark: Mark,
-    font: ImageFont.FreeTypeFont,
-    size: tuple[int, int],
-) -> None:
-    pad = line + 1
-    text = _shortened(mark.text, size[0] - 2 * pad, font)
-    ascent = draw.textbbox((0, 0), "Ag", font=font)
-    width, height = round(draw.textlength(text, font=font)) + 2 * pad, round(ascent[3]) + pad
-    left = max(0, min(corners[0], size[0] - width))
-    above = corners[1] - height
-    top = above if above >= 0 else min(corners[1], max(0, size[1] - height))
-    draw.rectangle((left, top, left + width, top + height), fill=mark.color)
-    draw.text((left + pad, top + pad // 2), text, fill=text_color(mark.color), font=font)
-
-
-def _shortened(text: str, width: int, font: ImageFont.FreeTypeFont) -> str:
-    """Returns the text, or as much of it as fits into `width` pixels with dots at its end."""
-    if font.getlength(text) <= width:
-        return text
-    length = len(text)
-    while length > 1 and font.getlength(text[:length] + "...") > width:
-        length -= 1
-    return text[:length] + "..."

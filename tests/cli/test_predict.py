@@ -134,7 +134,10 @@ def test_a_file_that_is_no_image_is_refused_by_name(stillbox, trained, here, con
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nowhere", "0.jpg"], "there is no such model directory"),
+        (
+            ["nowhere", "0.jpg"],
+            "nowhere is not a model directory, and a config alone has no weights",
+        ),
         (["photos", "0.jpg"], "this is not a model directory"),
         (["model", "0.jpg", "--step", "7"], "there is no checkpoint 7"),
         (["model", "0.jpg", "--step", "x"], "'x' names no checkpoint"),
@@ -155,3 +158,43 @@ def test_an_output_folder_that_cannot_be_made_is_refused(refused, trained, photo
         "predict", trained, photos / "0.jpg", "--output", photos / "0.jpg" / "predictions"
     )
     assert "Not a directory" in message
+
+
+def test_weights_of_a_file_find_what_the_model_directory_finds(stillbox, trained, photos, here):
+    stillbox("weights", "save", trained, "--to", "weights.npz")
+    config = shutil.copy(trained / "experiment.yaml", "mine.yaml")
+    words = [photos / "0.jpg", "--min-score", "0", "--output"]
+    stillbox("predict", trained, *words, "directory")
+    code, _, err = stillbox("predict", config, "--weights", "weights.npz", *words, "file")
+    assert code == 0, err
+    expected, found = predictions(here / "directory"), predictions(here / "file")
+    assert found[0]["detections"] == expected[0]["detections"] != []
+
+
+def test_weights_without_a_label_map_are_refused_until_one_is_named(
+    stillbox, refused, trained, photos, here
+):
+    stillbox("weights", "save", trained, "--to", "weights.npz")
+    config = shutil.copy(trained / "experiment.yaml", "mine.yaml")
+    words = ["predict", config, "--weights", "weights.npz", photos / "0.jpg"]
+    nameless = ["data.train.label_map=''", "data.evaluation.label_map=''"]
+    words += [word for change in nameless for word in ("--set", change)]
+    code, _, err = stillbox(*words)
+    assert code == 2
+    assert "nothing says what their classes are" in err
+    assert "--set data.evaluation.label_map=FILE" in err
+    (here / "names.pbtxt").write_text(
+        "".join(f"item {{ id: {number} name: 'shape {number}' }}\n" for number in range(1, 7))
+    )
+    assert stillbox(*words, "--set", "data.evaluation.label_map=names.pbtxt").code == 0
+
+
+def test_what_suppression_keeps_can_be_changed(stillbox, trained, photos, here):
+    words = ["predict", trained, photos / "0.jpg", "--min-score", "0"]
+    limits = [f"model.postprocessing.nms.max_{which}=3" for which in ("total", "per_class")]
+    few = [word for limit in limits for word in ("--set", limit)]
+    stillbox(*words)
+    assert len(predictions(here / "predictions")[0]["detections"]) > 3
+    code, _, err = stillbox(*words, *few)
+    assert code == 0, err
+    assert len(predictions(here / "predictions")[0]["detections"]) == 3
