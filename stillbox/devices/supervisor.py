@@ -192,16 +192,17 @@ def _introduction(place: Place) -> Message:
 
 
 async def _connect(place: Place, host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+    silence = f"process 0 does not answer at {host}:{port}"
     attempt = asyncio.create_task(_reach(host, port))
     for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
         await asyncio.wait((attempt,), timeout=moment - before)
         if attempt.done():
             return attempt.result()
         if moment < _JOIN_SECONDS[-1]:
-            _say_waiting(place, moment, f"process 0 does not answer at {host}:{port}")
+            _say_waiting(place, moment, silence)
     attempt.cancel()
     raise UserError(
-        f"process 0 does not answer at {host}:{port}",
+        silence,
         where="--coordinator",
         fix="start process 0 too, and let the others reach this port and the one below",
     )

@@ -11,7 +11,7 @@ from stillbox.evaluation.palette import Color, text_color
 Rectangle = tuple[int, int, int, int]
 """Left, top, right, bottom in pixels."""
 
-# A label of full size would be taller than a box of fewer pixels than four times its letters.
+# A box whose shorter side has less than four letters of full size has smaller ones.
 _LETTERS_OF_FULL_SIZE = 4
 _SMALLEST, _LEAST_PART = 11, 0.55
 
