@@ -75,5 +75,6 @@ class BatchNorm(nnx.Module):
         decay = self.config.decay
         # One value has no unbiased variance; TF's kernel then divides by 1 too.
         unbiased = var * (count / max(count - 1, 1))
-        self.mean[...] = decay * self.mean[...] + (1 - decay) * mean
-        self.var[...] = decay * self.var[...] + (1 - decay) * unbiased
+        # Not by `[...] =`, which traces a scatter wherever there is a mesh.
+        self.mean.set_value(decay * self.mean[...] + (1 - decay) * mean)
+        self.var.set_value(decay * self.var[...] + (1 - decay) * unbiased)

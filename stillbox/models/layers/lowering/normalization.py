@@ -60,6 +60,8 @@ def normalize_batch(
     return _forward(x, scale, bias, near, epsilon, activation)[0]
 
 
+# Traced once for all layers of a shape: written out for a CPU it is a hundred equations.
+@partial(jax.jit, static_argnums=(4, 5), inline=True)
 def _forward(
     x: jax.Array,
     scale: jax.Array,
@@ -74,6 +76,7 @@ def _forward(
     return (y, mean, var), (x, scale, bias, mean, inverse)
 
 
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _backward(
     epsilon: float,
     activation: str,
