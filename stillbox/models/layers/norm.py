@@ -75,6 +75,6 @@ class BatchNorm(nnx.Module):
         decay = self.config.decay
         # One value has no unbiased variance; TF's kernel then divides by 1 too.
         unbiased = var * (count / max(count - 1, 1))
-        # Not by `[...] =`, which traces a scatter wherever there is a mesh.
+        # Not by `[...] =`: under a mesh that is traced as a scatter, which takes long.
         self.mean.set_value(decay * self.mean[...] + (1 - decay) * mean)
         self.var.set_value(decay * self.var[...] + (1 - decay) * unbiased)
