@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.processors import own_processors
 from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
@@ -173,17 +173,12 @@ def peak(dtype: str = "float32") -> float:
     return best
 
 
-def cores() -> int:
-    """Returns how many cores this process may use, which is how many threads XLA starts."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def machine() -> str:
     """Returns the processor's name, as far as it is known, and the cores in use."""
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{cores()} cores of {names[0] if names else 'an unknown processor'}"
+    return f"{own_processors()} cores of {names[0] if names else 'an unknown processor'}"
 
 
 def show(table: Table) -> None:

@@ -40,9 +40,10 @@ import jax
 import numpy as np
 from comparing import Peers, add_arguments, compare, own_row, peer_process
 from loss_memory import measure_memory
-from measuring import BOXES, TrainStep, cores, machine, show
+from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.devices.processors import own_processors
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 
@@ -110,7 +111,13 @@ def _experiment(arguments: argparse.Namespace, precision: str) -> schema.Experim
 
 def _peer_commands(arguments: argparse.Namespace, inputs: Path) -> list[list[str]]:
     here = Path(__file__).parent
-    options = [str(inputs), "--threads", str(cores()), "--precisions", *arguments.precisions]
+    options = [
+        str(inputs),
+        "--threads",
+        str(own_processors()),
+        "--precisions",
+        *arguments.precisions,
+    ]
     commands = []
     if arguments.keras_python:
         script = str(here / "keras_retinanet.py")

@@ -35,9 +35,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import numpy as np
 from comparing import PRECISIONS, add_arguments, compare, own_row, peer_process
-from measuring import BOXES, TrainStep, cores, machine, show
+from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.devices.processors import own_processors
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.training.targets import batch_targets
@@ -67,7 +68,13 @@ def main() -> None:
         first = arguments.precisions[0]
         _write_inputs(inputs, steps[first], experiments[first].model)
         script = Path(__file__).with_name("torch_ssd.py")
-        command = [arguments.torch_python, str(script), str(inputs), "--threads", str(cores())]
+        command = [
+            arguments.torch_python,
+            str(script),
+            str(inputs),
+            "--threads",
+            str(own_processors()),
+        ]
         command += ["--precisions", *arguments.precisions]
         with peer_process(command) as peers:
             compare(rows + peers.rows, peers.products, arguments)

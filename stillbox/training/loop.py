@@ -121,8 +121,7 @@ def train(
     refuse_different("experiment", to_yaml(experiment), fix="give all processes the same")
     program = train_program(experiment, mesh)
     state = program.put_state(started.state)
-    with waiting_for("the evaluation's records, and their index"):
-        evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
+    evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
     with first_process_first():
         directory = ModelDirectory.create(
             model_directory,

@@ -16,11 +16,12 @@ from stillbox.evaluation.scoring import (
     check_annotations,
     check_label_maps,
     cut_short,
+    open_evaluation,
     score_dataset,
 )
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Batch
-from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.inputs.dataset import Dataset
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.state import TrainState
@@ -55,11 +56,7 @@ class PeriodicEvaluation:
     ) -> None:
         self._experiment, self._label_map, self._last_step = experiment, label_map, last_step
         self._settings = experiment.evaluation
-        self._dataset = (
-            open_dataset(experiment.data, experiment.data.evaluation, experiment.model)
-            if experiment.data.evaluation.paths
-            else None
-        )
+        self._dataset = open_evaluation(experiment) if experiment.data.evaluation.paths else None
         if self._dataset is not None:
             score_mesh(experiment)
             slots = check_label_maps(experiment.model, self._dataset, label_map)

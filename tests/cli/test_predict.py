@@ -172,7 +172,7 @@ def test_weights_of_a_file_find_what_the_model_directory_finds(stillbox, trained
 
 
 def test_weights_without_a_label_map_are_refused_until_one_is_named(
-    stillbox, refused, trained, photos, here
+    stillbox, trained, photos, here
 ):
     stillbox("weights", "save", trained, "--to", "weights.npz")
     config = shutil.copy(trained / "experiment.yaml", "mine.yaml")
