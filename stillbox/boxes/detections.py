@@ -17,3 +17,5 @@ class Detections(NamedTuple):
     """`[B, K]` int32, class indices that start at 0."""
     count: Array  # type: ignore[assignment]  # hides tuple.count, which nobody asks of it
     """`[B]` int32, how many of the K are detections."""
+    anchors: Array
+    """`[B, K]` int32, the anchor that each detection was predicted at."""

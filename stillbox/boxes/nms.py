@@ -127,6 +127,7 @@ def batched_nms(
         scores=end.found_scores,
         classes=found_classes,
         count=end.found_count,
+        anchors=found_anchors,
     )
 
 

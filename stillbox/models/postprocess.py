@@ -39,14 +39,9 @@ def postprocess(
         Boxes normalised to the true images and clipped to them, unless the description says
         otherwise.
     """
-    settings, nms = model.postprocessing, model.postprocessing.nms
-    encodings = predictions.box_encodings
-    if settings.box_encodings_clip is not None:
-        encodings = jnp.clip(
-            encodings, settings.box_encodings_clip.min, settings.box_encodings_clip.max
-        )
+    nms = model.postprocessing.nms
+    boxes = decode_boxes(predictions.box_encodings, anchors, model)
     input_size = model.resizer.input_size
-    boxes = build_box_coder(model.box_coder, input_size).decode(encodings, jnp.asarray(anchors))
     ends = true_sizes.astype(jnp.float32) / jnp.asarray(input_size, jnp.float32)
     return batched_nms(
         boxes,
@@ -64,6 +59,23 @@ def postprocess(
         soft_sigma=nms.soft_sigma,
         max_candidates_per_class=nms.max_candidates_per_class,
     )
+
+
+def decode_boxes(
+    encodings: jax.Array, anchors: NDArray[np.float32] | jax.Array, model: schema.Model
+) -> jax.Array:
+    """Maps box encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input.
+
+    Args:
+        encodings: of B images.
+        anchors: `[A, 4]`, normalised to the network input.
+        model: the detector's description.
+    """
+    limits = model.postprocessing.box_encodings_clip
+    if limits is not None:
+        encodings = jnp.clip(encodings, limits.min, limits.max)
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    return coder.decode(encodings, jnp.asarray(anchors))
 
 
 def _clip_window(ends: jax.Array, input_size: tuple[int, int], nms: schema.Nms) -> jax.Array:
@@ -87,11 +99,16 @@ def _window(ends: jax.Array) -> jax.Array:
 
 def class_scores(logits: jax.Array, model: schema.Model) -> jax.Array:
     """Maps `[B, A, slots]` logits to `[B, A, num_classes]` scores, without the background's."""
+    scores = slot_scores(logits, model)
+    return scores[..., 1:] if model.background_class else scores
+
+
+def slot_scores(logits: jax.Array, model: schema.Model) -> jax.Array:
+    """Maps `[B, A, slots]` logits to `[B, A, slots]` scores, the background's among them."""
     convert = _CONVERTERS[model.postprocessing.score_converter]
     scores = convert(logits / model.postprocessing.logit_scale)
     # Before the background goes: class slots are counted with it.
-    scores = _calibrate(scores, model.postprocessing.calibration)
-    return scores[..., 1:] if model.background_class else scores
+    return _calibrate(scores, model.postprocessing.calibration)
 
 
 def _calibrate(scores: jax.Array, calibration: schema.Calibration | None) -> jax.Array:

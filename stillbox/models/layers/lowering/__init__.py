@@ -7,6 +7,7 @@ a CPU machine for a TPU gets the TPU's form. The choice is made inside custom de
 autodiff to look through it, the residuals of both forms would be kept.
 """
 
+from stillbox.models.layers.lowering.calls import plain_lowering
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.normalization import (
     batch_statistics,
@@ -25,4 +26,5 @@ __all__ = [
     "normalize_batch",
     "normalize_groups",
     "padding_of",
+    "plain_lowering",
 ]

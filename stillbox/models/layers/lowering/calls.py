@@ -1,12 +1,33 @@
 """Functions for one platform alone, and functions that XLA compiles by themselves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from stillbox.models.parallel import images_are_cut
+
+_PLAIN = ContextVar("plain_lowering", default=False)
+
+
+@contextmanager
+def plain_lowering() -> Iterator[None]:
+    """Makes programs that are traced inside it use the default form of every operation.
+
+    Converters to other runtimes look for whole convolutions and poolings. What suits XLA's CPU
+    backend would hide these from them. The caches of traces are cleared on both sides: they do not
+    know of this choice.
+    """
+    token = _PLAIN.set(True)
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
+        jax.clear_caches()
 
 
 def per_platform(
@@ -26,7 +47,7 @@ def per_platform(
         gpu: that of GPUs, if they have one of their own.
         default: that of all other platforms.
     """
-    if images_are_cut():
+    if _PLAIN.get() or images_are_cut():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
     return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)

@@ -1,0 +1,1 @@
+"""What `import stillbox` shows: the verbs as functions."""

@@ -1,0 +1,157 @@
+"""The function that every artefact holds: from resized images to the outputs of its signature."""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.boxes.detections import Detections
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.experiment import schema
+from stillbox.exporting.settings import ExportSettings
+from stillbox.models.abstract import AbstractDetector, abstract_detector
+from stillbox.models.postprocess import decode_boxes, postprocess, slot_scores
+from stillbox.models.predictions import Predictions
+from stillbox.models.variables import Arrays, bind_detector
+
+Outputs = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class ExportProgram:
+    """A trained detector as pure functions of arrays, in float32.
+
+    The weights are arguments, so that a writer can keep them apart from the program.
+    """
+
+    model: TrainedModel
+    """Weights, experiment and label map."""
+    settings: ExportSettings
+    """What the artefact returns."""
+
+    @cached_property
+    def description(self) -> schema.Model:
+        """The detector's description, with the number of detections that the settings ask for."""
+        model = self.model.experiment.model
+        most = self.settings.max_detections
+        if most is None:
+            return model
+        settings = model.postprocessing
+        nms = dataclasses.replace(settings.nms, max_total=most)
+        return dataclasses.replace(model, postprocessing=dataclasses.replace(settings, nms=nms))
+
+    @cached_property
+    def detector(self) -> AbstractDetector:
+        """The detector without its arrays."""
+        return abstract_detector(self.description, "float32")
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width H, W of the network input, in pixels."""
+        return self.description.resizer.input_size
+
+    @cached_property
+    def weights(self) -> dict[str, dict[str, NDArray[np.float32]]]:
+        """`params` and `stats` by path, on the host: the first argument of the functions below."""
+        model = self.model
+        return {
+            "params": {path: np.asarray(array) for path, array in model.params.items()},
+            "stats": {path: np.asarray(array) for path, array in model.stats.items()},
+        }
+
+    def predictions(self, weights: dict[str, Arrays], images: jax.Array) -> Predictions:
+        """Maps images `[B, H, W, 3]`, float32 in 0..255, to raw predictions of A anchors."""
+        detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
+        if self.settings.input_type == "raw_image_tensor":
+            # The caller has normalised; the detector does it again to what is undone here.
+            pixels = self.description.pixels
+            images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
+        predictions: Predictions = detector(images, train=False)
+        return predictions
+
+    def decoded(self, weights: dict[str, Arrays], images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what stands before suppression.
+
+        Returns:
+            Boxes `[B, A, 4]`, normalised to the network input and not clipped, and scores
+            `[B, A, num_classes]`.
+        """
+        predictions = self.predictions(weights, images)
+        boxes = decode_boxes(predictions.box_encodings, self.detector.anchors, self.description)
+        scores = slot_scores(predictions.class_logits, self.description)
+        return boxes, scores[..., 1:] if self.description.background_class else scores
+
+    def outputs(
+        self,
+        weights: dict[str, Arrays],
+        images: jax.Array,
+        true_sizes: jax.Array,
+        original_sizes: jax.Array,
+    ) -> Outputs:
+        """Maps resized images to the outputs of the signature, in its order.
+
+        Args:
+            weights: see `weights`.
+            images: `[B, H, W, 3]` float32 in 0..255, resized and padded to the network input.
+            true_sizes: `[B, 2]` int32, height and width of the image proper inside `images`.
+            original_sizes: `[B, 2]` int32, height and width before resizing.
+        """
+        predictions = self.predictions(weights, images)
+        found = postprocess(predictions, self.detector.anchors, true_sizes, self.description)
+        if self.settings.signature == "tpu":
+            return self._tpu_outputs(found, true_sizes, original_sizes)
+        return self._detection_api_outputs(found, predictions)
+
+    def class_ids(self, found: Detections) -> jax.Array:
+        """Returns the label map ids `[B, K]` of detections; of what only fills up, 1."""
+        # A constant product, not a gather: ids that rise by one are an addition.
+        ids = np.array(self.model.slots().ids, np.int32)
+        if np.array_equal(ids, np.arange(1, len(ids) + 1)):
+            return found.classes + 1
+        return jnp.asarray(ids)[found.classes]
+
+    def _detection_api_outputs(self, found: Detections, predictions: Predictions) -> Outputs:
+        """`exporter_lib_v2.py`: everything is float32, boxes are normalised."""
+        scores = slot_scores(predictions.class_logits, self.description)
+        rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
+        real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
+        boxes = decode_boxes(predictions.box_encodings, self.detector.anchors, self.description)
+        return {
+            "detection_anchor_indices": found.anchors.astype(jnp.float32),
+            "detection_boxes": found.boxes,
+            "detection_classes": self.class_ids(found).astype(jnp.float32),
+            "detection_multiclass_scores": jnp.where(real[..., None], rows, 0.0),
+            "detection_scores": found.scores,
+            "num_detections": found.count.astype(jnp.float32),
+            "raw_detection_boxes": boxes,
+            "raw_detection_scores": scores,
+        }
+
+    def _tpu_outputs(
+        self, found: Detections, true_sizes: jax.Array, original_sizes: jax.Array
+    ) -> Outputs:
+        """`serving/detection.py`: boxes in pixels of the network input, counts int32."""
+        settings = self.settings
+        sizes = true_sizes.astype(jnp.float32)
+        frame = self.description.postprocessing.nms.change_coordinate_frame
+        whole = jnp.broadcast_to(jnp.asarray(self.input_size, jnp.float32), sizes.shape)
+        pixels = found.boxes * jnp.tile(sizes if frame else whole, (1, 2))[:, None]
+        normalized = pixels / jnp.tile(sizes, (1, 2))[:, None]
+        classes = self.class_ids(found)
+        outputs = {
+            "num_detections": found.count.astype(
+                jnp.float32 if settings.float_count else jnp.int32
+            ),
+            "detection_boxes": normalized if settings.normalized_coordinates else pixels,
+            "detection_classes": classes.astype(jnp.float32) if settings.float_classes else classes,
+            "detection_scores": found.scores,
+        }
+        if settings.image_info:
+            original = original_sizes.astype(jnp.float32)
+            info = [original, whole, sizes / original, jnp.zeros_like(sizes)]
+            outputs["image_info"] = jnp.stack(info, axis=1)
+        return outputs

@@ -1,0 +1,89 @@
+"""Runs a trained model's own program, on the first device of this process."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from stillbox.boxes.detections import Detections
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.evaluation.program import BoundDetect, predict_program
+from stillbox.inputs.resize import resize_image
+from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.records.class_slots import ClassSlots
+
+
+class CheckpointBackend:
+    """A `Backend`. It compiles one program for each batch size, when that is first run.
+
+    Pickling keeps the weights and drops the programs: the copy compiles its own.
+
+    Args:
+        model: weights, experiment and label map.
+
+    Raises:
+        UserError: the model has no label map, or one that does not fit its classes.
+    """
+
+    batch_sizes = None
+
+    def __init__(self, model: TrainedModel) -> None:
+        self._model = model.named_by_config()
+        self._slots = self._model.slots()
+        self._programs: dict[int, BoundDetect] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> TrainedModel:
+        """What it runs."""
+        return self._model
+
+    @property
+    def class_names(self) -> Mapping[int, str]:
+        """Names for people by label map id."""
+        return self._model.class_names()
+
+    @property
+    def source(self) -> str:
+        """Where the weights come from."""
+        return self._model.source
+
+    def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
+        """Resizes an image to the network input, `[H, W, 3]` float32 in 0..255."""
+        pixels, true_size = resize_image(image, self._model.experiment.model.resizer, where=where)
+        return Prepared(pixels, true_size, (image.shape[0], image.shape[1]))
+
+    def run(self, images: Sequence[Prepared]) -> list[Found]:
+        """Detects in a batch; a size that has not been run before is compiled first."""
+        detections = self._program(len(images))(
+            np.stack([image.pixels for image in images]).astype(np.float32, copy=False),
+            np.array([image.true_size for image in images], np.int32),
+        )
+        found = jax.device_get(detections)
+        return [_row(found, row, self._slots, image) for row, image in enumerate(images)]
+
+    def _program(self, batch_size: int) -> BoundDetect:
+        with self._lock:
+            if batch_size not in self._programs:
+                program = predict_program(self._model.experiment, batch_size=batch_size)
+                self._programs[batch_size] = program.bind(self._model.params, self._model.stats)
+            return self._programs[batch_size]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self._model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model"])  # type: ignore[misc]
+
+
+def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> Found:
+    """Returns one image's detections in its own pixels."""
+    count = int(found.count[row])
+    scale = np.tile(np.array(image.size, np.float64), 2)
+    return Found(
+        boxes=np.asarray(found.boxes[row, :count], np.float64) * scale,
+        scores=np.asarray(found.scores[row, :count], np.float64),
+        class_ids=slots.id_of(np.asarray(found.classes[row, :count])),
+    )

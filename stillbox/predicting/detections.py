@@ -1,0 +1,133 @@
+"""The detections of one image, as a person uses them: names, pixels, pictures, JSON."""
+
+import base64
+import html
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks
+from stillbox.evaluation.results import ImageResult
+
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+
+
+class Detection(NamedTuple):
+    """One detected object."""
+
+    name: str
+    """Class name."""
+    score: float
+    """Confidence in 0..1."""
+    box: tuple[float, float, float, float]
+    """`ymin, xmin, ymax, xmax` in pixels of the image."""
+    class_id: int
+    """Label map id."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Detections:
+    """N detections in one image, best first."""
+
+    boxes: NDArray[np.float64]
+    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels of `image`."""
+    scores: NDArray[np.float64]
+    """`[N]`, falling."""
+    class_ids: NDArray[np.int64]
+    """`[N]`, label map ids."""
+    class_names: Mapping[int, str]
+    """Name of every class by label map id."""
+    image: NDArray[np.uint8]
+    """`[H, W, 3]` RGB, upright."""
+    source: str = ""
+    """File that the image comes from; empty for an array."""
+
+    @property
+    def names(self) -> list[str]:
+        """Class name of every detection, `[N]`."""
+        return [self.class_names.get(int(one), f"class {one}") for one in self.class_ids]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[Detection]:
+        columns = zip(self.names, self.scores, self.boxes, self.class_ids, strict=True)
+        for name, score, (ymin, xmin, ymax, xmax), class_id in columns:
+            box = float(ymin), float(xmin), float(ymax), float(xmax)
+            yield Detection(name, float(score), box, int(class_id))
+
+    def __repr__(self) -> str:
+        height, width = self.image.shape[:2]
+        best = ", ".join(f"{one.name} {one.score:.2f}" for one in islice(self, 3))
+        more = ", ..." if len(self) > 3 else ""
+        return (
+            f"<{len(self)} detections in {self.source or 'image'} {height}x{width}: {best}{more}>"
+        )
+
+    def at_least(self, min_score: float) -> "Detections":
+        """Returns the detections with a score of at least `min_score`."""
+        keep = self.scores >= min_score
+        return replace(
+            self,
+            boxes=self.boxes[keep],
+            scores=self.scores[keep],
+            class_ids=self.class_ids[keep],
+        )
+
+    def draw(self, min_score: float = 0.3, *, max_boxes: int = 100) -> Image.Image:
+        """Returns the image with the detections of at least `min_score` drawn on it."""
+        marks = result_marks(
+            self._result(), self.class_names, min_score=min_score, max_boxes=max_boxes
+        )
+        return Image.fromarray(draw_marks(self.image, marks))
+
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
+        """Returns COCO result dictionaries: `image_id, category_id, bbox [x, y, w, h], score`."""
+        return results_to_coco([replace(self._result(), image_id=str(image_id))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what JSON can hold: the image's size and its detections with named sides."""
+        return {
+            "image": self.source,
+            "height": self.image.shape[0],
+            "width": self.image.shape[1],
+            "detections": [
+                {
+                    "class_id": one.class_id,
+                    "class": one.name,
+                    "score": round(one.score, 6),
+                    "box": {side: round(at, 2) for side, at in zip(_SIDES, one.box, strict=True)},
+                }
+                for one in self
+            ],
+        }
+
+    def _result(self) -> ImageResult:
+        return ImageResult(
+            image_id=self.source, boxes=self.boxes, scores=self.scores, class_ids=self.class_ids
+        )
+
+    def _repr_png_(self) -> bytes:
+        return picture_bytes(np.asarray(self.draw()), "PNG")
+
+    def _repr_html_(self) -> str:
+        buffer = io.BytesIO()
+        self.draw().save(buffer, format="JPEG", quality=88)
+        picture = base64.b64encode(buffer.getvalue()).decode()
+        rows = "".join(
+            f"<tr><td>{html.escape(one.name)}</td><td>{one.score:.3f}</td>"
+            f"<td>{', '.join(f'{at:.0f}' for at in one.box)}</td></tr>"
+            for one in self.at_least(0.3)
+        )
+        return (
+            f'<img src="data:image/jpeg;base64,{picture}" style="max-width:100%"/>'
+            f"<table><tr><th>class</th><th>score</th><th>ymin, xmin, ymax, xmax</th></tr>{rows}"
+            "</table>"
+        )

@@ -1,0 +1,77 @@
+"""From whatever stands for an image to pixels: a path, the bytes of a file, an array, a picture."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from stillbox.errors import UserError
+from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.predicting.backend import Pixels
+
+ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
+"""A path, an image file's bytes, an array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]` of
+uint8, or a picture of Pillow."""
+
+
+def is_one_image(images: Any) -> bool:  # noqa: ANN401
+    """Tells one image from a sequence of them. An array of four dimensions is a sequence."""
+    if isinstance(images, np.ndarray):
+        return images.ndim < 4
+    return isinstance(images, str | PathLike | bytes | Image.Image)
+
+
+def read_image(image: ImageLike) -> tuple[Pixels, str]:
+    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file they come from, or nothing.
+
+    Raises:
+        UserError: there is no such file, it holds no image, or an array has another shape or type.
+    """
+    if isinstance(image, Image.Image):
+        return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
+    if isinstance(image, np.ndarray):
+        return _from_array(image), ""
+    if isinstance(image, bytes):
+        return _decoded(image, "image"), ""
+    if not isinstance(image, str | PathLike):
+        raise UserError(
+            f"a {type(image).__name__} is no image",
+            fix="give a path, bytes, a uint8 array [H, W, 3] or a PIL image",
+        )
+    path = Path(image)
+    if not path.is_file():
+        raise UserError(
+            "there is no such image file",
+            where=str(path),
+            fix="give files; for all in a folder write FOLDER/*.jpg",
+        )
+    return _decoded(path.read_bytes(), str(path)), str(path)
+
+
+def _decoded(content: bytes, where: str) -> Pixels:
+    try:
+        return decode_image(content, apply_exif=True)
+    except ImageError as error:
+        raise UserError(
+            f"cannot be decoded: {error}", where=where, fix="leave it out, or save it again"
+        ) from error
+
+
+def _from_array(array: np.ndarray) -> Pixels:
+    if array.dtype != np.uint8:
+        raise UserError(
+            f"an image of type {array.dtype} is not understood",
+            fix="give uint8 in 0..255; for floats in 0..1, (image * 255).astype('uint8')",
+        )
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        raise UserError(
+            f"an array of shape {list(array.shape)} is no image",
+            fix="give [H, W, 3], RGB; [H, W] and [H, W, 1] are grayscale, [H, W, 4] is RGBA",
+        )
+    if array.shape[2] == 1:
+        return np.repeat(array, 3, axis=2)
+    return np.ascontiguousarray(array[..., :3])

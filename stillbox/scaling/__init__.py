@@ -1,0 +1,1 @@
+"""Past one machine: Ray and Apache Beam, by thin wrappers."""

@@ -1,0 +1,1 @@
+"""The server: a predictor behind HTTP."""
