@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +18,8 @@ from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
-from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, convert
+from stillbox.records.conversion import LABEL_MAP_NAME, ThreadedEngine, convert
+from stillbox.records.conversion_job import ConversionOptions, Engine
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import Verdicts
 from stillbox.records.tfrecord import shard_name
@@ -101,6 +105,17 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--skip-images-without-boxes", action="store_true", help="leave background images out"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    parser.add_argument(
+        "--engine",
+        choices=("threads", "beam"),
+        default="threads",
+        help="beam: as a pipeline of Apache Beam; the records are the same (default: threads)",
+    )
+    parser.add_argument(
+        "--beam-options",
+        metavar="OPTIONS",
+        help="options of Beam in one word: --beam-options='--runner=SparkRunner --parallelism=8'",
+    )
     _add_common(parser)
 
 
@@ -153,6 +168,7 @@ def _convert(
         overwrite=args.overwrite,
         workers=args.workers,
     )
+    engine = _engine(args)
     with progress_bar("images") as progress:
         report = convert(
             items,
@@ -162,6 +178,7 @@ def _convert(
             options=options,
             verdicts=verdicts,
             on_image=progress,
+            engine=engine,
         )
     if args.json:
         _print_json(asdict(report))
@@ -179,6 +196,27 @@ def _convert(
     ):
         console.print(f"{label}: {path}", markup=False, highlight=False, soft_wrap=True)
     return 0
+
+
+def _engine(args: argparse.Namespace) -> Callable[..., Engine]:
+    """Returns what runs the conversion.
+
+    Raises:
+        UserError: an option belongs to the other engine.
+    """
+    if args.engine == "threads":
+        if args.beam_options is not None:
+            raise UserError("--beam-options needs --engine beam", fix="give --engine beam too")
+        return ThreadedEngine
+    if args.workers:
+        raise UserError(
+            "--workers counts threads, and Beam has its own workers",
+            fix="leave it out, or give Beam's option, as "
+            "--beam-options='--direct_num_workers=4 --direct_running_mode=multi_processing'",
+        )
+    from stillbox.scaling.beam import BeamEngine
+
+    return partial(BeamEngine, options=shlex.split(args.beam_options or ""))
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -4,43 +4,52 @@ The shards get their names all together at the end: a conversion that is killed 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from stillbox.errors import UserError
-from stillbox.records.annotated import AnnotatedImage, to_example
-from stillbox.records.boxes_policy import apply_box_policy, shown_box
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.conversion_job import (
+    ConversionJob,
+    ConversionOptions,
+    Engine,
+    Outcome,
+    convert_image,
+)
 from stillbox.records.conversion_report import ConversionReport, write_text
-from stillbox.records.example import Example
-from stillbox.records.image_files import Exif, prepare_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
-from stillbox.records.problems import BadRecordError, ProblemLog, Verdicts
-from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import ShardedWriter, ShardNames
+from stillbox.records.problems import Verdicts
+from stillbox.records.tfrecord import ShardedWriter
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _IMAGES_PER_SHARD = 1000
 _MOST_SHARDS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConversionOptions:
-    """How a set is written."""
+class ThreadedEngine(ShardedWriter):
+    """Converts on the threads of this process."""
 
-    shards: int = 0
-    """Files; 0 chooses one for every 1,000 images, at most 100."""
-    shard_names: ShardNames = "record"
-    """What the files are called."""
-    exif: Exif = "auto"
-    """What a rotation tag in an image means for its boxes."""
-    skip_images_without_boxes: bool = False
-    """Leave background images out. Kept, they teach what is no object."""
-    overwrite: bool = False
-    """Replace an older set of the same name."""
-    workers: int = 0
-    """Threads that read and check images; 0 takes one for each core, at most 8."""
+    def __init__(self, job: ConversionJob, items: Sequence[AnnotatedImage]) -> None:
+        self._job, self._items = job, items
+        options = job.options
+        super().__init__(
+            job.output,
+            job.name,
+            job.shards,
+            names=options.shard_names,
+            overwrite=options.overwrite,
+        )
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Converts the images and yields what became of each, in their order."""
+        convert_one = partial(convert_image, self._job)
+        for payload, outcome in ordered_map(convert_one, self._items, self._job.options.workers):
+            if payload is not None:
+                self.write(payload)
+            yield outcome
 
 
 def convert(
@@ -52,6 +61,7 @@ def convert(
     options: ConversionOptions,
     verdicts: Verdicts,
     on_image: Callable[[int, int], None] = lambda done, total: None,
+    engine: Callable[[ConversionJob, Sequence[AnnotatedImage]], Engine] = ThreadedEngine,
 ) -> ConversionReport:
     """Writes a set: shards, `label_map.pbtxt`, `<name>.report.json` and `<name>.report.txt`.
 
@@ -63,6 +73,7 @@ def convert(
         options: see there.
         verdicts: the policies, with what the annotation reader has found so far.
         on_image: called after each image with how many are done and how many there are.
+        engine: what runs it. All write the same bytes.
 
     Raises:
         UserError: no image could be used, the folder holds another label map or a set of this name,
@@ -81,82 +92,33 @@ def convert(
         **{k: v for k, v in asdict(options).items() if k in ("exif", "skip_images_without_boxes")},
     }
     per_class: Counter[int] = Counter()
-
-    def prepare(item: AnnotatedImage) -> tuple[Example | None, bytes, ProblemLog]:
-        # A log for each image, put together in order: the report does not depend on the threads.
-        own = Verdicts(verdicts.bad_records, verdicts.bad_boxes)
-        example = _prepare(item, options, own)
-        payload = b"" if example is None else serialize_example(example, label_map)
-        return example, payload, own.problems
-
-    with ShardedWriter(
-        output,
-        name,
-        _shards(options, len(items)),
-        names=options.shard_names,
-        overwrite=options.overwrite,
-    ) as writer:
-        prepared = ordered_map(prepare, items, options.workers)
-        for done, (example, payload, problems) in enumerate(prepared, start=1):
+    job = ConversionJob(
+        label_map=label_map,
+        output=output,
+        name=name,
+        shards=options.shards or max(1, min(_MOST_SHARDS, -(-len(items) // _IMAGES_PER_SHARD))),
+        options=options,
+        bad_records=verdicts.bad_records,
+        bad_boxes=verdicts.bad_boxes,
+    )
+    with engine(job, items) as running:
+        for done, (class_ids, problems) in enumerate(running.outcomes(), start=1):
             on_image(done, len(items))
             verdicts.problems.extend(problems)
-            if example is None:
+            if class_ids is None:
                 continue
-            writer.write(payload)
-            report.images_without_boxes += not len(example.boxes)
-            report.boxes_written += len(example.boxes)
-            per_class.update(example.class_ids.tolist())
-        if not writer.records:
+            report.images_written += 1
+            report.images_without_boxes += not class_ids
+            report.boxes_written += len(class_ids)
+            per_class.update(class_ids)
+        if not report.images_written:
             raise _nothing_written(verdicts, name)
         write_text(output / LABEL_MAP_NAME, label_map.to_text())
-    report.images_written = writer.records
-    report.files = [file.name for file in writer.files]
+    report.files = [file.name for file in running.files]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
     report.problems = verdicts.problems.to_list()
     report.write(output, verdicts.problems)
     return report
-
-
-def _prepare(
-    item: AnnotatedImage, options: ConversionOptions, verdicts: Verdicts
-) -> Example | None:
-    """Returns the finished example of an image, or None where it is left out."""
-    try:
-        data = item.path.read_bytes()
-        image = prepare_image(data, (item.height, item.width), options.exif)
-    except FileNotFoundError:
-        verdicts.bad_record("image file is missing", item.where, str(item.path))
-        return None
-    except OSError as error:
-        verdicts.bad_record("image file cannot be opened", item.where, str(error))
-        return None
-    except BadRecordError as error:
-        verdicts.bad_record(error.reason, item.where, error.detail)
-        return None
-    for what, detail, outcome in image.notes:
-        verdicts.problems.add(what, item.where, detail, action=outcome)
-    example = to_example(item, image, verdicts.problems)
-    example, problems = apply_box_policy(
-        example, item.unknown, verdicts.bad_boxes, pixels_possible=False
-    )
-    for problem in problems:
-        # In the annotation's own pixels, as a person finds it there.
-        said = problem.detail
-        if problem.box not in item.unknown:
-            said = shown_box(item.pixel_boxes[problem.box]) + f" in {item.width} x {item.height}"
-        where = f"{item.where}, box {problem.box}"
-        verdicts.bad_box(problem.reason, where, said, action=f"box {problem.action}")
-    if not len(example.boxes):
-        if len(item.pixel_boxes):
-            verdicts.problems.add("no box of the image is usable", item.where, action="background")
-        if options.skip_images_without_boxes:
-            verdicts.problems.add("image without a box", item.where, action="image left out")
-            return None
-    return example
-
-
-def _shards(options: ConversionOptions, images: int) -> int:
-    return options.shards or max(1, min(_MOST_SHARDS, -(-images // _IMAGES_PER_SHARD)))
 
 
 def _check_label_map(output: Path, label_map: LabelMap) -> None:

@@ -1,7 +1,7 @@
 """What was wrong with the data: counted by reason, with the first places in full."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,9 +70,9 @@ class ProblemLog:
             if len(problem.examples) < EXAMPLES_KEPT:
                 problem.examples.append(f"{where}: {detail}" if detail else where)
 
-    def extend(self, other: "ProblemLog") -> None:
+    def extend(self, problems: Iterable[Problem]) -> None:
         """Takes over what another log has counted."""
-        for problem in other:
+        for problem in problems:
             with self._lock:
                 key = (problem.reason, problem.action)
                 own = self._problems.setdefault(key, Problem(*key))

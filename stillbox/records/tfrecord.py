@@ -6,7 +6,7 @@ when it is complete, so that a process that is killed leaves no half-written fil
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, get_args
@@ -130,18 +130,8 @@ class ShardedWriter:
         compression: Compression = "none",
         overwrite: bool = False,
     ) -> None:
-        if shards < 1:
-            raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
         self.folder, self.name, self._names = Path(folder), name, names
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._old = shard_files(self.folder, name)
-        if self._old and not overwrite:
-            raise UserError(
-                f"there is a set of this name already: {self._old[0].name}"
-                + (f" and {len(self._old) - 1} more" if len(self._old) > 1 else ""),
-                where=str(self.folder),
-                fix="choose another --name or --output, or replace the set with --overwrite",
-            )
+        self._old = prepare_folder(self.folder, name, shards, overwrite=overwrite)
         for leftover in self.folder.glob(f".{name}.record-*{PARTIAL}"):
             leftover.unlink()
         self._writers = [
@@ -166,11 +156,8 @@ class ShardedWriter:
                 writer.partial.unlink()
         for old in self._old:
             old.unlink(missing_ok=True)
-        for shard, writer in enumerate(used):
-            numbers = f"{shard:05d}", f"{len(used):05d}"
-            final = self.folder / shard_name(self.name, *numbers, self._names)
-            writer.partial.replace(final)
-            self.files.append(final)
+        partial = [writer.partial for writer in used]
+        self.files = name_shards(partial, self.folder, self.name, self._names)
 
     def discard(self) -> None:
         """Removes what was written so far; an older set stays as it is."""
@@ -190,6 +177,35 @@ class ShardedWriter:
             self.close()
         else:
             self.discard()
+
+
+def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> list[Path]:
+    """Makes the folder of a set and returns the older shards that the set will replace.
+
+    Raises:
+        UserError: there are some, which `overwrite` does not allow, or `shards` is below 1.
+    """
+    if shards < 1:
+        raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
+    folder.mkdir(parents=True, exist_ok=True)
+    old = shard_files(folder, name)
+    if old and not overwrite:
+        raise UserError(
+            f"there is a set of this name already: {old[0].name}"
+            + (f" and {len(old) - 1} more" if len(old) > 1 else ""),
+            where=str(folder),
+            fix="choose another --name or --output, or replace the set with --overwrite",
+        )
+    return old
+
+
+def name_shards(complete: Sequence[Path], folder: Path, name: str, names: ShardNames) -> list[Path]:
+    """Gives complete files the names of a set, in their order, and returns these."""
+    count = f"{len(complete):05d}"
+    return [
+        file.replace(folder / shard_name(name, f"{shard:05d}", count, names))
+        for shard, file in enumerate(complete)
+    ]
 
 
 def shard_name(name: str, shard: str, shards: str, names: ShardNames) -> str:

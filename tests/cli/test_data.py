@@ -1,5 +1,6 @@
 import argparse
 import json
+import sys
 
 import pytest
 
@@ -72,6 +73,20 @@ def test_convert_coco_then_check_and_count(stillbox, coco, tmp_path):
     code, out = stillbox("stats", records, *label_map)
     assert code == 0
     assert "dog" in out
+
+
+def test_options_of_the_other_engine_are_refused(stillbox, coco):
+    with pytest.raises(UserError, match=r"--beam-options needs --engine beam"):
+        stillbox("convert", "coco", *coco, "--beam-options=--runner=FlinkRunner")
+    with pytest.raises(UserError, match=r"--workers counts threads.*\n  fix: .*direct_num_workers"):
+        stillbox("convert", "coco", *coco, "--engine", "beam", "--workers", 2)
+
+
+def test_convert_without_beam(stillbox, coco, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(UserError, match=r"apache-beam is not installed\n  fix: pip install 'still"):
+        stillbox("convert", "coco", *coco, "--engine", "beam")
+    assert not (tmp_path / "out").exists()
 
 
 def test_convert_coco_with_renumbered_ids(stillbox, coco, tmp_path):

@@ -1,0 +1,136 @@
+"""The conversion of one image, and what it takes to run that for a whole set."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from stillbox.records.annotated import AnnotatedImage, to_example
+from stillbox.records.boxes_policy import apply_box_policy, shown_box
+from stillbox.records.example import Example
+from stillbox.records.image_files import Exif, prepare_image
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import BadRecordError, BoxPolicy, Problem, RecordPolicy, Verdicts
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import ShardNames
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions:
+    """How a set is written."""
+
+    shards: int = 0
+    """Files; 0 chooses one for every 1,000 images, at most 100."""
+    shard_names: ShardNames = "record"
+    """What the files are called."""
+    exif: Exif = "auto"
+    """What a rotation tag in an image means for its boxes."""
+    skip_images_without_boxes: bool = False
+    """Leave background images out. Kept, they teach what is no object."""
+    overwrite: bool = False
+    """Replace an older set of the same name."""
+    workers: int = 0
+    """Threads that read and check images; 0 takes one for each core, at most 8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionJob:
+    """What an engine has to know beside the images. It can be pickled."""
+
+    label_map: LabelMap
+    """Classes of the set."""
+    output: Path
+    """Folder of the shards."""
+    name: str
+    """The set, as `train`."""
+    shards: int
+    """Files among which the records take turns."""
+    options: ConversionOptions
+    """How the set is written."""
+    bad_records: RecordPolicy
+    """What becomes of images that cannot be used."""
+    bad_boxes: BoxPolicy
+    """What becomes of boxes that cannot be used."""
+
+
+class Outcome(NamedTuple):
+    """What became of one image."""
+
+    class_ids: list[int] | None
+    """Classes of its boxes; None where it is left out."""
+    problems: list[Problem]
+    """What was special or wrong."""
+
+
+class Engine(Protocol):
+    """Writes the shards of a job. It is a context; the shards get their names on leaving it."""
+
+    files: list[Path]
+    """The set, in order, once the context has been left without an exception."""
+
+    def outcomes(self) -> Iterable[Outcome]:
+        """Converts the images and yields what became of each, in their order."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, Outcome]:
+    """Returns the record of an image, or None where it is left out, and what became of it.
+
+    Raises:
+        UserError: a policy says `fail`.
+    """
+    # A log for each image, put together in order: the report does not depend on who runs when.
+    verdicts = Verdicts(job.bad_records, job.bad_boxes)
+    example = _prepare(item, job.options, verdicts)
+    problems = list(verdicts.problems)
+    if example is None:
+        return None, Outcome(None, problems)
+    return serialize_example(example, job.label_map), Outcome(example.class_ids.tolist(), problems)
+
+
+def _prepare(
+    item: AnnotatedImage, options: ConversionOptions, verdicts: Verdicts
+) -> Example | None:
+    """Returns the finished example of an image, or None where it is left out."""
+    try:
+        data = item.path.read_bytes()
+        image = prepare_image(data, (item.height, item.width), options.exif)
+    except FileNotFoundError:
+        verdicts.bad_record("image file is missing", item.where, str(item.path))
+        return None
+    except OSError as error:
+        verdicts.bad_record("image file cannot be opened", item.where, str(error))
+        return None
+    except BadRecordError as error:
+        verdicts.bad_record(error.reason, item.where, error.detail)
+        return None
+    for what, detail, outcome in image.notes:
+        verdicts.problems.add(what, item.where, detail, action=outcome)
+    example = to_example(item, image, verdicts.problems)
+    example, problems = apply_box_policy(
+        example, item.unknown, verdicts.bad_boxes, pixels_possible=False
+    )
+    for problem in problems:
+        # In the annotation's own pixels, as a person finds it there.
+        said = problem.detail
+        if problem.box not in item.unknown:
+            said = shown_box(item.pixel_boxes[problem.box]) + f" in {item.width} x {item.height}"
+        where = f"{item.where}, box {problem.box}"
+        verdicts.bad_box(problem.reason, where, said, action=f"box {problem.action}")
+    if not len(example.boxes):
+        if len(item.pixel_boxes):
+            verdicts.problems.add("no box of the image is usable", item.where, action="background")
+        if options.skip_images_without_boxes:
+            verdicts.problems.add("image without a box", item.where, action="image left out")
+            return None
+    return example

@@ -1,0 +1,170 @@
+"""Records made with Apache Beam: the same bytes in the same shards as without it.
+
+No image passes through Beam. Its workers read every image twice: once to learn whether it becomes a
+record, on which the places of all later records depend, and once to write its shard.
+"""
+
+import pickle
+import shutil
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from stillbox.errors import UserError
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.conversion_job import ConversionJob, Outcome, convert_image
+from stillbox.records.tfrecord import TFRecordWriter, name_shards, prepare_folder
+from stillbox.scaling.extras import need
+
+_CHUNK = 250
+# Beam's own default downloads a runner from GitHub.
+_RUNNER = "FnApiRunner"
+_FAILED = -1
+"""Index that stands for an error that ends the conversion."""
+
+
+class BeamEngine:
+    """Converts by a Beam pipeline. Its workers have to see images and output at the same paths.
+
+    Args:
+        job: what is to be written.
+        items: the images.
+        options: options of Beam, as `--runner=FlinkRunner`; without a runner, Beam's direct runner
+            in this process.
+
+    Raises:
+        UserError: Beam is not installed, or the set exists already.
+    """
+
+    def __init__(
+        self, job: ConversionJob, items: Sequence[AnnotatedImage], *, options: Sequence[str] = ()
+    ) -> None:
+        need("apache_beam", "beam")
+        self._job, self._items, self._options = job, items, options
+        self._old = prepare_folder(
+            job.output, job.name, job.shards, overwrite=job.options.overwrite
+        )
+        self._scratch = job.output.absolute() / f".{job.name}.beam"
+        self.files: list[Path] = []
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            complete = sorted(self._scratch.glob("shard-*"))
+            for old in self._old:
+                old.unlink(missing_ok=True)
+            self.files = name_shards(
+                complete, self._job.output, self._job.name, self._job.options.shard_names
+            )
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Runs the pipeline and yields what became of each image, in their order."""
+        starts = range(0, len(self._items), _CHUNK)
+        chunks = [str(self._scratch / f"chunk-{start:012d}") for start in starts]
+        for chunk, start in zip(chunks, starts, strict=True):
+            some = [(start + i, item) for i, item in enumerate(self._items[start:][:_CHUNK])]
+            Path(chunk).write_bytes(pickle.dumps(some))
+        self._run(chunks)
+        for chunk in chunks:
+            for outcome in pickle.loads(_outcomes_file(chunk).read_bytes()):
+                if isinstance(outcome, UserError):
+                    raise outcome
+                yield outcome
+
+    def _run(self, chunks: list[str]) -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+        options = PipelineOptions(list(self._options))
+        standard = options.view_as(StandardOptions)
+        standard.runner = standard.runner or _RUNNER
+        job, scratch = self._job, str(self._scratch)
+        with beam.Pipeline(options=options) as pipeline:
+            checked = (
+                pipeline
+                | "Chunks" >> beam.Create(chunks)
+                | "Spread" >> beam.Reshuffle()
+                | "Check" >> beam.FlatMap(_check, job)
+            )
+            left_out = (
+                checked
+                | "Left out" >> beam.FlatMap(_left_out)
+                | "Together" >> beam.combiners.ToList()
+                | "In order" >> beam.Map(sorted)
+            )
+            places = beam.pvalue.AsSingleton(left_out)
+            (
+                checked
+                | "Assign" >> beam.FlatMap(_assign, job.shards, places)
+                | "By shard" >> beam.GroupByKey()
+                | "Write" >> beam.Map(_write, job, scratch)
+            )
+
+
+def _outcomes_file(chunk: str) -> Path:
+    return Path(chunk.replace("chunk-", "outcomes-"))
+
+
+def _check(chunk: str, job: ConversionJob) -> Iterator[tuple[int, AnnotatedImage | None]]:
+    """Leaves the outcomes of a chunk's images and yields those images that become records.
+
+    None stands for an image that is left out.
+    """
+    outcomes: list[Outcome | UserError] = []
+    for index, item in pickle.loads(Path(chunk).read_bytes()):
+        try:
+            _, outcome = convert_image(job, item)
+        except UserError as error:
+            outcomes.append(error)
+            yield _FAILED, None
+            break
+        outcomes.append(outcome)
+        yield index, None if outcome.class_ids is None else item
+    # Under another name first: a runner may try a chunk twice, at the same time.
+    partial = Path(f"{chunk}.{uuid4().hex}")
+    partial.write_bytes(pickle.dumps(outcomes))
+    partial.replace(_outcomes_file(chunk))
+
+
+def _left_out(checked: tuple[int, AnnotatedImage | None]) -> Iterator[int]:
+    index, item = checked
+    if item is None:
+        yield index
+
+
+def _assign(
+    checked: tuple[int, AnnotatedImage | None], shards: int, left_out: list[int]
+) -> Iterator[tuple[int, tuple[int, AnnotatedImage]]]:
+    """Yields shard and place of an image; nothing where the conversion has failed anyway."""
+    index, item = checked
+    if item is not None and _FAILED not in left_out[:1]:
+        place = index - bisect(left_out, index)
+        yield place % shards, (place, item)
+
+
+def _write(
+    grouped: tuple[int, Iterable[tuple[int, AnnotatedImage]]], job: ConversionJob, scratch: str
+) -> None:
+    """Writes one shard, complete, as `shard-<number>`."""
+    shard, placed = grouped
+    own = Path(scratch) / uuid4().hex
+    with TFRecordWriter(own) as writer:
+        for _, item in sorted(placed, key=lambda one: one[0]):
+            payload, _ = convert_image(job, item)
+            if payload is None:
+                raise UserError("the image has changed during the conversion", where=item.where)
+            writer.write(payload)
+    own.replace(Path(scratch) / f"shard-{shard:05d}")

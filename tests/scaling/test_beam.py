@@ -1,0 +1,109 @@
+"""Beam writes what the threads write: records, shards and report, byte for byte."""
+
+import json
+from functools import partial
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.problems import Verdicts
+from stillbox.scaling import beam as under_test
+from stillbox.scaling.beam import BeamEngine
+from tests.records.making import image_bytes
+
+pytest.importorskip("apache_beam")
+
+IMAGES = 23
+MISSING, BROKEN, NO_BOX = 3, (4, 17), 9
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of a COCO file, of which one is missing, two are broken and one is background."""
+    content = {"images": [], "annotations": [], "categories": [{"id": 18, "name": "dog"}]}
+    for number in range(IMAGES):
+        file = tmp_path / f"{number}.jpg"
+        if number != MISSING:
+            # Different heights, so that two images in each other's place would be seen.
+            file.write_bytes(
+                b"no image" if number in BROKEN else image_bytes(height=40 + number, width=60)
+            )
+        size = {"height": 40 + number, "width": 60}
+        content["images"].append({"id": number, "file_name": file.name, **size})
+        # Every fifth box reaches outside its image.
+        width = 90 if number % 5 == 0 else 30
+        box = {"id": number, "image_id": number, "category_id": 18, "bbox": [6, 4, width, 20]}
+        if number != NO_BOX:
+            content["annotations"].append(box)
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder):
+    """Converts into a folder and returns its files."""
+
+    def run(output, policy="drop", more=None, **options):
+        verdicts = Verdicts(policy)
+        items, label_map = read_coco(folder / "instances.json", folder, verdicts)
+        convert(
+            items,
+            label_map,
+            folder / output,
+            "train",
+            options=ConversionOptions(**options),
+            verdicts=verdicts,
+            **(more or {}),
+        )
+        return contents(folder / output)
+
+    return run
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shards": 4},
+        {"shards": 40, "shard_names": "tfrecord", "skip_images_without_boxes": True},
+    ],
+)
+def test_the_same_bytes_and_shards(run, monkeypatch, options):
+    monkeypatch.setattr(under_test, "_CHUNK", 5)
+    expected = run("threads", **options)
+    records = 20 if "shard_names" not in options else 19
+    # Three files for the label map and the report; a shard that would be empty is not written.
+    assert len(expected) == min(options["shards"], records) + 3
+    assert run("beam", **options, more={"engine": BeamEngine}) == expected
+
+
+def test_an_older_set_is_replaced_only_when_asked(run, folder):
+    beam = {"engine": BeamEngine}
+    expected = run("threads", shards=2)
+    run("beam", shards=3, more=beam)
+    with pytest.raises(UserError, match=r"a set of this name already: train\.record-00000-of-0000"):
+        run("beam", shards=2, more=beam)
+    assert run("beam", shards=2, overwrite=True, more=beam) == expected
+
+
+def test_a_policy_that_fails_says_the_same_and_leaves_nothing(run, folder, monkeypatch):
+    monkeypatch.setattr(under_test, "_CHUNK", 5)
+    said = []
+    for output, more in (("threads", {}), ("beam", {"engine": BeamEngine})):
+        with pytest.raises(UserError, match=r"image 3 \(3\.jpg\): image file is missing") as caught:
+            run(output, policy="fail", more=more)
+        said.append(str(caught.value))
+        assert contents(folder / output) == {}
+    assert said[0] == said[1]
+
+
+def test_two_processes(run, monkeypatch):
+    monkeypatch.setattr(under_test, "_CHUNK", 5)
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    beam = partial(BeamEngine, options=options)
+    assert run("beam", shards=4, more={"engine": beam}) == run("threads", shards=4)
