@@ -1,3 +1,34 @@
-"""stillbox: anchor-based object detectors as fixed-shape XLA programs."""
+"""stillbox: anchor-based object detectors as fixed-shape XLA programs.
+
+The names below are loaded when they are first used; importing stillbox starts no device.
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "Detection": "stillbox.predicting.detections",
+    "Detections": "stillbox.predicting.detections",
+    "Experiment": "stillbox.experiment.schema",
+    "ExportSettings": "stillbox.exporting.settings",
+    "Predictor": "stillbox.predicting.predictor",
+    "UserError": "stillbox.errors",
+    "evaluate": "stillbox.api",
+    "export": "stillbox.api",
+    "load": "stillbox.api",
+    "train": "stillbox.api",
+}
+
+__all__ = ["__version__", *_NAMES]
+
+
+def __getattr__(name: str) -> object:
+    # import_module and not an import statement: the package would import its own upper floors.
+    if name not in _NAMES:
+        raise AttributeError(f"module 'stillbox' has no attribute {name!r}")
+    return getattr(import_module(_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,9 +9,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 import pytest
 
+from stillbox.cli.main import main
 from stillbox.devices.absent_tpu import quieten_absent_tpu
 from stillbox.records.scenes import write_scenes
-from tests.small import small_experiment
+from tests.small import small_experiment, small_overrides
 
 # Before devices are started: two workers with the extra [tpu] would fight for its lock.
 quieten_absent_tpu()
@@ -45,3 +46,20 @@ def scenes(tmp_path_factory):
 def experiment(scenes):
     """The function from overrides to the small experiment."""
     return partial(small_experiment, scenes)
+
+
+@pytest.fixture(scope="session")
+def trained_once(scenes, tmp_path_factory):
+    """A model directory with checkpoints of steps 1 and 2; tests leave it as it is."""
+    directory = tmp_path_factory.mktemp("trained") / "model"
+    # So few steps leave low scores, which differ only after a large rate.
+    overrides = small_overrides(
+        scenes,
+        "train.steps=2",
+        "train.checkpoint_every=1",
+        "train.optimizer.schedule.learning_rate=0.1",
+        "model.postprocessing.nms.score_threshold=0.001",
+    )
+    words = [word for override in overrides for word in ("--set", override)]
+    assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
+    return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_processes, add_profile
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, load_model
+from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import batch_profiler, say_aside
 
 _ALL = "all"
@@ -33,46 +33,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.step == _ALL and not arguments.weights:
         return _run_all(arguments)
 
-    from stillbox.devices.setup import prepare_process
-    from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.program import score_program
-    from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
+    from stillbox.api import evaluate
     from stillbox.evaluation.table import scores_table
 
-    prepare_process()
-    directory = Path(arguments.config)
-    model = load_model(arguments)
-    history = History() if arguments.weights else read_history(directory / HISTORY)
-    output = arguments.output or (
-        Path("evaluation") if arguments.weights else directory / "evaluation"
-    )
-    output.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
-    experiment = model.experiment
-    dataset = open_evaluation(experiment)
-    detect = score_program(experiment).bind(model.params, model.stats)
-    count = min(experiment.evaluation.max_examples or len(dataset), len(dataset))
-    print(f"{model.source}: scoring {count} images", file=sys.stderr)
-    profiler = batch_profiler(arguments.profile, output, "evaluate", say_aside)
+    output = arguments.output or (None if not arguments.weights else Path("evaluation"))
+    traced = output or Path(arguments.config) / "evaluation"
+    profiler = batch_profiler(arguments.profile, traced, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
-        result = score_dataset(
-            detect, experiment, dataset, progress, trained=model.label_map, watch=profiler
+        scored = evaluate(
+            **model_arguments(arguments),
+            output=output,
+            progress=progress,
+            watch=profiler,
+            say=say_aside,
         )
-    for warning in (*result.warnings, *dataset.source.problems.lines()):
+    for warning in scored.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if result.left_out:
-        print(f"warning: {result.left_out} unusable records were not scored", file=sys.stderr)
-    page = write_evaluation(
-        result, experiment, dataset, output, source=model.source, history=history
-    )
-    settings = experiment.evaluation
+    scores = scored.result.scores
+    settings = scored.experiment.evaluation
     print(
         scores_table(
-            result.scores,
+            scores,
             per_category=settings.per_category,
             all_metrics=settings.all_metrics_per_category,
         )
     )
-    print(f"report: {page}")
+    print(f"report: {scored.report}")
     return 0
 
 

@@ -1,26 +1,29 @@
-"""Arguments that say which trained model a verb is for."""
+"""Arguments that say which model a verb is for."""
 
 import argparse
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stillbox.cli.arguments import add_overrides, checkpoint_choice, resolve_config
+from stillbox.cli.arguments import add_overrides, checkpoint_choice
 from stillbox.errors import UserError
 
 if TYPE_CHECKING:
-    from stillbox.checkpoints.trained import TrainedModel
+    from stillbox.experiment.schema import Experiment
 
 
-def add_model(parser: argparse.ArgumentParser, steps: str) -> None:
-    """Adds DIR|CONFIG, --weights, --step and --set.
+def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = True) -> None:
+    """Adds DIR|CONFIG, --weights, --step, --set, and --runtime where the verb takes exports.
 
     Args:
         parser: of the verb.
         steps: what --step takes.
+        exports: whether an export will do.
     """
     parser.add_argument(
-        "config", metavar="DIR|CONFIG", help="a model directory, or a config for --weights"
+        "config",
+        metavar="DIR|EXPORT|CONFIG" if exports else "DIR|CONFIG",
+        help="a model directory"
+        + (", the folder of an export," if exports else "")
+        + " or a config for --weights",
     )
     parser.add_argument(
         "--weights",
@@ -28,32 +31,40 @@ def add_model(parser: argparse.ArgumentParser, steps: str) -> None:
         help="weights for CONFIG: TF1 checkpoint, .npz, .safetensors, .pth, .pt or model directory",
     )
     parser.add_argument("--step", help=f"checkpoint of DIR: {steps} (default: best)")
+    if exports:
+        parser.add_argument(
+            "--runtime",
+            default="",
+            metavar="NAME",
+            help="what runs EXPORT, such as openvino for ONNX (default: the format's own)",
+        )
     add_overrides(parser)
 
 
-def load_model(arguments: argparse.Namespace) -> "TrainedModel":
-    """Loads the model; what was taken from a weights file goes to standard error.
+def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments of `stillbox.load` and its siblings that say which model is meant.
+
+    Warnings about a config go to standard error.
 
     Raises:
-        UserError: there is no such model, or its weights do not fit.
+        UserError: --weights and --step are both given, or --step is no step.
     """
-    from stillbox.checkpoints.trained import load_trained, load_weights
-
     if arguments.weights and arguments.step:
         raise UserError(
             "a weights file has no steps to choose from",
             where="--step",
             fix="leave --step out, or give the model directory in place of CONFIG and --weights",
         )
+    common = {"weights": arguments.weights}
+    if getattr(arguments, "runtime", ""):
+        common["runtime"] = arguments.runtime
     if arguments.weights:
-        model = load_weights(resolve_config(arguments).experiment, arguments.weights)
-        print(model.report.render() if model.report else "", file=sys.stderr)
-        return model
-    directory = Path(arguments.config)
-    if not directory.is_dir():
-        raise UserError(
-            f"{arguments.config} is not a model directory, and a config alone has no weights",
-            fix="add --weights FILE, or give the --model-dir of a training run",
-        )
+        return {"source": _experiment(arguments), **common}
     step = checkpoint_choice(arguments.step or "best")
-    return load_trained(directory, step=step, overrides=arguments.overrides)
+    return {"source": arguments.config, "step": step, "overrides": arguments.overrides, **common}
+
+
+def _experiment(arguments: argparse.Namespace) -> "Experiment":
+    from stillbox.cli.arguments import resolve_config
+
+    return resolve_config(arguments).experiment

@@ -2,18 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from stillbox.evaluation.results import ImageResult
 
 from stillbox.cli.arguments import add_profile
-from stillbox.cli.models import add_model, load_model
-from stillbox.cli.running import batch_profiler
-
-_SIDES = ("ymin", "xmin", "ymax", "xmax")
+from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.running import batch_profiler, say_aside
 
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,38 +30,22 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
-    from stillbox.devices.setup import prepare_process
+    from stillbox.api import load
     from stillbox.evaluation.files import write_whole
-    from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
-    from stillbox.evaluation.predictor import predict_images
-    from stillbox.evaluation.program import predict_program
+    from stillbox.predicting.images import refuse_missing
 
     profiler = batch_profiler(arguments.profile, arguments.output, "predict")
-    prepare_process()
-    model = load_model(arguments).named_by_config()
-    slots = model.slots()
-    names = model.class_names()
+    predictor = load(**model_arguments(arguments), say=say_aside)
+    refuse_missing(arguments.images)
     arguments.output.mkdir(parents=True, exist_ok=True)
     records = []
-    pictures = picture_names(arguments.images)
-    detect = predict_program(model.experiment).bind(model.params, model.stats)
-    resizer = model.experiment.model.resizer
-    found_in = predict_images(detect, arguments.images, resizer, slots, watch=profiler)
+    found = predictor.stream(arguments.images, min_score=arguments.min_score, watch=profiler)
     with profiler:
-        for (path, image, found), picture in zip(found_in, pictures, strict=True):
-            shown = found.at_least(arguments.min_score)
-            marks = result_marks(shown, names, min_score=arguments.min_score, max_boxes=100)
-            save_picture(draw_marks(image, marks), arguments.output / picture)
-            records.append(
-                {
-                    "image": str(path),
-                    "height": image.shape[0],
-                    "width": image.shape[1],
-                    "picture": picture,
-                    "detections": _detections(shown, names),
-                }
-            )
-            print(f"{path}: {len(shown.scores)} objects -> {arguments.output / picture}")
+        for one, name in zip(found, picture_names(arguments.images), strict=True):
+            picture = arguments.output / name
+            one.save(picture, min_score=arguments.min_score)
+            records.append({**one.to_dict(), "picture": name})
+            print(f"{one.source}: {len(one)} objects -> {picture}")
     content = json.dumps(records, indent=1).encode()
     output = write_whole(arguments.output / "predictions.json", content)
     print(f"{output}: boxes are in pixels of the image as it is shown")
@@ -90,15 +68,3 @@ def picture_names(images: Sequence[Path]) -> list[str]:
         taken.add(name.lower())
         names.append(name)
     return names
-
-
-def _detections(found: "ImageResult", names: Mapping[int, str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "class_id": int(class_id),
-            "class": names.get(int(class_id), str(int(class_id))),
-            "score": round(float(score), 6),
-            "box": dict(zip(_SIDES, box.round(2).tolist(), strict=True)),
-        }
-        for class_id, score, box in zip(found.class_ids, found.scores, found.boxes, strict=True)
-    ]

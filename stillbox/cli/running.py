@@ -49,12 +49,10 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
         profile: first and last step of a trace, `0,0` for none.
     """
     # Here, so that --help and what is refused before do not wait for jax.
-    from stillbox.devices.setup import prepare_process
+    from stillbox.api import train
     from stillbox.profiling.steps import ProfileSteps
-    from stillbox.training.loop import train
 
     steps = ProfileSteps.parse(profile)
-    prepare_process()
-    outcome = train(resolved.experiment, model_directory, resolved.origins, profile=steps)
+    outcome = train(resolved.experiment, model_directory, origins=resolved.origins, profile=steps)
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
     return 128 + outcome.interrupted if outcome.interrupted else 0

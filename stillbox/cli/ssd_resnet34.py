@@ -7,6 +7,7 @@ the same in stillbox's own words. Training goes on where --model_dir stopped, up
 import argparse
 import shlex
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,30 +113,17 @@ def _number(value: float | None) -> str:
 
 def _predict(arguments: argparse.Namespace) -> int:
     """Prints the best detections of one image and draws them."""
-    from stillbox.checkpoints.trained import load_trained
-    from stillbox.devices.setup import prepare_process
-    from stillbox.evaluation.pictures import draw_marks, result_marks, save_picture
-    from stillbox.evaluation.predictor import predict_images
-    from stillbox.evaluation.program import predict_program
+    from stillbox.api import load
 
-    prepare_process()
-    model = load_trained(arguments.model_dir, step="latest", overrides=arguments.overrides)
-    resizer = model.experiment.model.resizer
-    detect = predict_program(model.experiment).bind(model.params, model.stats)
+    predictor = load(arguments.model_dir, step="latest", overrides=arguments.overrides)
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
-        (found,) = predict_images(
-            detect, [arguments.inference], resizer, model.slots(), watch=profiler
-        )
-    names = model.class_names()
-    shown = found.result
-    for row in range(min(_SHOWN, len(shown.scores))):
-        class_id = int(shown.class_ids[row])
-        ymin, xmin, ymax, xmax = shown.boxes[row]
+        (found,) = predictor.stream([arguments.inference], watch=profiler)
+    for one in islice(found, _SHOWN):
+        ymin, xmin, ymax, xmax = one.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"
-        print(f"{shown.scores[row]:.3f} ({class_id}) {names[class_id]} {corners}")
-    if not len(shown.scores):
+        print(f"{one.score:.3f} ({one.class_id}) {one.name} {corners}")
+    if not len(found):
         print("nothing found")
-    marks = result_marks(shown, names, min_score=0.0, max_boxes=_SHOWN)
-    save_picture(draw_marks(found.image, marks), _PICTURE)
+    found.save(_PICTURE, min_score=0.0, max_boxes=_SHOWN)
     print(f"picture: {_PICTURE}")
     return 0

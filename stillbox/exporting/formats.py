@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -73,4 +73,4 @@ _MODULES: dict[Format, str] = {
 
 def format_module(name: Format) -> FormatModule:
     """Returns the module of a format; it imports its runtime when it is first used."""
-    return import_module(_MODULES[name])  # type: ignore[return-value]
+    return cast(FormatModule, import_module(_MODULES[name]))

@@ -1,4 +1,4 @@
-"""The manifest beside an artefact: what it takes and returns, what it needs, how it was verified."""
+"""The manifest beside an artefact: its input and output, its needs, its verification."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -60,7 +60,7 @@ class Manifest:
             raise UserError(
                 "a later stillbox wrote this export", where=str(folder), fix="install that version"
             )
-        settings = {
+        settings: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content.pop("settings").items()
         }

@@ -1,8 +1,10 @@
 """The function that every artefact holds: from resized images to the outputs of its signature."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,11 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.models.abstract import AbstractDetector, abstract_detector
 from stillbox.models.postprocess import decode_boxes, postprocess, slot_scores
 from stillbox.models.predictions import Predictions
-from stillbox.models.variables import Arrays, bind_detector
+from stillbox.models.variables import bind_detector
 
 Outputs = dict[str, jax.Array]
+Weights = Mapping[str, Any]
+"""`params` and `stats`, each by path."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class ExportProgram:
             "stats": {path: np.asarray(array) for path, array in model.stats.items()},
         }
 
-    def predictions(self, weights: dict[str, Arrays], images: jax.Array) -> Predictions:
+    def predictions(self, weights: Weights, images: jax.Array) -> Predictions:
         """Maps images `[B, H, W, 3]`, float32 in 0..255, to raw predictions of A anchors."""
         detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
@@ -73,7 +77,7 @@ class ExportProgram:
         predictions: Predictions = detector(images, train=False)
         return predictions
 
-    def decoded(self, weights: dict[str, Arrays], images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def decoded(self, weights: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what stands before suppression.
 
         Returns:
@@ -87,7 +91,7 @@ class ExportProgram:
 
     def outputs(
         self,
-        weights: dict[str, Arrays],
+        weights: Weights,
         images: jax.Array,
         true_sizes: jax.Array,
         original_sizes: jax.Array,

@@ -15,7 +15,10 @@ def bilinear_antialias(
     *,
     align_corners: bool = False,
 ) -> None:
-    """Resizes as Pillow does: for uint8 the result is rounded to whole numbers, as Pillow's is.
+    """Resizes as Pillow does: columns first, then rows, uint8 rounded to whole numbers after each.
+
+    Pillow 13 begins with the axis that it takes for the cheaper one, which changes the rounding.
+    Two calls fix the order, which is that of earlier releases.
 
     Args:
         image: `[h, w, 3]`.
@@ -24,8 +27,13 @@ def bilinear_antialias(
     """
     size = (out.shape[1], out.shape[0])
     if image.dtype == np.uint8:
-        out[:] = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
+        out[:] = _resized(Image.fromarray(image), size)
         return
     for channel in range(3):
         plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-        out[..., channel] = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))
+        out[..., channel] = _resized(plane, size)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> NDArray[np.generic]:
+    wide = image.resize((size[0], image.height), Image.Resampling.BILINEAR)
+    return np.asarray(wide.resize(size, Image.Resampling.BILINEAR))

@@ -50,6 +50,11 @@ class Backend(Protocol):
         """The only sizes that `run` takes; None: any, and each new one compiles a program."""
         ...
 
+    @property
+    def max_detections(self) -> int:
+        """The most detections that it finds in an image."""
+        ...
+
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
         """Resizes an image as the model wants it.
 

@@ -50,6 +50,11 @@ class CheckpointBackend:
         """Where the weights come from."""
         return self._model.source
 
+    @property
+    def max_detections(self) -> int:
+        """The most detections that it finds in an image."""
+        return self._model.experiment.model.postprocessing.nms.max_total
+
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
         """Resizes an image to the network input, `[H, W, 3]` float32 in 0..255."""
         pixels, true_size = resize_image(image, self._model.experiment.model.resizer, where=where)

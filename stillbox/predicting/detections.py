@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.evaluation.coco_json import results_to_coco
-from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks
+from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks, save_picture
 from stillbox.evaluation.results import ImageResult
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -87,6 +88,14 @@ class Detections:
             self._result(), self.class_names, min_score=min_score, max_boxes=max_boxes
         )
         return Image.fromarray(draw_marks(self.image, marks))
+
+    def save(self, path: str | Path, min_score: float = 0.3, *, max_boxes: int = 100) -> Path:
+        """Writes the drawn image as PNG or JPEG, by the ending of the name.
+
+        Raises:
+            UserError: another ending, or the folder cannot be written to.
+        """
+        return save_picture(np.asarray(self.draw(min_score, max_boxes=max_boxes)), path)
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """Returns COCO result dictionaries: `image_id, category_id, bbox [x, y, w, h], score`."""

@@ -1,5 +1,6 @@
 """From whatever stands for an image to pixels: a path, the bytes of a file, an array, a picture."""
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from PIL import Image, ImageOps
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
+
+_SHOWN = 5
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 """A path, an image file's bytes, an array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]` of
@@ -41,13 +44,24 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
             fix="give a path, bytes, a uint8 array [H, W, 3] or a PIL image",
         )
     path = Path(image)
-    if not path.is_file():
+    refuse_missing([path])
+    return _decoded(path.read_bytes(), str(path)), str(path)
+
+
+def refuse_missing(paths: Sequence[Path]) -> None:
+    """Refuses a list of image files in which some do not exist, before anything is computed.
+
+    Raises:
+        UserError: names the first of them.
+    """
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise UserError(
             "there is no such image file",
-            where=str(path),
+            where=", ".join(missing[:_SHOWN]) + more,
             fix="give files; for all in a folder write FOLDER/*.jpg",
         )
-    return _decoded(path.read_bytes(), str(path)), str(path)
 
 
 def _decoded(content: bytes, where: str) -> Pixels:

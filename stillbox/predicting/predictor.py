@@ -36,7 +36,9 @@ class Predictor:
         return f"<Predictor of {len(self.class_names)} classes from {self.backend.source}>"
 
     @overload
-    def predict(self, images: ImageLike, *, min_score: float = 0.0) -> Detections: ...
+    def predict(  # type: ignore[overload-overlap]  # a path is a sequence of texts, too
+        self, images: ImageLike, *, min_score: float = 0.0
+    ) -> Detections: ...
 
     @overload
     def predict(

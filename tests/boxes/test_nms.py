@@ -70,7 +70,8 @@ def test_detections_equal_the_published_test_and_zeros_follow():
     np.testing.assert_array_equal(detections.scores[0], np.float32([0.95, 0.9, 0.85, 0.3, 0]))
     np.testing.assert_array_equal(detections.classes[0], [0, 0, 1, 0, 0])
     np.testing.assert_array_equal(detections.count, [4])
-    assert [part.dtype for part in detections] == [np.float32, np.float32, np.int32, np.int32]
+    np.testing.assert_array_equal(detections.anchors[0, :4], [3, 0, 6, 5])
+    assert [part.dtype for part in detections] == [np.float32] * 2 + [np.int32] * 3
 
 
 @pytest.mark.parametrize("caps, kept", [((2, 5), 3), ((4, 2), 2)])

@@ -1,4 +1,4 @@
-"""Command lines run in this process, and one trained model for all that only read it."""
+"""Command lines run in this process."""
 
 import shutil
 from typing import NamedTuple
@@ -57,23 +57,6 @@ def settings(scenes):
         return [word for override in everything for word in ("--set", override)]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def trained_once(scenes, tmp_path_factory):
-    """A model directory with checkpoints of steps 1 and 2; tests leave it as it is."""
-    directory = tmp_path_factory.mktemp("trained") / "model"
-    # So few steps leave low scores, which differ only after a large rate.
-    overrides = small_overrides(
-        scenes,
-        "train.steps=2",
-        "train.checkpoint_every=1",
-        "train.optimizer.schedule.learning_rate=0.1",
-        "model.postprocessing.nms.score_threshold=0.001",
-    )
-    words = [word for override in overrides for word in ("--set", override)]
-    assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
-    return directory
 
 
 @pytest.fixture

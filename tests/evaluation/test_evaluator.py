@@ -83,7 +83,7 @@ def perfect(source, most=MOST):
                 n = len(found.boxes)
                 boxes[row, :n], scores[row, :n], count[row] = found.boxes, 0.9, n
                 classes[row, :n] = found.class_ids - 1
-        return Detections(boxes, scores, classes, count)
+        return Detections(boxes, scores, classes, count, np.zeros_like(classes))
 
     return detect
 

@@ -4,7 +4,11 @@ Every dialect (pipeline.config, YAML, command line) is a reader into these value
 command reads them from the model directory. A class with a `kind` is one member of a choice.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from stillbox.experiment.schema.anchors import (
     AnchorGrid,
@@ -190,6 +194,40 @@ class Experiment:
     """How it is scored."""
     devices: Devices = field(default_factory=Devices)
     """How its programs are spread over the devices that there are."""
+
+    @classmethod
+    def from_file(cls, config: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
+        """Reads an experiment of any dialect.
+
+        Args:
+            config: a recipe's name, a `pipeline.config`, a YAML file of stillbox, or a parameter
+                dictionary of "Object Detection Models on TPU".
+            overrides: changes of the form `field=value`, as `--set` takes them.
+
+        Raises:
+            UserError: it cannot be read, or contradicts itself.
+        """
+        from stillbox.experiment.resolve import resolve
+
+        return resolve(config, overrides).experiment
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Experiment":
+        """Returns the experiment with other values, such as `{"train.batch_size": 8}`.
+
+        Args:
+            changes: dotted field -> value. A new `kind` takes that variant's defaults.
+
+        Raises:
+            UserError: an unknown field, a wrong value, or values that contradict each other.
+        """
+        from stillbox.experiment.overrides import apply_overrides
+        from stillbox.experiment.rules import check
+
+        # JSON is YAML, which is what overrides are written in.
+        texts = [f"{path}={json.dumps(value, default=str)}" for path, value in changes.items()]
+        changed = apply_overrides(self, texts, {})
+        check(changed, {})
+        return changed
 
 
 __all__ = [

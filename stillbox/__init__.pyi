@@ -1,0 +1,12 @@
+from stillbox.api import evaluate as evaluate
+from stillbox.api import export as export
+from stillbox.api import load as load
+from stillbox.api import train as train
+from stillbox.errors import UserError as UserError
+from stillbox.experiment.schema import Experiment as Experiment
+from stillbox.exporting.settings import ExportSettings as ExportSettings
+from stillbox.predicting.detections import Detection as Detection
+from stillbox.predicting.detections import Detections as Detections
+from stillbox.predicting.predictor import Predictor as Predictor
+
+__version__: str

@@ -1,0 +1,225 @@
+"""From images of any size to the network input, inside a traced program.
+
+The methods are those of `inputs.interpolation`: an output position is a weighted sum of a few
+source positions, first along columns, then along rows. Sizes may be symbolic (`jax.export`): they
+only enter as numbers, and every array of the result has a fixed shape.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+
+_CUBIC_STEPS, _CUBIC_A = 1024, -0.75
+_HALF = 11
+"""Half of the bits of Pillow's weights."""
+
+
+class _Axis(NamedTuple):
+    """One axis of an image that is being resized."""
+
+    size: Any
+    """Source pixels, an integer or a symbolic dimension."""
+    new_size: jax.Array
+    """Resized pixels, a scalar."""
+    canvas: int
+    """Pixels of the canvas."""
+    align_corners: bool
+
+
+def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array, jax.Array]:
+    """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
+
+    An image that is larger than the canvas of a resizer that does not shrink is cut off at the
+    canvas, since a program cannot refuse it.
+
+    Args:
+        images: `[B, h, w, 3]`, uint8 or float32, 0..255.
+        resizer: of the model.
+
+    Returns:
+        `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
+    """
+    sizes = images.shape[1], images.shape[2]
+    new_sizes = _new_sizes(sizes, resizer)
+    align = isinstance(resizer, schema.ConditionalShapeResizer)
+    method = getattr(resizer, "method", "nearest")
+    axes = [
+        _Axis(size, new_size, count, align)
+        for size, new_size, count in zip(sizes, new_sizes, resizer.input_size, strict=True)
+    ]
+    resized = images.astype(jnp.float32)
+    whole = method == "bilinear_antialias" and images.dtype == jnp.uint8
+    for axis in (1, 0):
+        resize = _antialias_whole if whole else _resize_axis
+        resized = resize(resized, axis + 1, axes[axis], method)
+    shown = jnp.minimum(jnp.stack(new_sizes), jnp.asarray(resizer.input_size, jnp.int32))
+    return _padded(resized, shown, resizer), shown
+
+
+def _padded(images: jax.Array, shown: jax.Array, resizer: schema.Resizer) -> jax.Array:
+    if isinstance(resizer, schema.FixedShapeResizer):
+        return images
+    rows = jnp.arange(images.shape[1])[:, None, None] < shown[0]
+    columns = jnp.arange(images.shape[2])[:, None] < shown[1]
+    return jnp.where(rows & columns, images, jnp.asarray(resizer.pad_value, jnp.float32))
+
+
+def _new_sizes(sizes: tuple[Any, Any], resizer: schema.Resizer) -> list[jax.Array]:
+    """Returns height and width after resizing; the arithmetic is that of `resized_size`."""
+    own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
+    exact = own.astype(jnp.float32)
+    match resizer:
+        case schema.FixedShapeResizer():
+            new = jnp.asarray([resizer.height, resizer.width], jnp.int32)
+        case schema.KeepAspectRatioResizer():
+            short = _rounded(exact * (jnp.float32(resizer.min_dimension) / exact.min()))
+            long = _rounded(exact * (jnp.float32(resizer.max_dimension) / exact.max()))
+            new = jnp.where(short.max() > resizer.max_dimension, long, short)
+        case schema.ConditionalShapeResizer(condition=condition, threshold=threshold):
+            greater = condition == "greater"
+            side = exact.max() if greater else exact.min()
+            target = jnp.minimum(side, threshold) if greater else jnp.maximum(side, threshold)
+            new = jnp.maximum((exact * (target / side)).astype(jnp.int32), 1)
+        case schema.ScaleJitterResizer():
+            frame = jnp.asarray([resizer.height, resizer.width], jnp.float32)
+            new = _rounded(exact * (frame / exact).min())
+        case _:
+            new = own
+    return [new[0], new[1]]
+
+
+def _rounded(sizes: jax.Array) -> jax.Array:
+    return jnp.maximum(jnp.rint(sizes).astype(jnp.int32), 1)
+
+
+def _resize_axis(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax.Array:
+    if method in _DENSE:
+        return _weighted(images, axis, _DENSE[method](sizes))
+    indices, weights = _SPARSE[method](sizes)
+    last = jnp.asarray(sizes.size, jnp.int32) - 1
+    shape = [1, 1, 1, 1]
+    shape[axis] = sizes.canvas
+    total = jnp.zeros((), jnp.float32)
+    for index, weight in zip(indices, weights, strict=True):
+        taken = jnp.take(images, jnp.clip(index, 0, last), axis=axis)
+        total = total + taken * weight.reshape(shape)
+    return total
+
+
+def _weighted(images: jax.Array, axis: int, weights: jax.Array) -> jax.Array:
+    """Returns products of weights `[canvas, size]` with an axis of `[B, h, w, 3]`."""
+    spec = "bhwc,oh->bowc" if axis == 1 else "bhwc,ow->bhoc"
+    return jnp.einsum(spec, images, weights, precision="highest")
+
+
+def _antialias_whole(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax.Array:
+    """Resizes whole numbers to whole numbers with Pillow's integers, to the last bit.
+
+    Pillow rounds weights to 22 bits and the sum of products half up. Each half of 11 bits gives
+    sums that float32 holds exactly, for up to 32 source pixels a sum.
+    """
+    del method
+    weights = _fixed_point(_triangle(sizes))
+    high, low = (
+        _weighted(images, axis, part.astype(jnp.float32)).astype(jnp.int32)
+        for part in (weights >> _HALF, weights & (2**_HALF - 1))
+    )
+    total = (high << _HALF) + low + (1 << (2 * _HALF - 1))
+    return (total >> (2 * _HALF)).astype(jnp.float32)
+
+
+def _triangle(axis: _Axis) -> jax.Array:
+    """Returns weights `[canvas, size]` int32 in units that are the same in each row.
+
+    `max(0, 1 - |x + 1/2 - (o + 1/2) n / m| / max(n / m, 1))`, times `2 max(n, m)`.
+    """
+    old, new = jnp.asarray(axis.size, jnp.int32), axis.new_size
+    source = (2 * jnp.arange(axis.size, dtype=jnp.int32) + 1) * new
+    centre = (2 * jnp.arange(axis.canvas, dtype=jnp.int32) + 1) * old
+    return jnp.maximum(2 * jnp.maximum(old, new) - jnp.abs(source - centre[:, None]), 0)
+
+
+def _fixed_point(weights: jax.Array) -> jax.Array:
+    """Returns each row's shares `[canvas, size]` of its sum as integers of 22 bits, rounded."""
+    total = jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
+    # Long division, 11 bits at a time: a product with 2**22 would not fit into 32 bits.
+    high, rest = jnp.divmod(weights << _HALF, total)
+    low, rest = jnp.divmod(rest << _HALF, total)
+    return (high << _HALF) + low + (2 * rest >= total)
+
+
+def _positions(axis: _Axis) -> tuple[jax.Array, jax.Array]:
+    """Returns source positions `[canvas]` and the scale, as `inputs.interpolation._positions`."""
+    size = jnp.asarray(axis.size, jnp.int32).astype(jnp.float32)
+    new_size = axis.new_size.astype(jnp.float32)
+    scale = size / new_size
+    if axis.align_corners:
+        aligned = (size - 1) / jnp.maximum(new_size - 1, 1)
+        scale = jnp.where(jnp.minimum(size, new_size) > 1, aligned, scale)
+    return jnp.arange(axis.canvas, dtype=jnp.float32) * scale, scale
+
+
+_Taps = tuple[list[jax.Array], list[jax.Array]]
+
+
+def _bilinear(axis: _Axis) -> _Taps:
+    position, _ = _positions(axis)
+    below = jnp.floor(position)
+    share = position - below
+    index = below.astype(jnp.int32)
+    return [index, index + 1], [1 - share, share]
+
+
+def _nearest(axis: _Axis) -> _Taps:
+    position, _ = _positions(axis)
+    index = jnp.floor(position + 0.5 * axis.align_corners).astype(jnp.int32)
+    return [index], [jnp.ones(axis.canvas)]
+
+
+def _bicubic(axis: _Axis) -> _Taps:
+    position, _ = _positions(axis)
+    below = jnp.floor(position)
+    share = jnp.rint((position - below) * _CUBIC_STEPS) / _CUBIC_STEPS
+    steps = range(-1, 3)
+    return [below.astype(jnp.int32) + step for step in steps], [
+        _cubic(jnp.abs(share - step)) for step in steps
+    ]
+
+
+def _cubic(distance: jax.Array) -> jax.Array:
+    """Keys' cubic with A = -0.75."""
+    a = _CUBIC_A
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return jnp.where(distance <= 1, near, far)
+
+
+def _area(axis: _Axis) -> jax.Array:
+    """Returns weights `[canvas, size]`: the share of each source pixel in the footprint."""
+    start, scale = _positions(axis)
+    source = jnp.arange(axis.size, dtype=jnp.float32)
+    end = jnp.arange(1, axis.canvas + 1, dtype=jnp.float32) * scale
+    covered = jnp.minimum(source + 1, end[:, None]) - jnp.maximum(source, start[:, None])
+    return jnp.maximum(covered, 0) / scale
+
+
+def _antialias(axis: _Axis) -> jax.Array:
+    """Returns weights `[canvas, size]`: a triangle that widens with the scale, centres aligned."""
+    weights = _triangle(axis).astype(jnp.float32)
+    # Beyond the resized image there are no source pixels; what stands there is padding.
+    return weights / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
+
+
+_SPARSE: dict[str, Callable[[_Axis], _Taps]] = {
+    "bilinear": _bilinear,
+    "nearest": _nearest,
+    "bicubic": _bicubic,
+}
+_DENSE: dict[str, Callable[[_Axis], jax.Array]] = {
+    "area": _area,
+    "bilinear_antialias": _antialias,
+}

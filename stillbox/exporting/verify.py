@@ -1,0 +1,120 @@
+"""Whether an artefact finds what its checkpoint finds."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.predicting.backend import Backend, Found, Pixels
+from stillbox.predicting.predictor import Predictor
+
+BOX_TOLERANCE = 0.5
+"""Pixels of the image."""
+SCORE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """How far an artefact is from its checkpoint."""
+
+    images: int
+    """Images compared."""
+    detections: int
+    """Detections of the checkpoint that were compared."""
+    max_box_difference: float
+    """Greatest difference of a side, in pixels of the image."""
+    max_score_difference: float
+    """Greatest difference of a score."""
+    parted: int = 0
+    """Detections without a counterpart. Only a quantised artefact may have some."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what the manifest keeps."""
+        return asdict(self)
+
+
+def verify(
+    artefact: Backend, checkpoint: Backend, images: Sequence[Pixels], *, exact: bool = True
+) -> Verification:
+    """Runs both on the same images and compares the detections.
+
+    A detection whose score lies within the tolerance of the least score that an image's last
+    detection has may be on either side of it, so it needs no counterpart.
+
+    Args:
+        artefact: what was exported.
+        checkpoint: what it was made from.
+        images: `[h, w, 3]` uint8 each; blank ones among them.
+        exact: refuse a detection without a counterpart, and differences beyond the tolerances.
+
+    Raises:
+        UserError: they differ; the message names the first detection that has no counterpart.
+    """
+    got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
+    boxes, scores, count, parted = [0.0], [0.0], 0, 0
+    for index, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
+        pairs, lost = _pair(mine, theirs)
+        if exact and lost:
+            raise _difference(index, images[index], lost[0], mine)
+        parted += len(lost)
+        count += len(pairs)
+        boxes += [float(np.abs(mine.boxes[a] - theirs.boxes[b]).max()) for a, b in pairs]
+        scores += [float(abs(mine.scores[a] - theirs.scores[b])) for a, b in pairs]
+    return Verification(
+        images=len(images),
+        detections=count,
+        max_box_difference=max(boxes),
+        max_score_difference=max(scores),
+        parted=parted,
+    )
+
+
+def _detect(backend: Backend, images: Sequence[Pixels]) -> list[Found]:
+    predictor = Predictor(backend)
+    return [predictor.run([backend.prepare(image)])[0] for image in images]
+
+
+_Pairs = list[tuple[int, int]]
+_Lost = list[tuple[str, Found, int]]
+
+
+def _pair(mine: Found, theirs: Found) -> tuple[_Pairs, _Lost]:
+    """Returns pairs of indices that agree, and what has no counterpart, of either side."""
+    pairs = [(match, row) for row in range(len(theirs.scores))
+             if (match := _counterpart(theirs, row, mine)) is not None]  # fmt: skip
+    lost = [
+        (name, one, row)
+        for name, one, other in (("checkpoint", theirs, mine), ("artefact", mine, theirs))
+        for row in range(len(one.scores))
+        if _counterpart(one, row, other) is None and one.scores[row] > _margin(one, other)
+    ]
+    return pairs, lost
+
+
+def _counterpart(one: Found, row: int, other: Found) -> int | None:
+    """Returns the detection of `other` that equals one of `one` within the tolerances."""
+    same = other.class_ids == one.class_ids[row]
+    same &= np.abs(other.scores - one.scores[row]) <= SCORE_TOLERANCE
+    same &= (np.abs(other.boxes - one.boxes[row]) <= BOX_TOLERANCE).all(axis=1)
+    return int(np.argmax(same)) if same.any() else None
+
+
+def _margin(*both: Found) -> float:
+    """Returns the score up to which a detection may have fallen off the end of the other list."""
+    return max((float(one.scores.min()) for one in both if len(one.scores)), default=0.0) + (
+        SCORE_TOLERANCE
+    )
+
+
+def _difference(index: int, image: Pixels, lost: tuple[str, Found, int], mine: Found) -> UserError:
+    name, found, row = lost
+    box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
+    return UserError(
+        f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
+        f"at [{box}] (ymin, xmin, ymax, xmax) in image {index} of {image.shape[0]}x{image.shape[1]}; "
+        f"the artefact finds {len(mine.scores)} objects there",
+        where="verification of the export",
+        fix="nothing was written; please report this with the model's experiment.yaml",
+    )

@@ -1,0 +1,78 @@
+"""Scores whatever a predictor runs, an exported artefact for example, as a checkpoint is scored."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stillbox.boxes.detections import Detections
+from stillbox.evaluation.agreement import check_agreement
+from stillbox.evaluation.annotations import read_annotations
+from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
+from stillbox.experiment import schema
+from stillbox.inputs.batch import Batch
+from stillbox.inputs.dataset import Dataset
+from stillbox.predicting.backend import Backend
+from stillbox.predicting.predictor import Predictor
+
+
+def score_backend(
+    backend: Backend,
+    experiment: schema.Experiment,
+    dataset: Dataset,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Runs a backend over a data set, an image at a time, and scores what it finds.
+
+    Args:
+        backend: the detector; it takes images as they are stored.
+        experiment: says what is computed, and for how many records.
+        dataset: the evaluation set.
+        progress: called after every image.
+
+    Raises:
+        UserError: label maps disagree, or there is no image.
+    """
+    settings = experiment.evaluation
+    check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
+    records = range(min(settings.max_examples or len(dataset), len(dataset)))
+    predictor = Predictor(backend)
+
+    def detect(batch: Batch) -> Detections:
+        return _detect(predictor, dataset, int(batch.records[0]))
+
+    return evaluate(
+        detect,
+        _batches(dataset, records),
+        dataset.source,
+        dataset.class_names,
+        slots=dataset.slots,
+        metrics=settings.metrics,
+        interpolation=settings.voc_interpolation,
+        records=records,
+        annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
+        progress=progress,
+    )
+
+
+def _batches(dataset: Dataset, records: range) -> Iterator[Batch]:
+    """Yields a batch for each usable record. It names the record and holds no pixels."""
+    for record in records:
+        if dataset.load(record) is not None:
+            one, none = np.array([record], np.int32), np.zeros(0, np.float32)
+            empty = np.zeros(0, np.int32)
+            yield Batch(none, none, empty, none, empty, one, np.ones(1, np.float32))
+
+
+def _detect(predictor: Predictor, dataset: Dataset, record: int) -> Detections:
+    image = dataset.image(record)
+    backend = predictor.backend
+    (found,) = predictor.run([backend.prepare(image, where=dataset.describe(record))])
+    size = np.tile(np.array(image.shape[:2], np.float64), 2)
+    classes = dataset.slots.index_of(found.class_ids)[None]
+    return Detections(  # type: ignore[arg-type]  # numpy arrays, of one image
+        boxes=(found.boxes / size).astype(np.float32)[None],
+        scores=found.scores.astype(np.float32)[None],
+        classes=classes,
+        count=np.array([classes.size], np.int32),
+        anchors=np.zeros_like(classes),
+    )

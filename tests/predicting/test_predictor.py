@@ -1,0 +1,199 @@
+"""From images of any kind to detections in their pixels."""
+
+import io
+import json
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.boxes.detections import Detections as PaddedDetections
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.predicting import checkpoint_backend
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.predicting.images import refuse_missing
+from stillbox.predicting.predictor import Predictor
+from stillbox.records.label_map import LabelMap, LabelMapItem
+
+RESIZER = schema.FixedShapeResizer(height=32, width=48)
+LABEL_MAP = LabelMap(
+    (LabelMapItem(1, "barn owl"), LabelMapItem(2, "eagle owl"), LabelMapItem(44, "<owlet>"))
+)
+
+
+class Fake:
+    """Finds one box and one padding row in every image, and remembers what it was shown."""
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, images, true_sizes):
+        self.shown.append((images, true_sizes))
+        count = len(images)
+        return PaddedDetections(
+            boxes=np.tile(np.float32([[0.25, 0.5, 0.75, 1.0], [0, 0, 0, 0]]), (count, 1, 1)),
+            scores=np.tile(np.float32([0.9, 0.0]), (count, 1)),
+            classes=np.tile(np.int32([2, 0]), (count, 1)),
+            count=np.full(count, 1, np.int32),
+            anchors=np.zeros((count, 2), np.int32),
+        )
+
+
+class FakeProgram:
+    """A program whose compiled form is `Fake`."""
+
+    def __init__(self, fake):
+        self.fake = fake
+
+    def bind(self, params, stats):
+        return self.fake
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = Fake()
+    monkeypatch.setattr(
+        checkpoint_backend, "predict_program", lambda experiment, batch_size: FakeProgram(fake)
+    )
+    return fake
+
+
+def predictor(resizer=RESIZER, batch_size=1):
+    model = schema.Model(num_classes=3, class_slots="contiguous", resizer=resizer)
+    experiment = schema.Experiment(model=model)
+    trained = TrainedModel(experiment, LABEL_MAP, params={}, stats={}, source="test")
+    return Predictor(CheckpointBackend(trained), batch_size=batch_size)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = []
+    for number, (height, width) in enumerate([(40, 100), (20, 10), (64, 64)]):
+        paths.append(tmp_path / f"{number}.png")
+        Image.new("RGB", (width, height), (10 * number, 0, 0)).save(paths[-1])
+    return paths
+
+
+def test_boxes_are_in_pixels_of_each_image_and_classes_are_label_map_ids(fake, files):
+    found = predictor().predict(files)
+    assert [one.source for one in found] == [str(path) for path in files]
+    assert found[0].boxes.tolist() == [[10, 50, 30, 100]]
+    assert found[1].boxes.tolist() == [[5, 5, 15, 10]]
+    assert found[0].class_ids.tolist() == [44]
+    assert found[0].names == ["<owlet>"]
+    assert found[0].scores == pytest.approx([0.9])
+    assert found[0].image.shape == (40, 100, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
+def test_every_image_comes_once_and_each_batch_is_full(fake, files, batch_size):
+    found = predictor(batch_size=batch_size).predict(files)
+    assert [one.source for one in found] == [str(path) for path in files]
+    assert {images.shape for images, _ in fake.shown} == {(batch_size, 32, 48, 3)}
+    assert {sizes.dtype for _, sizes in fake.shown} == {np.dtype(np.int32)}
+
+
+def test_a_padding_resizer_tells_the_true_size(fake, files):
+    resizer = schema.KeepAspectRatioResizer(min_dimension=20, max_dimension=40)
+    predictor(resizer).predict(files[0])
+    # 40 x 100: the long side would be 50, so it becomes 40 and the short one 16.
+    assert fake.shown[0][1].tolist() == [[16, 40]]
+
+
+def test_an_image_larger_than_the_canvas_is_named(fake, files):
+    with pytest.raises(UserError, match="does not fit the canvas: 40x100") as caught:
+        predictor(schema.IdentityResizer(canvas=(33, 40))).predict(files[0])
+    assert caught.value.where == str(files[0])
+    assert "model.resizer.canvas" in caught.value.fix
+
+
+def test_missing_files_are_named(files, tmp_path):
+    missing = [tmp_path / f"no_{number}.png" for number in range(7)]
+    with pytest.raises(UserError, match="there is no such image file") as caught:
+        refuse_missing([*files, *missing])
+    assert caught.value.where.endswith("no_4.png and 2 more")
+
+
+def test_a_file_that_is_no_image_is_named(fake, tmp_path):
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(UserError, match="cannot be decoded") as caught:
+        predictor().predict(tmp_path / "notes.txt")
+    assert caught.value.where == str(tmp_path / "notes.txt")
+
+
+def forms(path):
+    """The same image as a path, bytes, a picture and arrays."""
+    picture = Image.open(path).convert("RGB")
+    pixels = np.asarray(picture)
+    alpha = np.dstack([pixels, np.zeros(pixels.shape[:2], np.uint8)])
+    return [path, str(path), path.read_bytes(), picture, pixels, alpha]
+
+
+def test_one_image_in_every_form_gives_the_same_detections(fake, files):
+    for image in forms(files[2]):
+        found = predictor().predict(image)
+        assert found.boxes.tolist() == [[16, 32, 48, 64]]
+        assert found.image[0, 0].tolist() == [20, 0, 0]
+    np.testing.assert_array_equal(fake.shown[0][0], fake.shown[-1][0])
+
+
+def test_an_array_of_four_dimensions_is_many_images_and_two_are_grayscale(fake):
+    assert len(predictor(batch_size=2).predict(np.zeros((3, 8, 8, 3), np.uint8))) == 3
+    assert predictor().predict(np.full((8, 6), 7, np.uint8)).image[0, 0].tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    "image, message",
+    [
+        (np.zeros((8, 8, 3), np.float32), r"type float32"),
+        (np.zeros((8, 8, 2), np.uint8), r"shape \[8, 8, 2\]"),
+        (np.zeros((0, 8, 3), np.uint8), r"shape \[0, 8, 3\]"),
+        (b"nothing", "cannot be decoded"),
+    ],
+)
+def test_what_is_no_image_is_refused(fake, image, message):
+    with pytest.raises(UserError, match=message):
+        predictor().predict(image)
+
+
+def test_a_list_that_holds_something_else_is_refused(fake):
+    with pytest.raises(UserError, match="a dict is no image"):
+        predictor().predict([{}])
+
+
+def test_files_are_turned_upright(fake, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (30, 10)).save(tmp_path / "turned.jpg", exif=exif)
+    assert predictor().predict(tmp_path / "turned.jpg").image.shape == (30, 10, 3)
+
+
+def test_a_predictor_survives_pickling(fake, files):
+    copy = pickle.loads(pickle.dumps(predictor(batch_size=2)))
+    assert copy.batch_size == 2
+    assert copy.predict(files[0]).boxes.tolist() == [[10, 50, 30, 100]]
+
+
+def test_detections_are_shown_in_a_notebook(fake, files):
+    found = predictor().predict(files[0])
+    page = found._repr_html_()
+    assert "&lt;owlet&gt;" in page and "<owlet>" not in page
+    assert "data:image/jpeg;base64," in page
+    assert Image.open(io.BytesIO(found._repr_png_())).format == "PNG"
+    assert "owlet" in repr(found)
+
+
+def test_detections_as_coco_and_as_json(fake, files):
+    found = predictor().predict(files[0])
+    (row,) = found.to_coco(7)
+    assert (row["image_id"], row["category_id"], row["bbox"]) == (7, 44, [50, 10, 50, 20])
+    (one,) = json.loads(json.dumps(found.to_dict()))["detections"]
+    assert one["box"] == {"ymin": 10, "xmin": 50, "ymax": 30, "xmax": 100}
+
+
+def test_the_least_score_leaves_nothing_below_it(fake, files):
+    assert len(predictor().predict(files[0], min_score=0.95)) == 0
+    assert [one.name for one in predictor().predict(files[0], min_score=0.5)] == ["<owlet>"]
