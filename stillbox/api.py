@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, Progress
     from stillbox.evaluation.watch import StepWatch
-    from stillbox.exporting.manifest import Manifest
+    from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
     from stillbox.predicting.backend import Pixels
     from stillbox.profiling.steps import ProfileSteps
@@ -307,7 +307,7 @@ def export(
     settings: ExportSettings | None = None,
     say: Say = _silent,
     **changes: Any,  # noqa: ANN401
-) -> "Manifest":
+) -> "Exported":
     """Exports a model, runs the artefact, and compares it with the checkpoint.
 
     Args:
@@ -319,7 +319,8 @@ def export(
         images: image files to compare on, and to calibrate on; records of the evaluation, or
             drawn scenes, if none are given.
         overwrite: replace an export that is there.
-        settings: what the artefact is to be.
+        settings: what the artefact is to be; the experiment's own signature and the defaults, if
+            not given.
         say: called with a line for each stage.
         changes: fields of `ExportSettings`, such as `format="onnx"`.
 
@@ -330,10 +331,11 @@ def export(
     from stillbox.exporting.export import export_model
 
     prepare_process()
-    settings = replace(settings or ExportSettings(), **changes).checked()
+    model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
+    own = ExportSettings(signature=model.experiment.export.signature)
+    settings = replace(settings or own, **changes).checked()
     if output is None and weights is None and not isinstance(source, Experiment):
         output = Path(source) / "export" / settings.format
-    model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
     folder = Path(output) if output else Path("export") / settings.format
     found = _export_images(model, images)
     return export_model(model, folder, settings, found, overwrite=overwrite, say=say)

@@ -18,6 +18,9 @@ from stillbox.cli import (
     data,
     doctor,
     evaluate,
+    export,
+    export_saved_model,
+    exporter_main,
     model_main,
     predict,
     retinanet,
@@ -38,15 +41,25 @@ _VERBS = {
     "train": train,
     "evaluate": evaluate,
     "predict": predict,
+    "export": export,
     "config": config,
     "weights": weights,
     "doctor": doctor,
     "model_main": model_main,
     "retinanet": retinanet,
     "ssd_resnet34": ssd_resnet34,
+    "export_saved_model": export_saved_model,
+    **dict.fromkeys(exporter_main.VERBS, exporter_main),
 }
 
-_FRONT_DOORS = {"model_main": model_main, "retinanet": retinanet, "ssd_resnet34": ssd_resnet34}
+# Verbs by the other names that stand in people's scripts.
+_SPELLINGS = {
+    **dict.fromkeys(model_main.SPELLINGS, "model_main"),
+    **dict.fromkeys(retinanet.SPELLINGS, "retinanet"),
+    **dict.fromkeys(ssd_resnet34.SPELLINGS, "ssd_resnet34"),
+    **dict.fromkeys(export_saved_model.SPELLINGS, "export_saved_model"),
+    **{f"{verb}.py": verb for verb in exporter_main.VERBS},
+}
 
 # What XLA's message of a failed allocation begins with.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
@@ -60,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stillbox {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in _VERBS.values():
+    for verb in dict.fromkeys(_VERBS.values()):
         verb.add_parser(verbs)
     return parser
 
@@ -73,10 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quieten_absent_tpu()
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
-    for name, front_door in _FRONT_DOORS.items():
-        if verb in front_door.SPELLINGS:
-            words = [name if word == verb else word for word in words]
-            verb = name
+    if verb in _SPELLINGS:
+        words = [_SPELLINGS[verb] if word == verb else word for word in words]
+        verb = _SPELLINGS[verb]
     if verb is not None and verb not in _VERBS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     parsed = build_parser().parse_args(words)

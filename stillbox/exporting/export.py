@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,17 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 _BLANK = ((64, 64), 0), ((300, 200), 128)
 
 
+class Exported(NamedTuple):
+    """What an export left."""
+
+    folder: Path
+    """The artefact's folder."""
+    manifest: Manifest
+    """What lies in it as `export.json`."""
+    verification: Verification
+    """How far the artefact is from its checkpoint."""
+
+
 def export_model(
     model: TrainedModel,
     output: Path,
@@ -33,7 +44,7 @@ def export_model(
     *,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> Manifest:
+) -> Exported:
     """Exports a model and proves that the artefact finds what the checkpoint finds.
 
     Args:
@@ -45,7 +56,7 @@ def export_model(
         say: told what is being done.
 
     Returns:
-        The manifest, which also lies in the folder as `export.json`.
+        The folder, its manifest and the comparison.
 
     Raises:
         UserError: the folder is taken, an extra is missing, the format cannot hold the model, or
@@ -65,12 +76,12 @@ def export_model(
         _write_descriptions(partial, model, manifest)
         say("loading it again and comparing it with the checkpoint")
         verified = _verify(partial, program, images)
-        manifest = dataclasses.replace(manifest, verified=verified.to_dict())
+        manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
         manifest.write(partial)
         _take_place(partial, output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return manifest
+    return Exported(output, manifest, verified)
 
 
 def _check_free(output: Path, overwrite: bool) -> None:

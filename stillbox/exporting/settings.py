@@ -35,8 +35,7 @@ class ExportSettings:
     format: Format = "saved_model"
     """Which kind of artefact."""
     signature: Signature = "detection_api"
-    """Names, types and units of the outputs: the TensorFlow Object Detection API's, or those of
-    "Object Detection Models on TPU"."""
+    """Names, types and units of the outputs, see `experiment.schema.Export`."""
     input_type: InputType = "image_tensor"
     """`image_tensor`: uint8 `[B, h, w, 3]`; `float_image_tensor`: the same as float32 in 0..255;
     `raw_image_tensor`: float32 `[B, H, W, 3]`, already resized and normalised by the caller;

@@ -1,8 +1,7 @@
 """Whether an artefact finds what its checkpoint finds."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,9 +29,19 @@ class Verification:
     parted: int = 0
     """Detections without a counterpart. Only a quantised artefact may have some."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns what the manifest keeps."""
-        return asdict(self)
+    def render(self) -> str:
+        """Returns the comparison as a sentence."""
+        if not self.detections:
+            return (
+                f"compared with the checkpoint on {self.images} images, in which neither finds "
+                "anything: give --images that show objects"
+            )
+        parted = f"; {self.parted} have no counterpart" if self.parted else ""
+        return (
+            f"compared with the checkpoint on {self.images} images: {self.detections} detections, "
+            f"boxes within {self.max_box_difference:.2g} pixels, scores within "
+            f"{self.max_score_difference:.2g}{parted}"
+        )
 
 
 def verify(

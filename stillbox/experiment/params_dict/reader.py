@@ -14,7 +14,7 @@ from stillbox.experiment.params_dict.model import read_model
 from stillbox.experiment.params_dict.reading import Reading
 from stillbox.experiment.params_dict.restrictions import check_restriction
 from stillbox.experiment.params_dict.training import read_training
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, Export
 from stillbox.experiment.values import Node
 
 
@@ -83,6 +83,7 @@ def _read(reading: Reading, name: str) -> Experiment:
         train=read_training(reading, model, read_augmentations(reading)),
         evaluation=read_evaluation(reading),
         devices=read_devices(reading),
+        export=Export(signature="tpu"),
     )
 
 

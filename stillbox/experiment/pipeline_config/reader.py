@@ -23,19 +23,24 @@ class PipelineReading:
     notes: tuple[str, ...]
 
 
-def read_pipeline_config(text: str, file: str, *, name: str = "experiment") -> PipelineReading:
+def read_pipeline_config(
+    text: str, file: str, *, name: str = "experiment", override: str = ""
+) -> PipelineReading:
     """Reads a `TrainEvalPipelineConfig` in text format.
 
     Args:
         text: the file's content.
         file: what positions call it.
         name: the experiment's name; the format has none.
+        override: another text of the same format, merged into the first as protobuf does.
 
     Raises:
         UserError: the text cannot be parsed, or sets something that stillbox does not have.
     """
     decoder = Decoder(load_schema())
     message = decoder.decode(parse(text, file), "TrainEvalPipelineConfig")
+    if override:
+        decoder.merge(message, parse(override, "--config_override"))
     log = ReadLog()
     root = Section(message, log)
     if not root.has("model"):

@@ -83,6 +83,7 @@ from stillbox.experiment.schema.calibration import (
 from stillbox.experiment.schema.data import Data, Records
 from stillbox.experiment.schema.devices import Devices
 from stillbox.experiment.schema.evaluation import Evaluation
+from stillbox.experiment.schema.export import Export
 from stillbox.experiment.schema.heads import ConvolutionalHead, Head, WeightSharedHead
 from stillbox.experiment.schema.layers import (
     L1,
@@ -180,7 +181,7 @@ from stillbox.experiment.schema.training import (
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything about one detector: data, model, training, evaluation, devices."""
+    """Everything about one detector: data, model, training, evaluation, devices, export."""
 
     name: str = "experiment"
     """A word for logs and reports."""
@@ -194,6 +195,8 @@ class Experiment:
     """How it is scored."""
     devices: Devices = field(default_factory=Devices)
     """How its programs are spread over the devices that there are."""
+    export: Export = field(default_factory=Export)
+    """What clients see of the exported model."""
 
     @classmethod
     def from_file(cls, config: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
@@ -273,6 +276,7 @@ __all__ = [
     "Evaluation",
     "Experiment",
     "ExponentialSchedule",
+    "Export",
     "FasterRcnnBoxCoder",
     "FineTune",
     "FixedAspectCrop",
