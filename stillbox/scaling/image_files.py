@@ -1,0 +1,160 @@
+"""From patterns over folders and buckets to image files, in an order that is always the same."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stillbox.errors import UserError
+from stillbox.records.voc import IMAGE_SUFFIXES
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_WILD = re.compile(r"[*?\[]")
+# In an address, what follows a question mark are the file system's options.
+_WILD_IN_ADDRESS = re.compile(r"[*\[]")
+_WILDCARDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
+_MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file on some file system. It can be pickled."""
+
+    name: str
+    """What the person calls it: a path, or an address such as `s3://bucket/photos/1.jpg`."""
+    filesystem: "FileSystem"
+    """Where it lies."""
+    path: str
+    """Its path there."""
+
+    def read(self) -> bytes:
+        """Returns its content.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with self.filesystem.open_input_stream(self.path) as stream:
+            return bytes(stream.read())
+
+
+class Listing(NamedTuple):
+    """What patterns lead to."""
+
+    images: list[ImageFile]
+    """Sorted by name, each once."""
+    others: int
+    """Files passed over, because a pattern without a suffix takes images only."""
+
+
+def list_images(patterns: Sequence[str]) -> Listing:
+    """Returns the files that patterns mean.
+
+    Args:
+        patterns: files, folders, or patterns with `*`, `?`, `[...]` and, for any depth, `**`. Each
+            is a path of this machine or an address of a file system that pyarrow or fsspec knows,
+            as `s3://bucket/photos/**` (`?` is no wildcard there). Where the last part of a pattern
+            has no suffix, as in `photos/**`, files with an image's suffix are meant. Hidden files
+            are left out.
+
+    Raises:
+        UserError: a pattern leads to nothing, or cannot be listed.
+    """
+    images: dict[str, ImageFile] = {}
+    others = 0
+    for pattern in patterns:
+        found = _list_one(pattern)
+        images |= {image.name: image for image in found.images}
+        others += found.others
+    return Listing([images[name] for name in sorted(images)], others)
+
+
+def file_system(place: str) -> "tuple[FileSystem, str]":
+    """Returns the file system of a path or an address, and the path there.
+
+    Raises:
+        UserError: there is no file system for such an address.
+    """
+    import fsspec
+    import pyarrow
+    from pyarrow import fs
+
+    if "://" not in place:
+        return fs.LocalFileSystem(), str(Path(place).expanduser().absolute())
+    try:
+        system, path = fs.FileSystem.from_uri(place)
+    except pyarrow.ArrowInvalid:
+        try:
+            other, path = fsspec.core.url_to_fs(place)
+        except (ValueError, ImportError) as error:
+            raise UserError(
+                f"there is no file system for this address: {error}",
+                where=place,
+                fix="give a path, s3://..., gs://..., or install the package of fsspec for it",
+            ) from error
+        system = fs.PyFileSystem(fs.FSSpecHandler(other))
+    return system, path
+
+
+def _list_one(pattern: str) -> Listing:
+    from pyarrow import fs
+
+    base, tail, options = _split(pattern)
+    system, path = file_system((base or ".") + options)
+    try:
+        if not tail:
+            info = system.get_file_info(path)
+            if info.type == fs.FileType.File:
+                return Listing([ImageFile(pattern, system, path)], 0)
+            tail = "**"
+        selector = fs.FileSelector(path, recursive="/" in tail or "**" in tail)
+        infos = system.get_file_info(selector)
+    except FileNotFoundError as error:
+        raise UserError(
+            "there is no such image file or folder", where=pattern, fix="see that it is spelt right"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"cannot be listed: {error}", where=pattern, fix="see that you may read it"
+        ) from error
+    prefix = base if not base or base.endswith("/") else f"{base}/"
+    below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
+    names = [name for name in below if _fits(name, tail)]
+    if "." not in tail.rpartition("/")[2]:
+        matched, names = names, [n for n in names if n.lower().endswith(IMAGE_SUFFIXES)]
+    else:
+        matched = names
+    if not names:
+        raise UserError("matches no image", where=pattern, fix="give a folder or a pattern in it")
+    root = path.rstrip("/")
+    images = [ImageFile(prefix + name, system, f"{root}/{name}") for name in names]
+    return Listing(images, len(matched) - len(names))
+
+
+def _split(pattern: str) -> tuple[str, str, str]:
+    """Returns the folder before the first wildcard, the rest, and the options of an address."""
+    if "://" in pattern:
+        pattern, mark, options = pattern.partition("?")
+        wild = _WILD_IN_ADDRESS.search(pattern)
+        options = mark + options
+    else:
+        wild, options = _WILD.search(pattern), ""
+    if wild is None or (not options and Path(pattern).exists()):
+        return pattern, "", options
+    base, slash, _ = pattern[: wild.start()].rpartition("/")
+    return base + slash, pattern[len(base + slash) :], options
+
+
+def _fits(name: str, tail: str) -> bool:
+    hidden = name.startswith(".") or "/." in name
+    if hidden and not (tail.startswith(".") or "/." in tail):
+        return False
+    return re.fullmatch("".join(map(_expression, _WILDCARDS.split(tail))), name) is not None
+
+
+def _expression(part: str) -> str:
+    if part.startswith("[") and part.endswith("]"):
+        return f"[^{part[2:]}" if part.startswith("[!") else part
+    return _MEANING.get(part) or re.escape(part)

@@ -1,0 +1,149 @@
+"""Detection in many image files by Ray Data, into a table that a later run goes on with."""
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stillbox.devices.setup import prepare_process
+from stillbox.predicting.predictor import Predictor
+from stillbox.scaling.extras import need
+from stillbox.scaling.image_files import ImageFile, list_images
+from stillbox.scaling.parts import PartCount, PartWriter
+from stillbox.scaling.ray_cluster import connected
+from stillbox.scaling.table import DetectionTable
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+_MOST_IN_PART = 512
+_UNREAD_KEPT = 20
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a run has done."""
+
+    found: int
+    """Images that the patterns lead to."""
+    others: int
+    """Files that are no images by their suffix and were passed over."""
+    done_before: int
+    """Images that were in the table already."""
+    predicted: int = 0
+    """Images in which this run has detected."""
+    bad: int = 0
+    """Images that this run has entered with an error."""
+    unread: int = 0
+    """Images that could not be read, because of rights or the network. They are not in the table,
+    and the next run tries them again."""
+    first_unread: list[str] = field(default_factory=list)
+    """The first of them, with the reason."""
+
+
+def predict_files(
+    predictor: Predictor,
+    patterns: Sequence[str],
+    output: str,
+    *,
+    min_score: float = 0.0,
+    workers: int = 0,
+    on_image: Callable[[int, int], None] = lambda done, total: None,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Summary:
+    """Detects in image files and writes a `DetectionTable`.
+
+    A run that is killed is gone on with by the same call: what is in the table is not done again.
+
+    Args:
+        predictor: goes to every worker, which compiles it once.
+        patterns: see `list_images`.
+        output: folder of the table, a path or an address as `s3://bucket/detections`.
+        min_score: least score of a detection in the table.
+        workers: processes; 0 takes one for each GPU of the cluster, or for each of its machines
+            where there is none, since one process uses all processors of a machine.
+        on_image: called with how many images are done and how many there are to do.
+        ray_options: further arguments of Ray Data's `map_batches`, as `num_cpus` and `resources`.
+
+    Raises:
+        UserError: an extra is missing, a pattern leads to nothing, or the table belongs to another
+            model.
+    """
+    need("pyarrow", "ray")
+    listing = list_images(patterns)
+    made_by = f"{predictor.backend.source}, min_score {min_score:g}"
+    table = DetectionTable.open(output, made_by)
+    done = table.images()
+    todo = [image for image in listing.images if image.name not in done]
+    summary = Summary(
+        found=len(listing.images),
+        others=listing.others,
+        done_before=len(listing.images) - len(todo),
+    )
+    if todo:
+        with connected():
+            counts = _run(predictor, todo, table, min_score, workers, dict(ray_options or {}))
+            for count in counts:
+                _add(summary, count)
+                on_image(summary.predicted + summary.bad + summary.unread, len(todo))
+    return summary
+
+
+def _run(
+    predictor: Predictor,
+    todo: Sequence[ImageFile],
+    table: DetectionTable,
+    min_score: float,
+    workers: int,
+    options: dict[str, Any],
+) -> Iterator[PartCount]:
+    """Yields what became of each part."""
+    import ray
+
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if gpus:
+        options.setdefault("num_gpus", 1)
+    machines = sum(node["Alive"] and "CPU" in node["Resources"] for node in ray.nodes())
+    workers = workers or gpus or machines
+    size = _part_size(len(todo), workers, predictor.batch_size)
+    parts = [
+        {"images": pickle.dumps(todo[start : start + size])} for start in range(0, len(todo), size)
+    ]
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    counted = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+        _Worker,
+        # By reference: the weights lie once in the memory of each machine.
+        fn_constructor_args=(ray.put(predictor), table, min_score),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
+        **options,
+    )
+    yield from (pickle.loads(one["count"]) for one in counted.iter_rows())
+
+
+def _part_size(images: int, workers: int, batch_size: int) -> int:
+    """Returns images in a part: full batches, and some parts for each worker to share the end."""
+    wanted = min(_MOST_IN_PART, math.ceil(images / (4 * workers)))
+    return math.ceil(wanted / batch_size) * batch_size
+
+
+def _add(summary: Summary, count: PartCount) -> None:
+    summary.predicted += count.predicted
+    summary.bad += count.bad
+    summary.unread += len(count.unread)
+    summary.first_unread += count.unread[: _UNREAD_KEPT - len(summary.first_unread)]
+
+
+class _Worker:
+    """Writes the parts that Ray Data hands to one process."""
+
+    def __init__(self, predictor: "ObjectRef", table: DetectionTable, min_score: float) -> None:
+        import ray
+
+        prepare_process()
+        self._writer = PartWriter(ray.get(predictor), table, min_score)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        # Pickled, because Ray Data wants one type for a column, and an empty list has none.
+        return {"count": [pickle.dumps(self._writer.write(pickle.loads(batch["images"][0])))]}

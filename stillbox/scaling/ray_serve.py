@@ -1,0 +1,83 @@
+"""A predictor as a deployment of Ray Serve."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stillbox.devices.setup import prepare_process
+from stillbox.errors import UserError
+from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.predicting.images import read_image
+from stillbox.predicting.predictor import Predictor
+from stillbox.scaling.extras import need
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+
+def deployment(
+    predictor: Predictor,
+    *,
+    min_score: float = 0.0,
+    batch_sizes: Sequence[int] = (1, 4),
+    wait: float = 0.01,
+    **options: Any,  # noqa: ANN401
+) -> "Application":
+    """Returns an application for `ray.serve.run`.
+
+    A POST of an image file, as the body of the request, answers `Detections.to_dict` as JSON; so
+    does `handle.remote` with the bytes of the file. What is no image answers 400 with `error`, or
+    raises `UserError` from the handle.
+
+    Args:
+        predictor: goes to every replica, which compiles a program for each of the batch sizes when
+            it starts.
+        min_score: least score of a detection that is answered.
+        batch_sizes: images in a call of the model. A batch is padded to the least of these that
+            holds it.
+        wait: seconds that an image waits for others at most.
+        options: of `ray.serve.deployment`, as `num_replicas="auto"`, `autoscaling_config`,
+            `ray_actor_options={"num_gpus": 1}`, `max_queued_requests`.
+
+    Raises:
+        UserError: Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    need("ray.serve", "ray")
+    from ray import serve
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+
+    sized = [Predictor(predictor.backend, batch_size=size) for size in sorted(batch_sizes)]
+
+    class Detector:
+        def __init__(self, sized: list[Predictor]) -> None:
+            prepare_process()
+            self._sized = sized
+            for one in sized:
+                one.warm_up()
+
+        @serve.batch(max_batch_size=sized[-1].batch_size, batch_wait_timeout_s=wait)
+        async def _run(self, prepared: list[Prepared]) -> list[Found]:
+            fitting = next(one for one in self._sized if one.batch_size >= len(prepared))
+            return await asyncio.to_thread(fitting.run, prepared)
+
+        async def detect(self, content: bytes) -> dict[str, Any]:
+            pixels, prepared = await asyncio.to_thread(self._prepare, content)
+            found = await self._run(prepared)
+            return self._sized[0].detections(pixels, found).at_least(min_score).to_dict()
+
+        def _prepare(self, content: bytes) -> tuple[Pixels, Prepared]:
+            pixels, _ = read_image(content)
+            return pixels, self._sized[0].backend.prepare(pixels)
+
+        async def __call__(self, request: Request | bytes) -> dict[str, Any] | JSONResponse:
+            if isinstance(request, bytes):
+                return await self.detect(request)
+            try:
+                return await self.detect(await request.body())
+            except UserError as error:
+                return JSONResponse({"error": error.what}, status_code=400)
+
+    return serve.deployment(**options)(Detector).bind(sized)

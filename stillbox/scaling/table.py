@@ -1,0 +1,130 @@
+"""A table of detections in a folder of Parquet files, which grows by whole files only."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from stillbox.errors import UserError
+from stillbox.predicting.detections import Detections
+from stillbox.scaling.image_files import file_system
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow.fs import FileSystem
+
+Row = dict[str, Any]
+"""What the table says about one image."""
+
+
+@dataclass(frozen=True)
+class DetectionTable:
+    """A folder of Parquet files with a row for each image. It can be pickled.
+
+    Columns: `image` (path or address), `height` and `width` in pixels, `boxes` (lists of ymin,
+    xmin, ymax, xmax in pixels of the image), `scores`, `class_ids` (label map ids), `classes`
+    (names) and `error`. For an image that cannot be used, `error` says why and the others are null.
+    """
+
+    filesystem: "FileSystem"
+    path: str
+    place: str
+    """What the person calls it."""
+    made_by: str
+    """Model and settings. Rows of another model never come into the table."""
+
+    @classmethod
+    def open(cls, place: str, made_by: str) -> Self:
+        """Makes the folder, where it is absent."""
+        filesystem, path = file_system(place)
+        filesystem.create_dir(path, recursive=True)
+        return cls(filesystem, path, place, made_by)
+
+    def images(self) -> set[str]:
+        """Returns the images that are in the table.
+
+        Raises:
+            UserError: a file of the folder is damaged, or was made by another model.
+        """
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.path)
+        parts = [
+            info.path
+            for info in self.filesystem.get_file_info(selector)
+            if info.base_name.startswith("part-") and info.extension == "parquet"
+        ]
+        return {image for part in parts for image in self._images_of(part)}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Adds one file. It is there whole or not at all, and the same images have one name."""
+        import pyarrow
+        from pyarrow import parquet
+
+        images = "\n".join(row["image"] for row in rows)
+        name = f"part-{hashlib.sha256(images.encode()).hexdigest()[:20]}.parquet"
+        partial, final = f"{self.path}/.{name}.partial", f"{self.path}/{name}"
+        schema = _schema().with_metadata({"made_by": self.made_by})
+        # Detections repeat nothing that other compressions would find.
+        parquet.write_table(
+            pyarrow.Table.from_pylist(list(rows), schema=schema),
+            partial,
+            filesystem=self.filesystem,
+            compression="zstd",
+        )
+        self.filesystem.move(partial, final)
+
+    def _images_of(self, part: str) -> list[str]:
+        import pyarrow
+        from pyarrow import parquet
+
+        try:
+            table = parquet.read_table(part, columns=["image"], filesystem=self.filesystem)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise UserError(
+                f"cannot be read as a part of the table: {error}", where=part, fix="delete it"
+            ) from error
+        made_by = (table.schema.metadata or {}).get(b"made_by", b"something else").decode()
+        if made_by != self.made_by:
+            raise UserError(
+                f"the table was made by {made_by}, not by {self.made_by}",
+                where=self.place,
+                fix="choose another --output",
+            )
+        return table.column("image").to_pylist()
+
+
+def row(found: Detections) -> Row:
+    """Returns the row of an image."""
+    height, width = found.image.shape[:2]
+    return {
+        "image": found.source,
+        "height": height,
+        "width": width,
+        "boxes": found.boxes.tolist(),
+        "scores": found.scores.tolist(),
+        "class_ids": found.class_ids.tolist(),
+        "classes": found.names,
+    }
+
+
+def error_row(image: str, error: str) -> Row:
+    """Returns the row of an image that cannot be used."""
+    return {"image": image, "error": error}
+
+
+def _schema() -> "pyarrow.Schema":
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "image": pa.string(),
+            "height": pa.int32(),
+            "width": pa.int32(),
+            "boxes": pa.list_(pa.list_(pa.float32(), 4)),
+            "scores": pa.list_(pa.float32()),
+            "class_ids": pa.list_(pa.int64()),
+            "classes": pa.list_(pa.string()),
+            "error": pa.string(),
+        }
+    )
