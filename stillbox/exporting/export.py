@@ -136,7 +136,13 @@ def _verify(folder: Path, program: ExportProgram, images: Sequence[Pixels]) -> V
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     exact = program.settings.quantize == "none"
     artefact: Any = ExportBackend(folder)
-    return verify(artefact, checkpoint, [*images, *blank], exact=exact)
+    return verify(
+        artefact,
+        checkpoint,
+        [*images, *blank],
+        score_threshold=program.description.postprocessing.nms.score_threshold,
+        exact=exact,
+    )
 
 
 def _take_place(partial: Path, output: Path) -> None:

@@ -1,6 +1,7 @@
 """StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by JAX alone."""
 
 import datetime
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def load(folder: Path, manifest: Manifest, runtime: str = "") -> Run:
         raise UserError(f"{runtime} does not run StableHLO", fix="leave --runtime out")
     try:
         exported = export.deserialize(bytearray((folder / FILE).read_bytes()))
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, KeyError, struct.error) as error:
         raise UserError(
             f"jax {jax.__version__} refuses the program: {error}",
             where=str(folder / FILE),

@@ -45,17 +45,23 @@ class Verification:
 
 
 def verify(
-    artefact: Backend, checkpoint: Backend, images: Sequence[Pixels], *, exact: bool = True
+    artefact: Backend,
+    checkpoint: Backend,
+    images: Sequence[Pixels],
+    *,
+    score_threshold: float = 0.0,
+    exact: bool = True,
 ) -> Verification:
     """Runs both on the same images and compares the detections.
 
-    A detection whose score lies within the tolerance of the least score that an image's last
-    detection has may be on either side of it, so it needs no counterpart.
+    A detection needs no counterpart if its score is within the tolerance of what the other side
+    leaves out: the score threshold, or the last score of a list that is full.
 
     Args:
         artefact: what was exported.
         checkpoint: what it was made from.
         images: `[h, w, 3]` uint8 each; blank ones among them.
+        score_threshold: of the model; nothing below it is a detection.
         exact: refuse a detection without a counterpart, and differences beyond the tolerances.
 
     Raises:
@@ -64,7 +70,8 @@ def verify(
     got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
     boxes, scores, count, parted = [0.0], [0.0], 0, 0
     for index, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
-        pairs, lost = _pair(mine, theirs)
+        ends = [_end(one, checkpoint.max_detections, score_threshold) for one in (theirs, mine)]
+        pairs, lost = _pair(mine, theirs, ends)
         if exact and lost:
             raise _difference(index, images[index], lost[0], mine)
         parted += len(lost)
@@ -89,15 +96,24 @@ _Pairs = list[tuple[int, int]]
 _Lost = list[tuple[str, Found, int]]
 
 
-def _pair(mine: Found, theirs: Found) -> tuple[_Pairs, _Lost]:
-    """Returns pairs of indices that agree, and what has no counterpart, of either side."""
+def _pair(mine: Found, theirs: Found, ends: Sequence[float]) -> tuple[_Pairs, _Lost]:
+    """Returns pairs of indices that agree, and what has no counterpart, of either side.
+
+    Args:
+        mine: of the artefact.
+        theirs: of the checkpoint.
+        ends: the score below which the checkpoint, and the artefact, leave detections out.
+    """
     pairs = [(match, row) for row in range(len(theirs.scores))
              if (match := _counterpart(theirs, row, mine)) is not None]  # fmt: skip
     lost = [
         (name, one, row)
-        for name, one, other in (("checkpoint", theirs, mine), ("artefact", mine, theirs))
+        for name, one, other, end in (
+            ("checkpoint", theirs, mine, ends[1]),
+            ("artefact", mine, theirs, ends[0]),
+        )
         for row in range(len(one.scores))
-        if _counterpart(one, row, other) is None and one.scores[row] > _margin(one, other)
+        if one.scores[row] > end + SCORE_TOLERANCE and _counterpart(one, row, other) is None
     ]
     return pairs, lost
 
@@ -110,11 +126,9 @@ def _counterpart(one: Found, row: int, other: Found) -> int | None:
     return int(np.argmax(same)) if same.any() else None
 
 
-def _margin(*both: Found) -> float:
-    """Returns the score up to which a detection may have fallen off the end of the other list."""
-    return max((float(one.scores.min()) for one in both if len(one.scores)), default=0.0) + (
-        SCORE_TOLERANCE
-    )
+def _end(found: Found, most: int, score_threshold: float) -> float:
+    """Returns the score below which a detection may be missing from the list."""
+    return float(found.scores.min()) if len(found.scores) == most else score_threshold
 
 
 def _difference(index: int, image: Pixels, lost: tuple[str, Found, int], mine: Found) -> UserError:
@@ -122,7 +136,7 @@ def _difference(index: int, image: Pixels, lost: tuple[str, Found, int], mine: F
     box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
     return UserError(
         f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
-        f"at [{box}] (ymin, xmin, ymax, xmax) in image {index} of {image.shape[0]}x{image.shape[1]}; "
+        f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
         f"the artefact finds {len(mine.scores)} objects there",
         where="verification of the export",
         fix="nothing was written; please report this with the model's experiment.yaml",

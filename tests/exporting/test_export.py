@@ -1,0 +1,147 @@
+"""An export appears whole and compared, or not at all."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.exporting import export as exporting
+from stillbox.exporting.export import export_model
+from stillbox.exporting.formats import Written
+from stillbox.exporting.manifest import MANIFEST, Manifest
+from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verify import verify
+from stillbox.predicting.backend import Found, Prepared
+
+IMAGE = np.zeros((100, 200, 3), np.uint8)
+
+
+class Fixed:
+    """A backend that finds the same in every image."""
+
+    batch_sizes, class_names, source, max_detections = None, {}, "test", 100
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def prepare(self, image, where=None):
+        return Prepared(image, image.shape[:2], image.shape[:2])
+
+    def run(self, images):
+        boxes = np.array([row[:4] for row in self.rows], np.float64).reshape(-1, 4)
+        scores = np.array([row[4] for row in self.rows])
+        found = Found(boxes, scores, np.array([row[5] for row in self.rows], np.int64))
+        return [found for _ in images]
+
+
+OWL = (10, 20, 30, 40, 0.9, 1)
+MOUSE = (50, 60, 70, 80, 0.5, 2)
+LAST = (0, 0, 9, 9, 0.1, 2)
+
+
+def test_differences_within_the_tolerances_are_reported():
+    near = (10.25, 20, 30, 40, 0.9005, 1)
+    result = verify(Fixed(near, MOUSE, LAST), Fixed(OWL, MOUSE, LAST), [IMAGE, IMAGE])
+    assert (result.images, result.detections, result.parted) == (2, 6, 0)
+    assert result.max_box_difference == 0.25
+    assert result.max_score_difference == pytest.approx(0.0005)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (10.6, 20, 30, 40, 0.9, 1),  # more than half a pixel
+        (10, 20, 30, 40, 0.9011, 1),  # a score more than 0.001 away
+        (10, 20, 30, 40, 0.9, 2),  # another class
+    ],
+)
+def test_a_difference_beyond_a_tolerance_is_refused_with_its_place(other):
+    with pytest.raises(UserError, match=r"the checkpoint alone finds class 1 with score 0\.9000"):
+        verify(Fixed(other, MOUSE, LAST), Fixed(OWL, MOUSE, LAST), [IMAGE])
+
+
+def test_a_detection_of_the_artefact_alone_is_refused():
+    with pytest.raises(UserError, match="the artefact alone finds class 1"):
+        verify(Fixed(OWL, MOUSE, LAST), Fixed(MOUSE, LAST), [IMAGE])
+
+
+def test_the_last_detection_may_fall_to_either_side_of_the_end():
+    other_last = (90, 90, 99, 99, 0.1004, 3)
+    artefact, checkpoint = Fixed(OWL, other_last), Fixed(OWL, LAST)
+    with pytest.raises(UserError, match="the checkpoint alone finds class 2"):
+        verify(artefact, checkpoint, [IMAGE])
+    checkpoint.max_detections = 2  # both lists are full
+    assert verify(artefact, checkpoint, [IMAGE]).detections == 1
+
+
+def test_a_detection_at_the_score_threshold_may_be_missing():
+    assert verify(Fixed(OWL), Fixed(OWL, LAST), [IMAGE], score_threshold=0.0995).detections == 1
+
+
+def test_a_comparison_without_detections_says_so():
+    assert "neither finds anything" in verify(Fixed(), Fixed(), [IMAGE]).render()
+
+
+@pytest.fixture
+def wrong_format(monkeypatch):
+    """A format whose artefact finds nothing at all."""
+
+    def write(program, folder, calibration):
+        (folder / "model.bin").write_bytes(b"x")
+        return Written(files={"model.bin": "nothing"})
+
+    def load(folder, manifest, runtime=""):
+        shape = {"detection_boxes": (1, 1, 4), "num_detections": (1,)}
+        names = "detection_boxes", "detection_scores", "detection_classes", "num_detections"
+        return lambda images: {name: np.zeros(shape.get(name, (1, 1))) for name in names}
+
+    module = SimpleNamespace(write=write, load=load)
+    monkeypatch.setattr(exporting, "format_module", lambda name: module)
+    monkeypatch.setattr("stillbox.exporting.backend.format_module", lambda name: module)
+
+
+def test_nothing_is_left_of_an_artefact_that_differs(model, images, tmp_path, wrong_format):
+    with pytest.raises(UserError, match="the checkpoint alone finds"):
+        export_model(model, tmp_path / "out", ExportSettings(), images)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_export_stays_until_the_new_one_is_verified(model, images, tmp_path, wrong_format):
+    settings = ExportSettings()
+    old = tmp_path / "out"
+    old.mkdir()
+    manifest = Manifest(settings=settings, files={}, input_size=(64, 64), resizer={}, source="old")
+    manifest.write(old)
+    with pytest.raises(UserError, match="there is an export already"):
+        export_model(model, old, settings, images)
+    with pytest.raises(UserError, match="alone finds"):
+        export_model(model, old, settings, images, overwrite=True)
+    assert Manifest.read(old) == manifest
+
+
+def test_a_folder_with_something_else_is_never_replaced(model, images, tmp_path):
+    (tmp_path / "diary.txt").write_text("dear diary")
+    with pytest.raises(UserError, match="this is not an empty folder"):
+        export_model(model, tmp_path, ExportSettings(), images, overwrite=True)
+    assert (tmp_path / "diary.txt").exists()
+
+
+def test_a_manifest_of_a_later_version_is_refused(tmp_path):
+    (tmp_path / MANIFEST).write_text('{"version": 2}')
+    with pytest.raises(UserError, match="a later stillbox"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"format": "tensorrt"}, "there is no 'tensorrt'"),
+        ({"input_type": "jpeg"}, "there is no 'jpeg'"),
+        ({"format": "onnx", "input_type": "tf_example"}, "cannot decode image files"),
+        ({"quantize": "int8"}, "is not quantised"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        ExportSettings(**settings).checked()
