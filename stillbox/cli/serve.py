@@ -1,0 +1,217 @@
+"""`stillbox serve`: a trained model or an export behind HTTP, with a page to try it."""
+
+import argparse
+import os
+import re
+import socket
+import ssl
+from contextlib import ExitStack
+from dataclasses import fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+from stillbox.cli.arguments import note
+from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.running import say_aside
+from stillbox.errors import UserError
+from stillbox.serving.settings import BATCH_SIZES, ServeSettings
+
+KEY_VARIABLE = "STILLBOX_API_KEY"
+
+
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the verb."""
+    parser = verbs.add_parser("serve", help="serve a model over HTTP", description=__doc__)
+    add_model(parser, "best, latest or a number")
+    parser.add_argument("--name", help="the model's name in addresses (default: the folder's)")
+    _add_address(parser.add_argument_group("address"))
+    _add_limits(parser.add_argument_group("batches and limits"))
+    parser.set_defaults(run=run)
+
+
+def _add_address(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
+    group.add_argument("--port", type=int, default=8501, help="0: any free one (default: 8501)")
+    group.add_argument(
+        "--api-key", metavar="KEY", help=f"clients have to show it; also by ${KEY_VARIABLE}"
+    )
+    group.add_argument(
+        "--insecure", action="store_true", help="let other machines ask without a key"
+    )
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
+    group.add_argument("--access-log", action="store_true", help="print a line for each request")
+
+
+def _add_limits(group: "argparse._ArgumentGroup") -> None:
+    sizes = ",".join(map(str, BATCH_SIZES))
+    group.add_argument(
+        "--batch-sizes",
+        type=_sizes,
+        metavar="N,N",
+        help=f"compiled at the start (default: {sizes}, as far as the model takes them)",
+    )
+    for name, kind, about in (
+        ("max_delay_ms", float, "milliseconds that an image waits for a batch to fill"),
+        ("queue", int, "images inside at a time; beyond them clients get 503"),
+        ("max_images", int, "images of a request"),
+        ("max_body", int, "bytes of a request"),
+        ("max_pixels", int, "pixels of an image"),
+        ("timeout", float, "seconds for a request to arrive, and for its answer"),
+        ("min_score", float, "least score that /detect answers with"),
+    ):
+        default = getattr(ServeSettings, name)
+        group.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, help=f"{about} (default: {default})"
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Loads the model, compiles its batches and serves until a signal comes."""
+    settings = _settings(arguments)
+    _check_tls(arguments.tls_cert, arguments.tls_key)
+    _check_address(arguments)
+    bound = _bind(arguments.host, arguments.port)
+    try:
+        app = _build(arguments, settings)
+        _serve(app, bound, arguments, settings)
+    finally:
+        bound.close()
+    return 0
+
+
+def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette":
+    try:
+        from stillbox.serving.app import build_app
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed", fix="pip install 'stillbox[serve]'"
+        ) from error
+    from stillbox.api import load
+    from stillbox.devices.setup import prepare_process
+
+    prepare_process()
+    predictor = load(**model_arguments(arguments), say=say_aside)
+    app = build_app(predictor, settings)
+    app.state.engine.start(_say)
+    return app
+
+
+def _serve(
+    app: "Starlette",
+    bound: socket.socket,
+    arguments: argparse.Namespace,
+    settings: ServeSettings,
+) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_level="info" if arguments.access_log else "warning",
+        access_log=arguments.access_log,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=int(settings.timeout) + 1,
+        ssl_certfile=arguments.tls_cert,
+        ssl_keyfile=arguments.tls_key,
+    )
+    scheme = "https" if arguments.tls_cert else "http"
+    host, port = bound.getsockname()[:2]
+    bound.listen(2048)
+    _say(f"{settings.name} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def _settings(arguments: argparse.Namespace) -> ServeSettings:
+    """Returns the settings; what was not given keeps its default."""
+    given: dict[str, Any] = {
+        field.name: value
+        for field in fields(ServeSettings)
+        if (value := getattr(arguments, field.name, None)) is not None
+    }
+    if "name" not in given:
+        # A config's name may end in .config or be a recipe's.
+        stem = Path(arguments.config).resolve().name.removesuffix(".config")
+        given["name"] = re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "_", stem).lstrip("_") or "model"
+    given["api_key"] = _key(arguments)
+    return ServeSettings(**given).checked()
+
+
+def _key(arguments: argparse.Namespace) -> str:
+    return arguments.api_key or os.environ.get(KEY_VARIABLE, "")
+
+
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Refuses files that make no TLS, before the model is loaded."""
+    if (certificate is None) != (key is None):
+        raise UserError(
+            "a certificate and its key belong together",
+            where="--tls-cert, --tls-key",
+            fix="give both",
+        )
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise UserError(
+            f"{certificate} and {key} cannot be used: {error}",
+            where="--tls-cert, --tls-key",
+            fix="give PEM files that belong together",
+        ) from error
+
+
+def _check_address(arguments: argparse.Namespace) -> None:
+    """Refuses what would be open to others by mistake."""
+    if _is_loopback(arguments.host):
+        return
+    if not _key(arguments) and not arguments.insecure:
+        raise UserError(
+            f"{arguments.host} lets other machines ask, and there is no key",
+            where="--host",
+            fix=f"set ${KEY_VARIABLE}, or add --insecure where the network is closed",
+        )
+    if _key(arguments) and arguments.tls_cert is None:
+        note("the key travels in clear; --tls-cert and --tls-key encrypt it, as does a proxy")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Takes the port before the model is loaded; nobody can connect yet."""
+    with ExitStack() as stack:
+        try:
+            (family, kind, _, _, address), *_ = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+            bound = stack.enter_context(socket.socket(family, kind))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"cannot listen at {host}:{port}: {error}",
+                where="--host, --port",
+                fix="give another --port; 0 takes any that is free",
+            ) from error
+        stack.pop_all()
+    return bound
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 1,2,4,8") from None
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

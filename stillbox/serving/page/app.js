@@ -1,0 +1,237 @@
+// The page: a list of images, one of them shown, and what is shown of its detections.
+
+import { detect } from "./api.js";
+import { boxElements, paint, picture, placeLabels } from "./draw.js";
+import { listen } from "./files.js";
+
+const LEAST = 0.01; // of what is asked for; the slider chooses among it
+const AT_A_TIME = 2;
+const $ = (id) => document.getElementById(id);
+const settings = document.body.dataset;
+
+const state = { images: [], at: 0, threshold: Number(settings.minScore), off: new Set(), chosen: null };
+let running = 0;
+
+const current = () => state.images[state.at];
+const wanted = (one) => one.score >= state.threshold && !state.off.has(one.class_id);
+const shown = (image) => (image?.answer?.detections ?? []).filter(wanted);
+const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+function take(files) {
+  if (!files.length) {
+    $("status").textContent = "There was no image among these.";
+    return;
+  }
+  const first = state.images.length;
+  state.images.push(...files.map((file) => ({ file, url: URL.createObjectURL(file) })));
+  state.at = first;
+  state.chosen = null;
+  showStrip();
+  show();
+  work();
+}
+
+/** Asks for the detections of images that have none yet, a few at a time. */
+async function work() {
+  while (running < AT_A_TIME) {
+    const next = state.images.find((image) => !image.asked);
+    if (!next) return;
+    next.asked = true;
+    running += 1;
+    ask(next).finally(() => {
+      running -= 1;
+      work();
+    });
+  }
+}
+
+async function ask(image) {
+  const began = performance.now();
+  try {
+    if (image.file.size > Number(settings.maxBody)) {
+      throw new Error(`The file is larger than the ${settings.maxBody} bytes that this server takes.`);
+    }
+    image.answer = await detect(image.file, LEAST);
+    image.seconds = (performance.now() - began) / 1000;
+  } catch (error) {
+    image.failure = error.message;
+  }
+  image.thumb?.classList.toggle("failed", Boolean(image.failure));
+  if (image === current()) show();
+}
+
+function showStrip() {
+  $("strip").hidden = $("walk").hidden = state.images.length < 2;
+  $("strip").replaceChildren(...state.images.map((image, at) => {
+    image.thumb ??= document.createElement("button");
+    image.thumb.type = "button";
+    image.thumb.ariaLabel = image.file.name;
+    image.thumb.onclick = () => go(at);
+    if (!image.thumb.firstChild) {
+      image.thumb.append(Object.assign(new Image(), { src: image.url, alt: "", loading: "lazy" }));
+    }
+    const item = document.createElement("li");
+    item.append(image.thumb);
+    return item;
+  }));
+}
+
+function go(at) {
+  state.at = Math.max(0, Math.min(at, state.images.length - 1));
+  state.chosen = null;
+  show();
+}
+
+function show() {
+  const image = current();
+  $("empty").hidden = Boolean(image);
+  $("view").hidden = $("panel").hidden = !image;
+  if (!image) return;
+  if ($("image").src !== image.url) $("image").src = image.url;
+  $("frame").hidden = Boolean(image.failure);
+  $("frame").classList.toggle("busy", !image.answer);
+  $("failure").hidden = !image.failure;
+  $("failure").textContent = image.failure ?? "";
+  $("caption").textContent = `${state.at + 1} of ${state.images.length} · ${image.file.name}`;
+  $("previous").disabled = state.at === 0;
+  $("next").disabled = state.at === state.images.length - 1;
+  state.images.forEach((one, at) => { if (one.thumb) one.thumb.ariaCurrent = String(at === state.at); });
+  image.thumb?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  showClasses(image);
+  showFound();
+  fit();
+}
+
+/** Shows what depends on threshold, classes and choice. */
+function showFound() {
+  const image = current();
+  const found = shown(image);
+  const objects = count(found.length, "object");
+  $("threshold-value").value = state.threshold.toFixed(2);
+  $("status").textContent = image.failure ? "Not detected"
+    : image.answer ? `${objects} · ${Math.round(1000 * image.seconds)} ms` : "Detecting …";
+  $("image").alt = `${image.file.name}${image.answer ? `, ${objects} found` : ""}`;
+  const { height = 1, width = 1 } = image.answer ?? {};
+  $("boxes").replaceChildren(...boxElements(found, height, width, state.chosen));
+  $("boxes").classList.toggle("dimmed", found.includes(state.chosen));
+  placeLabels([...$("boxes").children].reverse(), $("frame"));
+  $("found").replaceChildren(...found.map(foundItem));
+  $("save-json").disabled = $("save-picture").disabled = !image.answer;
+}
+
+function foundItem(one) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.ariaPressed = String(one === state.chosen);
+  paint(button, one.class_id);
+  const score = document.createElement("small");
+  score.textContent = one.score.toFixed(2);
+  button.append(document.createTextNode(one.class), score);
+  button.onclick = () => {
+    const at = [...$("found").children].indexOf(item);
+    state.chosen = one === state.chosen ? null : one;
+    showFound();
+    $("found").children[at]?.firstChild.focus();
+  };
+  const item = document.createElement("li");
+  item.append(button);
+  return item;
+}
+
+function showClasses(image) {
+  const counts = new Map();
+  for (const one of image.answer?.detections ?? []) {
+    if (one.score < state.threshold && !state.off.has(one.class_id)) continue;
+    const known = counts.get(one.class_id) ?? { name: one.class, count: 0 };
+    known.count += one.score >= state.threshold;
+    counts.set(one.class_id, known);
+  }
+  $("classes-field").hidden = !counts.size;
+  $("classes").replaceChildren(...[...counts].map(([id, { name, count: objects }]) => {
+    const label = document.createElement("label");
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: !state.off.has(id) });
+    box.onchange = () => {
+      state.off[box.checked ? "delete" : "add"](id);
+      showFound();
+    };
+    const number = document.createElement("small");
+    number.textContent = objects;
+    paint(label, id);
+    label.append(box, document.createTextNode(name), number);
+    return label;
+  }));
+}
+
+/** Makes the image as large as there is room, never larger than three times itself. */
+function fit() {
+  const image = $("image");
+  const { naturalWidth: width, naturalHeight: height } = image;
+  if (!width || $("view").hidden) return;
+  const narrow = matchMedia("(max-width: 760px)").matches;
+  const room = $("view").getBoundingClientRect();
+  const tallest = narrow ? innerHeight * 0.7 : room.height;
+  const scale = Math.min(room.width / width, tallest / height, 3);
+  image.style.width = `${Math.floor(width * scale)}px`;
+  image.style.height = `${Math.floor(height * scale)}px`;
+  placeLabels([...$("boxes").children].reverse(), $("frame"));
+}
+
+function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+const stem = (image) => image.file.name.replace(/\.[^.]*$/, "") || "image";
+
+/** What is shown of every image: one object, or a list where there are several images. */
+export function shownAsJson() {
+  const all = state.images.filter((image) => image.answer).map((image) => ({
+    ...image.answer, image: image.file.webkitRelativePath || image.file.name, detections: shown(image),
+  }));
+  return JSON.stringify(state.images.length === 1 ? all[0] : all, null, 1);
+}
+
+function clear() {
+  state.images.forEach((image) => URL.revokeObjectURL(image.url));
+  Object.assign(state, { images: [], at: 0, chosen: null });
+  state.off.clear();
+  $("image").removeAttribute("src");
+  $("status").textContent = "";
+  showStrip();
+  show();
+  document.querySelector("#empty button").focus();
+}
+
+function press(event) {
+  if (document.querySelector("dialog[open]") || !state.images.length) return;
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (step && event.target.type !== "range") go(state.at + step);
+  if (event.key === "Escape") {
+    state.chosen = null;
+    showFound();
+  }
+}
+
+$("threshold").value = state.threshold;
+$("threshold").addEventListener("input", () => {
+  state.threshold = Number($("threshold").value);
+  if (current()) {
+    showClasses(current());
+    showFound();
+  }
+});
+$("image").addEventListener("load", fit);
+addEventListener("resize", fit);
+addEventListener("keydown", press);
+$("previous").addEventListener("click", () => go(state.at - 1));
+$("next").addEventListener("click", () => go(state.at + 1));
+$("clear").addEventListener("click", clear);
+$("save-json").addEventListener("click", () => {
+  const name = state.images.length === 1 ? stem(current()) : "detections";
+  save(new Blob([shownAsJson()], { type: "application/json" }), `${name}.json`);
+});
+$("save-picture").addEventListener("click", async () => {
+  save(await picture($("image"), shown(current())), `${stem(current())}-detections.png`);
+});
+listen(take);

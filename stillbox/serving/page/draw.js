@@ -1,0 +1,106 @@
+// Boxes over the image, and a picture with boxes to keep.
+
+const PALETTE = [
+  "#e63946", "#0090d9", "#ffb703", "#2a9d5d", "#9b5de5", "#fb6f24", "#00bbbb", "#f15bb5",
+  "#7cb518", "#3f51b5", "#bc6c25", "#95d5b2", "#b4145a", "#90beff", "#6a4c32", "#ff8a80",
+];
+
+/** The colour of a class, the same as in pictures that the server draws. */
+export function colorOf(id) {
+  return PALETTE[(((id - 1) % PALETTE.length) + PALETTE.length) % PALETTE.length];
+}
+
+function inkOn(color) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
+}
+
+/** Colours an element for a class. */
+export function paint(element, id) {
+  element.style.setProperty("--class", colorOf(id));
+  element.style.setProperty("--on-class", inkOn(colorOf(id)));
+}
+
+export const labelOf = (one) => `${one.class} ${one.score.toFixed(2)}`;
+
+/** Returns the elements of all detections, best on top. */
+export function boxElements(detections, height, width, chosen) {
+  return detections.map((one) => {
+    const { ymin, xmin, ymax, xmax } = one.box;
+    const box = document.createElement("div");
+    box.className = "box";
+    box.classList.toggle("left", xmin / width > 0.75);
+    box.classList.toggle("chosen", one === chosen);
+    paint(box, one.class_id);
+    box.style.top = `${(100 * ymin) / height}%`;
+    box.style.left = `${(100 * xmin) / width}%`;
+    box.style.height = `${(100 * (ymax - ymin)) / height}%`;
+    box.style.width = `${(100 * (xmax - xmin)) / width}%`;
+    const label = document.createElement("span");
+    label.textContent = labelOf(one);
+    box.append(label);
+    return box;
+  }).reverse();
+}
+
+/**
+ * Puts each label above its box, inside it or below, where it covers no label of a better one and
+ * stays on the image. A label without a place is seen when its box is chosen.
+ */
+export function placeLabels(boxes, frame) {
+  const edge = frame.getBoundingClientRect();
+  const taken = [];
+  for (const box of boxes) {
+    const label = box.firstChild;
+    const free = ["", "inside", "below"].some((place) => {
+      box.classList.remove("inside", "below");
+      if (place) box.classList.add(place);
+      const rect = label.getBoundingClientRect();
+      if (rect.top < edge.top - 1 || rect.bottom > edge.bottom + 1) return false;
+      if (taken.some((other) => overlap(rect, other))) return false;
+      taken.push(rect);
+      return true;
+    });
+    box.classList.toggle("silent", !free);
+  }
+}
+
+const overlap = (a, b) =>
+  a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+
+/** Draws image and detections at full size; resolves to a PNG blob. */
+export function picture(image, detections) {
+  const canvas = document.createElement("canvas");
+  canvas.width = image.naturalWidth;
+  canvas.height = image.naturalHeight;
+  const pen = canvas.getContext("2d");
+  pen.drawImage(image, 0, 0);
+  const side = Math.max(canvas.width, canvas.height);
+  const line = Math.max(2, Math.round(side / 320));
+  const text = Math.min(32, Math.max(13, Math.round(side / 40)));
+  pen.font = `600 ${text}px system-ui, sans-serif`;
+  pen.textBaseline = "top";
+  for (const one of [...detections].reverse()) drawOne(pen, one, line, text);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+function drawOne(pen, one, line, text) {
+  const { ymin, xmin, ymax, xmax } = one.box;
+  const outline = (width, color) => {
+    pen.lineWidth = width;
+    pen.strokeStyle = color;
+    pen.strokeRect(xmin, ymin, xmax - xmin, ymax - ymin);
+  };
+  // A dark rim, or a green box is lost on grass.
+  outline(line + 2, "rgb(33 37 41 / .8)");
+  outline(line, colorOf(one.class_id));
+  const label = labelOf(one);
+  const width = pen.measureText(label).width + text * 0.6;
+  const height = text * 1.25;
+  const left = Math.max(0, Math.min(xmin, pen.canvas.width - width));
+  const top = ymin >= height ? ymin - height : ymin;
+  pen.fillStyle = colorOf(one.class_id);
+  pen.fillRect(left, top, width, height);
+  pen.fillStyle = inkOn(colorOf(one.class_id));
+  pen.fillText(label, left + text * 0.3, top + text * 0.12);
+}

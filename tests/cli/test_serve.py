@@ -1,0 +1,125 @@
+"""`stillbox serve` from the command line: what it refuses, what it starts, how it ends."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.serving.conftest import encoded
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Certificate and key of this machine's loopback address."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here"
+    words = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = folder / "cert.pem", folder / "key.pem"
+    subprocess.run([*words, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return files
+
+
+@contextmanager
+def serving(model, *words, **environment):
+    """Starts a server in a process of its own; yields the process and its address."""
+    command = [sys.executable, "-m", "stillbox.cli.main", "serve", str(model), "--port", "0"]
+    with subprocess.Popen(
+        [*command, *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    ) as process:
+        try:
+            lines = []
+            while not (found := re.search(r"at (https?://\S+?)/$", lines[-1] if lines else "")):
+                lines.append(process.stdout.readline().rstrip())
+                assert process.poll() is None, lines
+            yield process, found[1], lines
+        finally:
+            process.kill()
+
+
+def test_it_serves_until_a_signal_comes(trained_once):
+    with serving(trained_once, "--batch-sizes", "1,2", "--name", "shapes") as (process, at, lines):
+        assert [line.split(":")[0] for line in lines[:2]] == ["batch of 1", "batch of 2"]
+        assert lines[2].startswith("shapes at http://127.0.0.1:")
+        with httpx.Client(base_url=at, timeout=60) as client:
+            found = client.post("/detect?min_score=0", content=encoded(200, (90, 60)))
+            assert (found.json()["height"], found.json()["width"]) == (60, 90)
+            assert len(found.json()["detections"]) > 0
+            state = client.get("/v1/models/shapes").json()
+            assert state["model_version_status"][0]["state"] == "AVAILABLE"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGTERM
+
+
+def test_with_tls_and_a_key(trained_once, certificate):
+    words = ["--batch-sizes", "1", "--tls-cert", certificate[0], "--tls-key", certificate[1]]
+    with serving(trained_once, *words, STILLBOX_API_KEY="secret") as (_, at, _):
+        assert at.startswith("https://127.0.0.1:")
+        trust = ssl.create_default_context(cafile=str(certificate[0]))
+        with httpx.Client(base_url=at, verify=trust, timeout=60) as client:
+            assert client.get("/healthz").status_code == 200
+            assert client.get("/v1/models/model").status_code == 401
+            known = client.get("/v1/models/model", headers={"X-API-Key": "secret"})
+            assert known.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "fix"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0 lets other machines ask, and there is no key", "API_KEY"),
+        (["--host", "::"], "lets other machines ask", "--insecure"),
+        (["--host", "no.such.host.invalid", "--insecure"], "cannot listen at", "--port"),
+        (["--port", "70000"], "cannot listen at 127.0.0.1:70000", "--port"),
+        (["--tls-cert", "cert.pem"], "a certificate and its key belong together", "give both"),
+        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "a.pem and b.pem cannot be used", "PEM"),
+        (["--name", "a/b"], "'a/b' cannot stand in an address", "letters"),
+        (["--api-key", "é"], "a header cannot carry this key", "ASCII"),
+        (["--queue", "0"], "0 is too small", "give 1 or more"),
+        (["--min-score", "3"], "3.0 is no score", "0 to 1"),
+        (["--batch-sizes", "0"], "a batch has at least one image", "1,2,4,8"),
+    ],
+)
+def test_what_it_refuses_before_anything_is_loaded(refused, here, words, error, fix):
+    said = refused("serve", "nowhere", *words)
+    assert error in said
+    assert fix in said.partition("fix:")[2]
+
+
+def test_a_port_that_is_taken(refused, here):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        said = refused("serve", "nowhere", "--port", other.getsockname()[1])
+    assert "cannot listen at 127.0.0.1:" in said
+
+
+def test_no_model(refused, here):
+    assert "nowhere" in refused("serve", "nowhere", "--port", "0")
+
+
+def test_sizes_that_are_no_numbers(stillbox):
+    code, _, err = stillbox("serve", "x", "--batch-sizes", "1,b")
+    assert code == 2
+    assert "no list of sizes" in err
+
+
+def test_a_missing_extra_is_named_with_the_command_that_mends_it(refused, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.delitem(sys.modules, "stillbox.serving.app", raising=False)
+    for name in [name for name in sys.modules if name.startswith("starlette.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    said = refused("serve", "nowhere", "--port", "0")
+    assert "is not installed" in said
+    assert "pip install 'stillbox[serve]'" in said

@@ -1,0 +1,199 @@
+"""Health, metrics, the key, faults, the end."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from stillbox.predicting.predictor import Predictor
+from stillbox.serving.app import build_app
+from stillbox.serving.security import OPEN
+from stillbox.serving.settings import ServeSettings
+from tests.serving.conftest import b64, encoded, running
+
+RED = encoded(204)
+
+
+def metric(client, name, **labels):
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def test_health(client):
+    one = client()
+    assert one.get("/healthz").json() == {"status": "ok"}
+    assert one.get("/readyz").json() == {"ready": True}
+
+
+def test_before_the_start_and_after_the_end_it_is_alive_and_not_ready(backend):
+    app = build_app(Predictor(backend), ServeSettings(batch_sizes=(1,)))
+    client = TestClient(app)  # without its lifespan
+    for path in ("/readyz", "/v2/health/ready", "/v2/models/model/ready"):
+        assert client.get(path).status_code == 503
+        assert client.get(path).json()["ready"] is False
+    assert client.get("/healthz").status_code == 200
+    app.state.engine.start()
+    assert client.get("/readyz").status_code == 200
+    app.state.engine.stop()
+    assert client.get("/readyz").status_code == 503
+
+
+def test_metrics(client):
+    one = client()
+    one.post("/detect", content=RED)
+    one.post("/detect", content=b"no image")
+    one.post("/v1/models/owls:predict", json={"instances": [{"b64": b64(RED)}] * 3})
+    for path in ("/a", "/b", "/c/d"):
+        one.get(path)
+    assert metric(one, "stillbox_requests_total", route="/detect", code="200") == 1
+    assert metric(one, "stillbox_requests_total", route="/detect", code="400") == 1
+    assert metric(one, "stillbox_requests_total", route="none", code="404") == 3
+    assert metric(one, "stillbox_request_seconds_count", route="/detect") == 2
+    assert metric(one, "stillbox_images_total") == 4
+    assert metric(one, "stillbox_batch_images_sum") == 4
+    assert metric(one, "stillbox_batch_rows_total") >= 4
+    assert metric(one, "stillbox_run_seconds_count") == metric(one, "stillbox_batch_images_count")
+    assert metric(one, "stillbox_queue_images") == 0
+    assert metric(one, "stillbox_inside_images") == 0
+
+
+def test_a_fault_of_the_model_is_500_with_nothing_of_it_in_the_answer(client, backend):
+    one = client()
+    backend.fails = RuntimeError("secret path")
+    answer = one.post("/detect", content=RED)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the server failed"}
+    backend.fails = None
+    assert one.post("/detect", content=RED).status_code == 200
+    assert metric(one, "stillbox_requests_total", route="/detect", code="500") == 1
+
+
+SHUT = ("/metrics", "/v1/models/owls", "/v2", "/v2/models/owls")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Basic secret"}, 401),
+        ({"X-API-Key": ""}, 401),
+        ({"X-API-Key": "sécret".encode("latin-1")}, 401),
+        ({"X-API-Key": "secret"}, 200),
+        ({"Authorization": "Bearer secret"}, 200),
+        ({"Authorization": "bearer secret"}, 200),
+    ],
+)
+def test_key(client, headers, status):
+    one = client(api_key="secret")
+    for path in SHUT:
+        answer = one.get(path, headers=headers)
+        assert answer.status_code == status, path
+        if status == 401:
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json().keys() == {"error"}
+    assert one.post("/detect", content=RED, headers=headers).status_code == status
+
+
+def test_what_needs_no_key(client):
+    one = client(api_key="secret")
+    for path in (*OPEN, "/", "/page/app.js", "/page/style.css"):
+        assert one.get(path).status_code == 200, path
+    assert one.get("/page/../metrics").status_code == 401
+
+
+def test_every_answer_has_the_headers_that_keep_a_browser_safe(client):
+    one = client(api_key="secret")
+    for path in ("/", "/page/app.js", "/healthz", "/metrics", "/nothing"):
+        headers = one.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+
+
+def test_the_end_finishes_what_was_taken_and_refuses_new(backend):
+    app = build_app(Predictor(backend), ServeSettings(batch_sizes=(1,)))
+    answers = []
+    with running(app) as (server, address):
+        backend.open.clear()
+        backend.entered.clear()
+        asking = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{address}/detect", content=RED, timeout=30))
+        )
+        asking.start()
+        assert backend.entered.wait(10)
+        server.should_exit = True
+        while True:
+            try:
+                httpx.get(f"{address}/healthz")
+            except httpx.TransportError:
+                break
+            time.sleep(0.01)
+        assert not answers
+        backend.open.set()
+        asking.join(30)
+    assert answers[0].status_code == 200
+    assert answers[0].json()["detections"][0]["class"] == "owl"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{address}/healthz")
+
+
+SERVER = """
+import sys, time, uvicorn
+from tests.serving.conftest import FakeBackend
+from stillbox.predicting.predictor import Predictor
+from stillbox.serving.app import build_app
+from stillbox.serving.settings import ServeSettings
+
+class Slow(FakeBackend):
+    def run(self, images):
+        time.sleep(0.5)
+        return super().run(images)
+
+app = build_app(Predictor(Slow()), ServeSettings(batch_sizes=(1,)))
+app.state.engine.start()
+config = uvicorn.Config(app, port=0, log_level="error")
+server = uvicorn.Server(config)
+startup = server.startup
+async def announced(sockets=None):
+    await startup(sockets)
+    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+server.startup = announced
+server.run()
+"""
+
+
+def test_sigterm_finishes_what_was_taken():
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        address = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        answers = []
+        threads = [
+            threading.Thread(
+                target=lambda: answers.append(httpx.post(f"{address}/detect", content=RED))
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        while "stillbox_inside_images 3.0" not in httpx.get(f"{address}/metrics").text:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(30)
+        assert [answer.status_code for answer in answers] == [200, 200, 200]
+        assert process.wait(30) == -signal.SIGTERM

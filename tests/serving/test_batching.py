@@ -1,0 +1,198 @@
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.serving.batching import Batcher, Closed
+from stillbox.serving.settings import usable_sizes
+from tests.serving.conftest import FakeBackend
+
+
+def prepared(backend, *reds):
+    return [backend.prepare(np.full((2, 2, 3), red, np.uint8)) for red in reds]
+
+
+@pytest.fixture
+def batcher(backend):
+    """The function from options to a started batcher, whose first run waits for `backend.open`."""
+    made = []
+
+    def start(sizes=(1, 2, 4), delay=0.0, seconds=None, **options):
+        one = Batcher(backend, sizes, delay, **options)
+        made.append(one)
+        one.start()
+        if seconds:
+            one.seconds = seconds
+        backend.runs.clear()
+        backend.entered.clear()
+        return one
+
+    yield start
+    backend.open.set()
+    for one in made:
+        one.close()
+
+
+def blocked(batcher, backend):
+    """Keeps the model busy with one image, so that what comes next gathers."""
+    backend.open.clear()
+    future = batcher.submit(prepared(backend, 0)[0])
+    assert backend.entered.wait(10)
+    return future
+
+
+def test_every_size_is_run_before_the_first_image(backend, batcher):
+    runs = backend.runs
+    made = Batcher(backend, (1, 2, 4), 0.0)
+    made.start()
+    assert {len(run) for run in runs} == {1, 2, 4}
+    made.close()
+
+
+def test_what_gathers_runs_together_and_everyone_gets_his_own(backend, batcher):
+    one = batcher()
+    first = blocked(one, backend)
+    futures = [one.submit(image) for image in prepared(backend, 51, 102, 153, 204, 255)]
+    assert one.waiting == 5
+    backend.open.set()
+    assert [future.result(10).scores[0] for future in futures] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert first.result(10).scores[0] == 0
+    # Six images: the blocked one, a full batch of the largest size, the rest.
+    assert backend.runs == [[0], [51, 102, 153, 204], [255]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [
+        # As fast for any size: 3 images fill a batch of 4 up.
+        ({1: 1.0, 2: 1.0, 4: 1.0}, [[5, 6, 7, 7]]),
+        # A second for each row: 2 and 1 are faster than 4.
+        ({1: 1.0, 2: 2.0, 4: 4.0}, [[5, 6], [7]]),
+    ],
+)
+def test_the_runs_at_the_start_say_whether_to_fill_up(backend, batcher, seconds, runs):
+    observed = []
+    one = batcher(seconds=seconds, observe=observed.append)
+    first = blocked(one, backend)
+    futures = [one.submit(image) for image in prepared(backend, 5, 6, 7)]
+    backend.open.set()
+    for future in (first, *futures):
+        future.result(10)
+    one.close()
+    assert backend.runs == [[0], *runs]
+    assert [run.images for run in observed] == [1, *(len(set(run)) for run in runs)]
+    assert [run.size for run in observed] == [1, *map(len, runs)]
+
+
+def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
+    one = batcher(delay=30.0)
+    futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4)]
+    # Far before the delay has passed, because the batch is full.
+    assert futures[3].result(10).scores[0] == 4 / 255
+    assert backend.runs == [[1, 2, 3, 4]]
+    lonely = batcher(delay=0.01).submit(prepared(backend, 9)[0])
+    assert lonely.result(10).scores[0] == 9 / 255
+
+
+def test_what_nobody_waits_for_does_not_run(backend, batcher):
+    one = batcher()
+    first = blocked(one, backend)
+    futures = [one.submit(image) for image in prepared(backend, 1, 2)]
+    assert futures[0].cancel()
+    backend.open.set()
+    futures[1].result(10)
+    first.result(10)
+    assert backend.runs == [[0], [2]]
+
+
+def test_an_error_goes_to_those_who_wait_and_the_next_batch_runs(backend, batcher):
+    one = batcher()
+    backend.fails = RuntimeError("out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        one.submit(prepared(backend, 1)[0]).result(10)
+    backend.fails = None
+    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+
+
+def test_closing_finishes_what_was_taken_and_takes_no_more(backend, batcher):
+    one = batcher(delay=30.0)
+    first = one.submit(prepared(backend, 51)[0])
+    closing = threading.Thread(target=one.close)
+    closing.start()
+    closing.join(10)
+    assert first.result(0).scores[0] == 0.2
+    with pytest.raises(Closed):
+        one.submit(prepared(backend, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allowed", "sizes"),
+    [
+        (None, None, (1, 2, 4, 8)),
+        (None, (1,), (1,)),
+        (None, (3,), (3,)),
+        ((4, 1), None, (1, 4)),
+        ((2,), (1, 2), (2,)),
+    ],
+)
+def test_sizes(wanted, allowed, sizes):
+    assert usable_sizes(wanted, allowed) == sizes
+
+
+def test_a_size_that_the_model_does_not_take_is_refused():
+    with pytest.raises(UserError, match="does not take batches of 2, 4"):
+        usable_sizes((1, 2, 4), (1,))
+
+
+def test_a_fixed_batch_is_filled_up():
+    backend = FakeBackend(batch_sizes=(3,))
+    one = Batcher(backend, usable_sizes(None, backend.batch_sizes), 0.0)
+    one.start()
+    backend.runs.clear()
+    assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
+    assert backend.runs == [[51, 51, 51]]
+    one.close()
+
+
+def test_the_real_model_compiles_each_size_once_and_none_later(small_backend):
+    compiled = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    fresh = CheckpointBackend(small_backend.model)
+    one = Batcher(fresh, (1, 2, 4), 0.005)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        one.start()
+        assert len(compiled) >= 3
+        at_start = len(compiled)
+        rng = np.random.default_rng(0)
+        for together in (1, 2, 3, 4, 7, 12):
+            sizes = rng.integers(20, 200, (together, 2))
+            images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+            for future in [one.submit(small_backend.prepare(image)) for image in images]:
+                future.result(60)
+        assert len(compiled) == at_start
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+        one.close()
+
+
+def test_a_batch_finds_what_each_image_finds_alone(small_backend):
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (64, 80, 3), dtype=np.uint8) for _ in range(3)]
+    prepared_images = [small_backend.prepare(image) for image in images]
+    alone = [small_backend.run([one])[0] for one in prepared_images]
+    batcher = Batcher(small_backend, (4,), 0.05)
+    batcher.start()
+    together = [batcher.submit(one) for one in prepared_images]
+    for future, single in zip(together, alone, strict=True):
+        found = future.result(60)
+        np.testing.assert_allclose(found.scores, single.scores, atol=1e-5)
+        assert len(found.scores) > 0
+    batcher.close()

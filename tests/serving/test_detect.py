@@ -1,0 +1,114 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from stillbox.predicting.predictor import Predictor
+from stillbox.serving.app import build_app
+from stillbox.serving.settings import ServeSettings
+from tests.serving.conftest import encoded
+
+RED = encoded(204, (40, 20))
+
+
+@pytest.mark.parametrize("kind", [None, "image/png", "application/x-www-form-urlencoded"])
+def test_a_file_as_the_body(client, kind):
+    headers = {"Content-Type": kind} if kind else {}
+    answer = client().post("/detect", content=RED, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {
+        "image": "",
+        "height": 20,
+        "width": 40,
+        "detections": [
+            {
+                "class_id": 1,
+                "class": "owl",
+                "score": 0.8,
+                "box": {"ymin": 0.0, "xmin": 0.0, "ymax": 10.0, "xmax": 20.0},
+            }
+        ],
+    }
+
+
+def test_a_file_in_a_form(client):
+    answer = client().post("/detect", files={"anything": ("owl.png", RED, "image/png")})
+    assert answer.json()["image"] == "owl.png"
+    assert len(answer.json()["detections"]) == 1
+
+
+def test_the_score_is_chosen(client):
+    one = client()
+    found = one.post("/detect?min_score=0.05", content=RED).json()["detections"]
+    assert [detection["class"] for detection in found] == ["owl", "hawk"]
+    assert one.post("/detect?min_score=0.9", content=RED).json()["detections"] == []
+    strict = client(min_score=0.85)
+    assert strict.post("/detect", content=RED).json()["detections"] == []
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_a_picture(client, kind):
+    answer = client().post(f"/detect?format={kind}", content=encoded(204, (500, 300)))
+    assert answer.headers["content-type"] == f"image/{kind}"
+    picture = np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGB"))
+    assert picture.shape == (300, 500, 3)
+    # The box ends at half the height: its lower edge is there, and nothing is drawn below.
+    assert np.abs(picture[148, 100:200].astype(int) - (204, 7, 9)).max() > 20
+    assert np.abs(picture[200, 100:200].astype(int) - (204, 7, 9)).max() < 9
+
+
+def test_a_photograph_is_turned_upright(client):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    answer = client().post("/detect", content=encoded(204, (40, 20), "JPEG", exif=exif)).json()
+    assert (answer["height"], answer["width"]) == (40, 20)
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("format=gif", "there is no 'gif'"),
+        ("min_score=2", "a number in 0..1"),
+        ("min_score=nan", "a number in 0..1"),
+        ("min_score=", "a number in 0..1"),
+        ("score=0.5", "there is no parameter 'score'"),
+    ],
+)
+def test_a_query_that_makes_no_sense(client, query, error):
+    answer = client().post(f"/detect?{query}", content=RED)
+    assert answer.status_code == 400
+    assert error in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"content": b""},
+        {"content": b"GIF89a"},
+        {"content": RED[:45]},
+        {"data": {"image": "no file"}, "files": {}},
+        {"content": b"--x", "headers": {"Content-Type": "multipart/form-data; boundary=x"}},
+        {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}},
+        {"files": [("a", RED), ("b", RED)]},
+    ],
+)
+def test_no_image(client, sent):
+    answer = client().post("/detect", **sent)
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+
+
+def test_a_real_model(small_backend):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    predictor = Predictor(small_backend)
+    wanted = predictor.predict(image, min_score=0).to_dict()["detections"]
+    assert wanted
+    app = build_app(predictor, ServeSettings(batch_sizes=(2,)))
+    with TestClient(app) as client:
+        answer = client.post("/detect?min_score=0", content=buffer.getvalue()).json()
+    assert answer["detections"] == wanted

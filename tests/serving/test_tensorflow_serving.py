@@ -1,0 +1,184 @@
+"""The shapes are those of https://www.tensorflow.org/tfx/serving/api_rest."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.serving.conftest import b64, encoded
+
+PREDICT = "/v1/models/owls:predict"
+RED = encoded(204)  # score 204 / 255 = 0.8
+
+
+def close(values, wanted):
+    np.testing.assert_allclose(values, wanted, atol=1e-6)
+
+
+def check_one(row, score=0.8):
+    """The two objects of the fake model, filled up to four rows as the original does."""
+    close(row["detection_boxes"], [[0, 0, 0.5, 0.5], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
+    close(row["detection_classes"], [1, 3, 1, 1])
+    close(row["detection_scores"], [score, 0.1, 0, 0])
+    assert row["num_detections"] == 2.0
+
+
+def test_state(client):
+    answer = client().get("/v1/models/owls").json()
+    assert answer == {
+        "model_version_status": [
+            {
+                "version": "1",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+        ]
+    }
+    assert client().get("/v1/models/owls/versions/1").json() == answer
+
+
+def test_metadata(client):
+    answer = client().get("/v1/models/owls/metadata").json()
+    assert answer["model_spec"] == {"name": "owls", "signature_name": "", "version": "1"}
+    signature = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    (image,) = signature["inputs"].values()
+    assert image["dtype"] == "DT_UINT8"
+    sizes = {
+        name: [dim["size"] for dim in tensor["tensor_shape"]["dim"]]
+        for name, tensor in (signature["inputs"] | signature["outputs"]).items()
+    }
+    assert sizes == {
+        "input_tensor": ["-1", "-1", "-1", "3"],
+        "detection_boxes": ["-1", "4", "4"],
+        "detection_classes": ["-1", "4"],
+        "detection_scores": ["-1", "4"],
+        "num_detections": ["-1"],
+    }
+
+
+PIXELS = np.full((2, 3, 3), 204, np.uint8).tolist()
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        {"b64": b64(RED)},
+        {"input_tensor": {"b64": b64(RED)}},
+        {"image_bytes": {"b64": b64(RED)}},
+        PIXELS,
+        {"inputs": PIXELS},
+    ],
+)
+def test_rows(client, instance):
+    answer = client().post(PREDICT, json={"instances": [instance, instance]})
+    assert answer.status_code == 200, answer.text
+    first, second = answer.json()["predictions"]
+    check_one(first)
+    check_one(second)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [{"b64": b64(RED)}, PIXELS],
+        {"input_tensor": [PIXELS, PIXELS]},
+        {"encoded_image_string_tensor": [{"b64": b64(RED)}] * 2},
+    ],
+)
+def test_columns(client, column):
+    content = {"signature_name": "serving_default", "inputs": column}
+    answer = client().post("/v1/models/owls/versions/1:predict", json=content)
+    assert answer.status_code == 200, answer.text
+    outputs = answer.json()["outputs"]
+    for at in range(2):
+        check_one({name: values[at] for name, values in outputs.items()})
+
+
+def test_images_of_different_sizes_and_contents_keep_their_order(client):
+    images = [encoded(red, size) for red, size in ((51, (9, 9)), (255, (40, 8)), (102, (5, 50)))]
+    content = {"instances": [{"b64": b64(image)} for image in images]}
+    rows = client().post(PREDICT, json=content).json()["predictions"]
+    for row, score in zip(rows, (0.2, 1.0, 0.4), strict=True):
+        check_one(row, score)
+
+
+def test_an_exif_tag_turns_nothing_because_boxes_are_those_of_the_stored_pixels(client, backend):
+    image = Image.new("RGB", (40, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", exif=exif)
+    sizes = []
+    prepare = backend.prepare
+    backend.prepare = lambda pixels, where=None: (sizes.append(pixels.shape), prepare(pixels))[1]
+    client().post(PREDICT, json={"instances": [{"b64": b64(buffer.getvalue())}]})
+    assert sizes[-1] == (20, 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ({}, "one of the keys 'instances' and 'inputs'"),
+        ({"instances": [], "inputs": []}, "one of the keys 'instances' and 'inputs'"),
+        ({"instances": []}, "must be a list of images"),
+        ({"instances": {}}, "must be a list of images"),
+        ({"inputs": {"pictures": []}}, "the only input is 'input_tensor'"),
+        ({"instances": [3]}, "image 0: give"),
+        ({"instances": [PIXELS, [[1, 2], [3]]]}, "image 1: no array"),
+        ({"instances": [[[1, 2, 3]]]}, r"shape \[1, 3\], wanted \[h, w, 3\]"),
+        ({"instances": [[[[1.5, 2, 3]]]]}, "whole numbers in 0..255"),
+        ({"instances": [[[[1, 2, 256]]]]}, "whole numbers in 0..255"),
+        ({"instances": [[[[1, 2, 10**30]]]]}, "whole numbers in 0..255"),
+        ({"instances": [[[["a", "b", "c"]]]]}, "whole numbers in 0..255"),
+        ({"instances": [[[[True, True, True]]]]}, "whole numbers in 0..255"),
+        ({"instances": [{"b64": "no base64!"}]}, "image 0: not base64"),
+        ({"instances": [{"b64": "é"}]}, "image 0: not base64"),
+        ({"instances": [{"input": {"input": []}}]}, "image 0: base64 stands in a string"),
+        ({"instances": [{"b64": 7}]}, "image 0: base64 stands in a string"),
+        ({"instances": [{"b64": b64(b"no image")}]}, "8 bytes that are no image"),
+        ({"instances": [{"b64": b64(RED[:45])}]}, "cannot be decoded|no image"),
+        ({"instances": [PIXELS] * 17}, "1 to 16 images; this one has 17"),
+        ({"instances": [PIXELS], "signature_name": "other"}, '"other" not found in signature def'),
+    ],
+)
+def test_what_makes_no_sense_is_answered_with_the_reason(client, content, error):
+    answer = client().post(PREDICT, json=content)
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+    assert re.search(error, answer.json()["error"])
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"]
+)
+def test_no_json(client, body):
+    answer = client().post(PREDICT, content=body)
+    assert answer.status_code == 400
+    assert "JSON" in answer.json()["error"] or "keys" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("GET", "/v1/models/cats", 404, "Could not find any versions of model cats"),
+        ("GET", "/v1/models/owls/versions/2", 404, "Could not find any versions of model owls"),
+        ("GET", "/v1/models/cats/metadata", 404, "Servable not found for request: Latest(cats)"),
+        ("POST", "/v1/models/cats:predict", 404, "Servable not found for request: Latest(cats)"),
+        (
+            "POST",
+            "/v1/models/owls/versions/7:predict",
+            404,
+            "Servable not found for request: Specific(owls, 7)",
+        ),
+        ("POST", "/v1/models/owls:classify", 400, "Malformed request"),
+        ("GET", "/v1/models", 404, "Not Found"),
+        ("DELETE", "/v1/models/owls", 405, "Method Not Allowed"),
+    ],
+)
+def test_no_such_model(client, method, path, status, error):
+    answer = client().request(method, path, json={"instances": [PIXELS]} if "P" in method else None)
+    assert answer.status_code == status
+    assert error in answer.json()["error"]
