@@ -190,13 +190,15 @@ def _bind(host: str, port: int) -> socket.socket:
     """Takes the port before the model is loaded; nobody can connect yet."""
     with ExitStack() as stack:
         try:
+            if not 0 <= port < 2**16:  # the resolver would cut it
+                raise OSError("there is no such port")
             (family, kind, _, _, address), *_ = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
             )
             bound = stack.enter_context(socket.socket(family, kind))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise UserError(
                 f"cannot listen at {host}:{port}: {error}",
                 where="--host, --port",
