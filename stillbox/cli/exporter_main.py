@@ -154,8 +154,7 @@ def _model(arguments: argparse.Namespace, changes: list[str]) -> dict[str, Any]:
         return {"source": directory, "overrides": overrides}
     resolved = _resolve(arguments, overrides)
     show_remarks(resolved)
-    weights = directory if own else _newest_checkpoint(directory)
-    return {"source": resolved.experiment, "weights": weights}
+    return {"source": resolved.experiment, "weights": directory}
 
 
 def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:
@@ -172,14 +171,3 @@ def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:
     )
     return resolve_reading(reading, overrides, str(path))
 
-
-def _newest_checkpoint(directory: Path) -> Path:
-    """Returns the prefix of the TF1 checkpoint with the greatest step."""
-    found = sorted(directory.glob("*.index"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UserError(
-            "there is no checkpoint here",
-            where=str(directory),
-            fix="give a model directory, or the folder of model.ckpt-*.index",
-        )
-    return found[-1].with_suffix("")
