@@ -1,4 +1,7 @@
-"""`stillbox predict`: detections in photographs, as JSON and as annotated pictures."""
+"""`stillbox predict`: detections in photographs, as JSON and as annotated pictures.
+
+With --engine ray: in very many of them, over the machines of a Ray cluster, as a Parquet table.
+"""
 
 import argparse
 import json
@@ -6,23 +9,46 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stillbox.cli.arguments import add_profile
+from stillbox.cli.bars import progress_bar
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import batch_profiler, say_aside
+from stillbox.errors import UserError
 
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the verb."""
     parser = verbs.add_parser("predict", help="detect objects in image files", description=__doc__)
     add_model(parser, "best, latest or a number")
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image files")
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image files; with --engine ray also patterns such as 's3://bucket/**'",
+    )
     parser.add_argument(
         "--output",
-        type=Path,
-        default=Path("predictions"),
-        help="folder for predictions.json and the pictures (default: predictions)",
+        default="predictions",
+        help="folder for predictions.json and the pictures, or for the table of --engine ray "
+        "(default: predictions)",
     )
     parser.add_argument(
         "--min-score", type=float, default=0.3, help="least score that is shown (default: 0.3)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=1, metavar="N", help="images at a time (default: 1)"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: over a Ray cluster, or a local one where RAY_ADDRESS names none",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes of --engine ray (default: one for each GPU, or for each machine)",
     )
     add_profile(parser, "images", "the output folder")
     parser.set_defaults(run=run)
@@ -30,26 +56,53 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image."""
+    if not 0 <= arguments.min_score <= 1:
+        raise UserError(f"{arguments.min_score:g} is no score", where="--min-score", fix="0 to 1")
+    if arguments.batch_size < 1:
+        raise UserError("a batch holds at least one image", where="--batch-size")
+    return _run_ray(arguments) if arguments.engine == "ray" else _run_here(arguments)
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
     from stillbox.api import load
     from stillbox.evaluation.files import write_whole
     from stillbox.predicting.images import refuse_missing
 
-    profiler = batch_profiler(arguments.profile, arguments.output, "predict")
-    predictor = load(**model_arguments(arguments), say=say_aside)
-    refuse_missing(arguments.images)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    images, folder = [Path(image) for image in arguments.images], Path(arguments.output)
+    profiler = batch_profiler(arguments.profile, folder, "predict")
+    predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
+    refuse_missing(images)
+    folder.mkdir(parents=True, exist_ok=True)
     records = []
-    found = predictor.stream(arguments.images, min_score=arguments.min_score, watch=profiler)
+    found = predictor.stream(images, min_score=arguments.min_score, watch=profiler)
     with profiler:
-        for one, name in zip(found, picture_names(arguments.images), strict=True):
-            picture = arguments.output / name
-            one.save(picture, min_score=arguments.min_score)
+        for one, name in zip(found, picture_names(images), strict=True):
+            one.save(folder / name, min_score=arguments.min_score)
             records.append({**one.to_dict(), "picture": name})
-            print(f"{one.source}: {len(one)} objects -> {picture}")
-    content = json.dumps(records, indent=1).encode()
-    output = write_whole(arguments.output / "predictions.json", content)
+            print(f"{one.source}: {len(one)} objects -> {folder / name}")
+    output = write_whole(folder / "predictions.json", json.dumps(records, indent=1).encode())
     print(f"{output}: boxes are in pixels of the image as it is shown")
     return 0
+
+
+def _run_ray(arguments: argparse.Namespace) -> int:
+    """Writes a table; 1 where some images could not be read."""
+    from stillbox.api import load
+    from stillbox.scaling.ray_data import predict_files
+
+    predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
+    with progress_bar("images") as progress:
+        summary = predict_files(
+            predictor,
+            arguments.images,
+            arguments.output,
+            min_score=arguments.min_score,
+            workers=arguments.workers,
+            on_image=progress,
+        )
+    print("\n".join(summary.lines()))
+    print(f"{arguments.output}: a Parquet table, one row for each image")
+    return 1 if summary.unread else 0
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.detections import Detections
@@ -68,11 +69,14 @@ def _detect(predictor: Predictor, dataset: Dataset, record: int) -> Detections:
     backend = predictor.backend
     (found,) = predictor.run([backend.prepare(image, where=dataset.describe(record))])
     size = np.tile(np.array(image.shape[:2], np.float64), 2)
-    classes = dataset.slots.index_of(found.class_ids)[None]
-    return Detections(  # type: ignore[arg-type]  # numpy arrays, of one image
-        boxes=(found.boxes / size).astype(np.float32)[None],
-        scores=found.scores.astype(np.float32)[None],
-        classes=classes,
-        count=np.array([classes.size], np.int32),
-        anchors=np.zeros_like(classes),
+    classes = dataset.slots.index_of(found.class_ids)
+    boxes, scores, indices, anchors = (
+        jnp.asarray(array[None])
+        for array in (
+            (found.boxes / size).astype(np.float32),
+            found.scores.astype(np.float32),
+            classes,
+            np.zeros_like(classes),
+        )
     )
+    return Detections(boxes, scores, indices, jnp.asarray([len(classes)], jnp.int32), anchors)
