@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from stillbox.predicting.backend import Backend
+
 from stillbox.cli.arguments import note
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import say_aside
@@ -28,6 +30,9 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser = verbs.add_parser("serve", help="serve a model over HTTP", description=__doc__)
     add_model(parser, "best, latest or a number")
     parser.add_argument("--name", help="the model's name in addresses (default: the folder's)")
+    parser.add_argument(
+        "--model-version", dest="version", type=int, metavar="N", help="in addresses (default: 1)"
+    )
     _add_address(parser.add_argument_group("address"))
     _add_limits(parser.add_argument_group("batches and limits"))
     parser.set_defaults(run=run)
@@ -96,9 +101,26 @@ def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette
 
     prepare_process()
     predictor = load(**model_arguments(arguments), say=say_aside)
+    _check_export(predictor.backend)
     app = build_app(predictor, settings)
     app.state.engine.start(_say)
     return app
+
+
+def _check_export(backend: "Backend") -> None:
+    """Refuses an export that would compile a program for every size of image."""
+    from stillbox.exporting.backend import ExportBackend
+
+    if not isinstance(backend, ExportBackend):
+        return
+    settings = backend.manifest.settings
+    free = settings.image_size is None and settings.input_type != "raw_image_tensor"
+    if settings.format == "stablehlo" and free:
+        raise UserError(
+            "this export compiles a program for every size of image",
+            where=backend.source,
+            fix="export it with --image-size HEIGHT,WIDTH, or serve the model directory",
+        )
 
 
 def _serve(

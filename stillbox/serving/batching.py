@@ -1,7 +1,7 @@
 """Dynamic batching: images of different requests run together, in batches of a few fixed sizes.
 
 One thread runs the model. While it runs, images gather; when it is free it takes those that wait,
-at most a batch of the largest size. Each size is compiled before the first request.
+as many as one run is good for. Each size is compiled before the first request.
 """
 
 import threading
@@ -48,6 +48,7 @@ class Batcher:
         sizes: rows of a batch, rising.
         max_delay: seconds that an image waits for others while nothing runs.
         observe: is told about each run, in the thread that runs the model.
+        more: whether any image may come soon; nothing waits for none.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Batcher:
         sizes: Sequence[int],
         max_delay: float,
         observe: Callable[[BatchRun], None] = lambda run: None,
+        more: Callable[[], bool] = lambda: True,
     ) -> None:
         self._backend, self.sizes, self._max_delay = backend, tuple(sizes), max_delay
-        self._observe = observe
+        self._observe, self._more = observe, more
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -93,9 +95,8 @@ class Batcher:
         return len(self._jobs)
 
     def seconds_for(self, images: int) -> float:
-        """Returns about how long this many images take, by the run measured at the start."""
-        largest = self.sizes[-1]
-        return -(-images // largest) * self.seconds[largest]
+        """Returns about how long this many images take, by the runs at the start."""
+        return images * min(self.seconds[size] / size for size in self.sizes)
 
     def submit(self, prepared: Prepared) -> "Future[Found]":
         """Takes an image. A future that is cancelled before its batch begins does not run.
@@ -135,29 +136,23 @@ class Batcher:
                 return None
             patience = self._jobs[0].since + self._max_delay - time.monotonic()
             self._changed.wait_for(
-                lambda: len(self._jobs) >= largest or self._closed, timeout=max(patience, 0)
+                lambda: len(self._jobs) >= largest or self._closed or not self._more(),
+                timeout=max(patience, 0),
             )
             return [self._jobs.popleft() for _ in range(self._portion(len(self._jobs)))]
 
     def _portion(self, waiting: int) -> int:
-        """Returns how many of the waiting images to run now.
+        """Returns how many of the waiting images to run now: what takes the least time for each.
 
-        Filling a batch up costs nothing where a run takes as long for any size, as on an
-        accelerator; on a CPU two smaller batches are often faster. The runs at the start tell.
+        Where a run takes as long for any size, as on an accelerator, that is all of them, filled
+        up to the next size; on a CPU it is often a smaller batch that is full. The runs at the
+        start tell.
         """
-        if waiting >= self.sizes[-1]:
-            return self.sizes[-1]
-        less = max((size for size in self.sizes if size <= waiting), default=0)
-        if less in (0, waiting):
-            return waiting
-        in_two = self.seconds[less] + self.seconds[self._fitting(waiting - less)]
-        return waiting if self.seconds[self._fitting(waiting)] <= in_two else less
-
-    def _fitting(self, images: int) -> int:
-        return next(size for size in self.sizes if size >= images)
+        best = min(self.sizes, key=lambda s: (self.seconds[s] / min(s, waiting), -s))
+        return min(best, waiting)
 
     def _run(self, jobs: list[_Job]) -> None:
-        size = self._fitting(len(jobs))
+        size = next(size for size in self.sizes if size >= len(jobs))
         images = [job.prepared for job in jobs]
         began = time.perf_counter()
         try:

@@ -51,7 +51,11 @@ class Engine:
         sizes = usable_sizes(settings.batch_sizes, predictor.backend.batch_sizes)
         self.metrics = Metrics(sizes)
         self.batcher = Batcher(
-            predictor.backend, sizes, settings.max_delay_ms / 1000, self.metrics.observe_run
+            predictor.backend,
+            sizes,
+            settings.max_delay_ms / 1000,
+            observe=self.metrics.observe_run,
+            more=lambda: self.places.taken > self.batcher.waiting,
         )
         self.places = Places(settings.queue, self.batcher.seconds_for)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)

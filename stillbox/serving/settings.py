@@ -57,7 +57,9 @@ class ServeSettings:
             if getattr(self, field) < smallest:
                 raise UserError(
                     f"{getattr(self, field)} is too small",
-                    where=f"--{field.replace('_', '-')}",
+                    where="--model-version"
+                    if field == "version"
+                    else f"--{field.replace('_', '-')}",
                     fix=f"give {smallest} or more",
                 )
         if self.max_delay_ms < 0 or not self.timeout > 0:

@@ -24,8 +24,7 @@ def batcher(backend):
         one = Batcher(backend, sizes, delay, **options)
         made.append(one)
         one.start()
-        if seconds:
-            one.seconds = seconds
+        one.seconds = seconds or dict.fromkeys(sizes, 1.0)
         backend.runs.clear()
         backend.entered.clear()
         return one
@@ -69,7 +68,7 @@ def test_what_gathers_runs_together_and_everyone_gets_his_own(backend, batcher):
     [
         # As fast for any size: 3 images fill a batch of 4 up.
         ({1: 1.0, 2: 1.0, 4: 1.0}, [[5, 6, 7, 7]]),
-        # A second for each row: 2 and 1 are faster than 4.
+        # A second for each row: no row for nothing.
         ({1: 1.0, 2: 2.0, 4: 4.0}, [[5, 6], [7]]),
     ],
 )
@@ -95,6 +94,23 @@ def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
     assert backend.runs == [[1, 2, 3, 4]]
     lonely = batcher(delay=0.01).submit(prepared(backend, 9)[0])
     assert lonely.result(10).scores[0] == 9 / 255
+
+
+def test_nobody_waits_where_nobody_comes(backend, batcher):
+    one = batcher(delay=30.0, more=lambda: False)
+    assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
+
+
+def test_a_large_batch_that_is_slower_is_left_out(backend, batcher):
+    # For each image 1 s alone, 0.5 s by two, 2 s by four.
+    one = batcher(seconds={1: 1.0, 2: 1.0, 4: 8.0})
+    first = blocked(one, backend)
+    futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4, 5)]
+    backend.open.set()
+    for future in (first, *futures):
+        future.result(10)
+    assert backend.runs == [[0], [1, 2], [3, 4], [5]]
+    assert one.seconds_for(6) == 3.0
 
 
 def test_what_nobody_waits_for_does_not_run(backend, batcher):
