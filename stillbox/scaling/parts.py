@@ -43,7 +43,11 @@ class PartWriter:
         predictor.warm_up()
 
     def write(self, images: Sequence[ImageFile]) -> PartCount:
-        """Detects in images and adds their rows as one file."""
+        """Detects in images and adds their rows as one file.
+
+        Raises:
+            OSError: the table cannot be written to.
+        """
         unread: list[str] = []
         rows = sorted(self._rows(images, unread), key=lambda one: one["image"])
         if rows:

@@ -4,9 +4,11 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from stillbox.devices.setup import prepare_process
+from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
 from stillbox.scaling.extras import need
 from stillbox.scaling.image_files import ImageFile, list_images
@@ -41,6 +43,18 @@ class Summary:
     first_unread: list[str] = field(default_factory=list)
     """The first of them, with the reason."""
 
+    def lines(self) -> list[str]:
+        """Returns what there is to say, a line for each thing that happened."""
+        said = {
+            "images found": self.found,
+            "files passed over, which are no images by their suffix": self.others,
+            "images were in the table before": self.done_before,
+            "images detected in": self.predicted,
+            "images entered with an error": self.bad,
+            "images could not be read and are tried again by the next run": self.unread,
+        }
+        return [f"{count:,} {what}" for what, count in said.items() if count] + self.first_unread
+
 
 def predict_files(
     predictor: Predictor,
@@ -69,6 +83,7 @@ def predict_files(
     Raises:
         UserError: an extra is missing, a pattern leads to nothing, or the table belongs to another
             model.
+        OSError: the table cannot be written to.
     """
     need("pyarrow", "ray")
     listing = list_images(patterns)
@@ -111,7 +126,7 @@ def _run(
         {"images": pickle.dumps(todo[start : start + size])} for start in range(0, len(todo), size)
     ]
     ray.data.DataContext.get_current().enable_progress_bars = False
-    counted = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+    outcomes = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
         _Worker,
         # By reference: the weights lie once in the memory of each machine.
         fn_constructor_args=(ray.put(predictor), table, min_score),
@@ -119,7 +134,11 @@ def _run(
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
         **options,
     )
-    yield from (pickle.loads(one["count"]) for one in counted.iter_rows())
+    for one in outcomes.iter_rows():
+        outcome = pickle.loads(one["outcome"])
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield outcome
 
 
 def _part_size(images: int, workers: int, batch_size: int) -> int:
@@ -139,11 +158,20 @@ class _Worker:
     """Writes the parts that Ray Data hands to one process."""
 
     def __init__(self, predictor: "ObjectRef", table: DetectionTable, min_score: float) -> None:
+        self._predictor, self._table, self._min_score = predictor, table, min_score
+
+    @cached_property
+    def _writer(self) -> PartWriter:
         import ray
 
         prepare_process()
-        self._writer = PartWriter(ray.get(predictor), table, min_score)
+        return PartWriter(ray.get(self._predictor), self._table, self._min_score)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
-        # Pickled, because Ray Data wants one type for a column, and an empty list has none.
-        return {"count": [pickle.dumps(self._writer.write(pickle.loads(batch["images"][0])))]}
+        outcome: PartCount | Exception
+        try:
+            outcome = self._writer.write(pickle.loads(batch["images"][0]))
+        except (UserError, OSError) as error:
+            # Raised here, it would reach the person as pages about Ray's workers.
+            outcome = error
+        return {"outcome": [pickle.dumps(outcome)]}

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from stillbox.scaling.image_files import file_system
 from stillbox.scaling.ray_data import predict_files
+from stillbox.scaling.table import DetectionTable
 
 pytest.importorskip("pyarrow")
 
@@ -41,6 +43,18 @@ def test_a_table_that_is_gone_on_with(ray_cluster, predictor, photos, tmp_path):
     assert (summary.done_before, summary.predicted + summary.bad) == (10, 2)
     agrees(rows(output), predictor, photos, settings["min_score"])
     assert all(part.stat().st_mtime_ns == written[part] for part in parts[1:])
+
+
+def test_what_a_worker_cannot_write_ends_the_run(
+    ray_cluster, predictor, photos, tmp_path, monkeypatch
+):
+    def absent(place, made_by):
+        return DetectionTable(*file_system(place), place, made_by)
+
+    monkeypatch.setattr(DetectionTable, "open", absent)
+    monkeypatch.setattr(DetectionTable, "images", lambda self: set())
+    with pytest.raises(FileNotFoundError, match=r"absent/\.part-"):
+        predict_files(predictor, [f"{photos}/deep"], str(tmp_path / "absent"), workers=1)
 
 
 KILLED = """
