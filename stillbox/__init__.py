@@ -3,6 +3,7 @@
 The names below are loaded when they are first used; importing stillbox starts no device.
 """
 
+import os
 from importlib import import_module
 
 __version__ = "0.1.0"
@@ -27,6 +28,8 @@ def __getattr__(name: str) -> object:
     # import_module and not an import statement: the package would import its own upper floors.
     if name not in _NAMES:
         raise AttributeError(f"module 'stillbox' has no attribute {name!r}")
+    # Before jax is imported: its loader of cached programs prints pages about tuning flags.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return getattr(import_module(_NAMES[name]), name)
 
 

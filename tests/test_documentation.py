@@ -51,6 +51,8 @@ RUN_HERE = {
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
     "docs/predicting.md": (),
+    "docs/api.md": (),
+    "docs/export.md": (),
     "docs/weights.md": (),
     "docs/coming_from_the_object_detection_api.md": ("runs",),
     "docs/ssd_resnet34.md": ("runs",),
@@ -64,6 +66,7 @@ RUN_ELSEWHERE = {
     "docs/fields.md": "tests/experiment/test_reference.py",
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
+    "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
     **{
         f"docs/launchers/{name}.md": "tests/devices/test_documentation.py"

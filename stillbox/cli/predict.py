@@ -60,6 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.min_score:g} is no score", where="--min-score", fix="0 to 1")
     if arguments.batch_size < 1:
         raise UserError("a batch holds at least one image", where="--batch-size")
+    if arguments.workers < 0 or (arguments.workers and arguments.engine != "ray"):
+        raise UserError("--workers counts processes of --engine ray", fix="leave it out")
+    if arguments.engine == "ray" and arguments.profile != "0,0":
+        raise UserError(
+            "--profile traces this process, which does none of the work of --engine ray",
+            fix="leave it out",
+        )
     return _run_ray(arguments) if arguments.engine == "ray" else _run_here(arguments)
 
 
@@ -87,9 +94,13 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 def _run_ray(arguments: argparse.Namespace) -> int:
     """Writes a table; 1 where some images could not be read."""
+    import jax
+
     from stillbox.api import load
     from stillbox.scaling.ray_data import predict_files
 
+    # This process only hands out work: it must not hold an accelerator that a worker needs.
+    jax.config.update("jax_platforms", "cpu")
     predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
     with progress_bar("images") as progress:
         summary = predict_files(
