@@ -80,27 +80,36 @@ export function picture(image, detections) {
   const text = Math.min(32, Math.max(13, Math.round(side / 40)));
   pen.font = `600 ${text}px system-ui, sans-serif`;
   pen.textBaseline = "top";
-  for (const one of [...detections].reverse()) drawOne(pen, one, line, text);
+  for (const one of [...detections].reverse()) drawOutline(pen, one, line);
+  const taken = [];
+  for (const one of detections) drawLabel(pen, one, text, taken);
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-function drawOne(pen, one, line, text) {
+function drawOutline(pen, one, line) {
   const { ymin, xmin, ymax, xmax } = one.box;
-  const outline = (width, color) => {
+  // A dark rim, or a green box is lost on grass.
+  for (const [width, color] of [[line + 2, "rgb(33 37 41 / .8)"], [line, colorOf(one.class_id)]]) {
     pen.lineWidth = width;
     pen.strokeStyle = color;
     pen.strokeRect(xmin, ymin, xmax - xmin, ymax - ymin);
-  };
-  // A dark rim, or a green box is lost on grass.
-  outline(line + 2, "rgb(33 37 41 / .8)");
-  outline(line, colorOf(one.class_id));
+  }
+}
+
+/** Draws a label above its box, inside it or below, where there is room, or leaves it out. */
+function drawLabel(pen, one, text, taken) {
   const label = labelOf(one);
   const width = pen.measureText(label).width + text * 0.6;
   const height = text * 1.25;
-  const left = Math.max(0, Math.min(xmin, pen.canvas.width - width));
-  const top = ymin >= height ? ymin - height : ymin;
+  const left = Math.max(0, Math.min(one.box.xmin, pen.canvas.width - width));
+  const spot = [one.box.ymin - height, one.box.ymin, one.box.ymax]
+    .map((top) => ({ left, top, right: left + width, bottom: top + height }))
+    .filter((rect) => rect.top >= 0 && rect.bottom <= pen.canvas.height)
+    .find((rect) => !taken.some((other) => overlap(rect, other)));
+  if (!spot) return;
+  taken.push(spot);
   pen.fillStyle = colorOf(one.class_id);
-  pen.fillRect(left, top, width, height);
+  pen.fillRect(left, spot.top, width, height);
   pen.fillStyle = inkOn(colorOf(one.class_id));
-  pen.fillText(label, left + text * 0.3, top + text * 0.12);
+  pen.fillText(label, left + text * 0.3, spot.top + text * 0.12);
 }
