@@ -1,6 +1,9 @@
 """Non-maximum suppression in arrays of fixed size: which boxes are detections."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +15,24 @@ from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
 from stillbox.boxes.top_k_mask import top_k_mask
 
 Suppress = Callable[[Array, Array], Array]
+
+_PLAIN = ContextVar("plain_nms", default=False)
+
+
+@contextmanager
+def plain_nms() -> Iterator[None]:
+    """Makes searches that are traced inside it use the operations of TensorFlow Lite alone.
+
+    MediaPipe refuses models with loops, so that there is one step for every detection, and a step
+    for an image that is finished changes nothing. The detections are the same but for one case:
+    boxes of which clipping leaves nothing are left out before and not during the search, so that
+    they suppress nothing and do not count in their class.
+    """
+    token = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
 
 
 class _Search(NamedTuple):
@@ -99,8 +120,10 @@ def batched_nms(
 
     # Classes before anchors: a pick then reads and writes one contiguous row an image.
     candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
-    if max_candidates_per_class:
+    if 0 < max_candidates_per_class < anchors:
         candidates = _best_candidates(candidates, max_candidates_per_class)
+    if _PLAIN.get():
+        candidates = jnp.where(visible[:, None], candidates, -jnp.inf)
     start = _Search(
         scores=candidates,
         best=_best_left(candidates, visible[:, None]),
@@ -109,12 +132,8 @@ def batched_nms(
         found_scores=jnp.zeros((batch, max_total), jnp.float32),
         found_count=jnp.zeros(batch, jnp.int32),
     )
-    end = lax.while_loop(
-        lambda search: jnp.any(
-            (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
-        ),
-        lambda search: _pick(search, boxes, visible, suppress, max_per_class),
-        start,
+    end = _run_search(
+        start, lambda search: _pick(search, boxes, visible, suppress, max_per_class), max_total
     )
     real = jnp.arange(max_total) < end.found_count[:, None]
     found_classes, found_anchors = jnp.divmod(end.found, anchors)
@@ -144,6 +163,8 @@ def _clip_boxes(
 
 def _best_candidates(candidates: Array, most: int) -> Array:
     """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
+    if _PLAIN.get():
+        return _sorted_candidates(candidates, most)
 
     def limit(every: Array) -> Array:
         return jnp.where(top_k_mask(every, jnp.full(every.shape[:2], most)), every, -jnp.inf)
@@ -151,6 +172,15 @@ def _best_candidates(candidates: Array, most: int) -> Array:
     # Few images have so many in one class, and looking for the best takes 32 passes over all.
     crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
     return lax.cond(crowded, limit, lambda every: every, candidates)
+
+
+def _sorted_candidates(candidates: Array, most: int) -> Array:
+    """Does the same as `_best_candidates` with a sort; of equal candidates the first are kept."""
+    scores, places = lax.top_k(candidates, most)
+    least, last = scores[..., -1:], places[..., -1:]
+    earlier = jnp.arange(candidates.shape[-1]) <= last
+    kept = (candidates > least) | ((candidates == least) & earlier)
+    return jnp.where(kept, candidates, -jnp.inf)
 
 
 def _best_left(scores: Array, visible: Array) -> Array:
@@ -161,6 +191,19 @@ def _best_left(scores: Array, visible: Array) -> Array:
     """
     open_ = (visible & (scores > -jnp.inf)).any(axis=-1)
     return jnp.where(open_, scores.max(axis=-1), -jnp.inf)
+
+
+def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
+    """Picks until every image has all its detections, or no candidate left."""
+    if _PLAIN.get():
+        return functools.reduce(lambda search, _: pick(search), range(max_total), start)
+    return lax.while_loop(
+        lambda search: jnp.any(
+            (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
+        ),
+        pick,
+        start,
+    )
 
 
 def _pick(
@@ -191,19 +234,25 @@ def _pick(
     # The pick itself is named: a box without area overlaps nothing, not even itself.
     picked = jnp.arange(anchors) == anchor[:, None]
     row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
-    picks = search.picks.at[images, class_].add(1)
-    full = picks[images, class_] >= max_per_class
+    picks = search.picks[images, class_] + 1
+    full = picks >= max_per_class
 
     emit = (score > -jnp.inf) & visible[images, anchor]
     # Beyond the last place no index is equal: a full image takes no more.
     here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
     return _Search(
-        scores=search.scores.at[images, class_].set(row),
-        best=search.best.at[images, class_].set(
-            jnp.where(full, -jnp.inf, _best_left(row, visible))
-        ),
-        picks=picks,
+        scores=_with_row(search.scores, class_, row),
+        best=_with_row(search.best, class_, jnp.where(full, -jnp.inf, _best_left(row, visible))),
+        picks=_with_row(search.picks, class_, picks),
         found=jnp.where(here, (class_ * anchors + anchor)[:, None], search.found),
         found_scores=jnp.where(here, score[:, None], search.found_scores),
         found_count=search.found_count + here.any(axis=1),
     )
+
+
+def _with_row(array: Array, class_: Array, row: Array) -> Array:
+    """Returns `array` `[B, C, ...]` with `row` `[B, ...]` at `class_` `[B]` of each image."""
+    if array.shape[0] == 1:  # false for a batch of any size, too
+        # No scatter, an operation that TensorFlow Lite does not have.
+        return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
+    return array.at[jnp.arange(array.shape[0]), class_].set(row)

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms import batched_nms, plain_nms
 from tests.boxes import golden
 
 # B8 of fact sheet 6.1: eight boxes, scores of two classes.
@@ -412,6 +412,31 @@ def test_only_the_best_candidates_of_a_class_take_part():
     np.testing.assert_allclose(kept, np.float32([0.9, 0.5, 0.4]))
     assert classes.tolist() == [0, 1, 1]
     np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 3, 2]])
+
+
+@pytest.mark.parametrize("window", [None, [[0.1, 0, 0.8, 0.6]]])
+@pytest.mark.parametrize("most", [0, 7, 60])
+def test_the_search_without_loops_finds_the_same(most, window):
+    rng = np.random.default_rng(most)
+    boxes = golden.random_boxes(rng, 1, 60)
+    scores = (rng.integers(0, 25, (1, 60, 4)) / 25).astype(np.float32)  # with many ties
+    options = {
+        "score_threshold": 0.2,
+        "iou_threshold": 0.3,
+        "max_per_class": 30,
+        "max_total": 30,
+        "max_candidates_per_class": most,
+        "clip_window": window,
+        "clip_first": True,  # what lies outside the window suppresses nothing in either search
+    }
+    expected = jitted_nms(boxes, scores, **options)
+    with plain_nms():
+        program = jax.make_jaxpr(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
+        detections = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
+    for one, other in zip(detections, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert expected.count[0] > 10
+    assert not {"while", "cond", "scatter"} & {str(eqn.primitive) for eqn in program.eqns}
 
 
 def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():
