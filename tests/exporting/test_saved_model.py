@@ -1,0 +1,201 @@
+"""SavedModel: every input and both signatures, by TensorFlow's own loader and command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import stillbox
+from stillbox.errors import UserError
+from stillbox.exporting.export import export_model
+from stillbox.exporting.saved_model import FOLDER, load, refuse_known_bad
+from stillbox.exporting.settings import ExportSettings
+from stillbox.records.wire import serialize_features
+
+tf = pytest.importorskip("tensorflow")
+
+# One worker imports TensorFlow and makes what these tests share.
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
+TYPES = {
+    "detection_api": {
+        "detection_anchor_indices": tf.float32,
+        "detection_boxes": tf.float32,
+        "detection_classes": tf.float32,
+        "detection_multiclass_scores": tf.float32,
+        "detection_scores": tf.float32,
+        "num_detections": tf.float32,
+        "raw_detection_boxes": tf.float32,
+        "raw_detection_scores": tf.float32,
+    },
+    "tpu": {
+        "num_detections": tf.int32,
+        "detection_boxes": tf.float32,
+        "detection_classes": tf.int32,
+        "detection_scores": tf.float32,
+        "image_info": tf.float32,
+    },
+}
+
+
+def exported(model, images, folder, **settings):
+    settings = ExportSettings(format="saved_model", **settings)
+    return export_model(model, folder, settings, images)
+
+
+@pytest.fixture(scope="module")
+def free(model, images, tmp_path_factory):
+    """Pixels of any size in, with the outputs of the Object Detection API."""
+    return exported(model, images, tmp_path_factory.mktemp("export") / "free")
+
+
+@pytest.fixture(scope="module")
+def encoded(model, images, tmp_path_factory):
+    """Any number of image files in, with the outputs of the TPU page."""
+    folder = tmp_path_factory.mktemp("export") / "encoded"
+    settings = {"input_type": "encoded_image_string_tensor", "batch_size": 0, "signature": "tpu"}
+    return exported(model, images, folder, **settings)
+
+
+def signature(export):
+    loaded = tf.saved_model.load(str(export.folder / FOLDER))
+    return loaded, loaded.signatures["serving_default"]
+
+
+def test_the_artefact_equals_its_checkpoint(free, encoded, images):
+    for export in (free, encoded):
+        assert export.verification.images == len(images) + 2
+        assert export.verification.detections > 10
+        assert export.verification.max_box_difference < 1e-3
+        assert export.verification.max_score_difference < 1e-5
+
+
+def test_names_types_and_shapes_of_the_object_detection_api(free):
+    _, serving = signature(free)
+    _, inputs = serving.structured_input_signature
+    assert inputs == {"input_tensor": tf.TensorSpec((1, None, None, 3), tf.uint8, "input_tensor")}
+    outputs = serving.structured_outputs
+    assert {name: spec.dtype for name, spec in outputs.items()} == TYPES["detection_api"]
+    assert outputs["detection_boxes"].shape[2] == 4
+    assert outputs["num_detections"].shape == (1,)
+
+
+def test_names_and_types_of_the_tpu_page(encoded):
+    _, serving = signature(encoded)
+    _, inputs = serving.structured_input_signature
+    assert inputs == {"input": tf.TensorSpec((None,), tf.string, "input")}
+    found = {name: spec.dtype for name, spec in serving.structured_outputs.items()}
+    assert found == TYPES["tpu"]
+
+
+def test_a_frozen_graph_has_the_tensors_of_the_tpu_page(encoded):
+    _, serving = signature(encoded)
+    (call,) = (op for op in serving.graph.get_operations() if op.type == "StatefulPartitionedCall")
+    nodes = serving.graph._get_function(call.get_attr("f").name).graph.as_graph_def().node
+    names = {"NumDetections", "DetectionBoxes", "DetectionClasses", "DetectionScores", "ImageInfo"}
+    assert names <= {node.name for node in nodes}
+
+
+def test_files_of_different_sizes_make_one_batch(encoded, checkpoint, images):
+    _, serving = signature(encoded)
+    files = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images[:2]]
+    outputs = serving(input=tf.constant(files))
+    assert images[0].shape != images[1].shape
+    for row, image in enumerate(images[:2]):
+        wanted = checkpoint.predict(image)
+        np.testing.assert_allclose(outputs["detection_scores"][row], wanted.scores, atol=1e-5)
+        height, width = image.shape[:2]
+        expected = [[height, width], [64, 64], [64 / height, 64 / width], [0, 0]]
+        np.testing.assert_allclose(outputs["image_info"][row], expected, rtol=1e-6)
+        scale = np.array([height, width, height, width]) / 64
+        np.testing.assert_allclose(outputs["detection_boxes"][row] * scale, wanted.boxes, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"input_type": "tf_example", "batch_size": 2, "max_detections": 7},
+        {"input_type": "float_image_tensor", "image_size": (48, 80), "input_name": "pixels"},
+        {"input_type": "raw_image_tensor", "signature": "tpu", "float_count": True},
+    ],
+)
+def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
+    result = exported(model, images, tmp_path / "out", platforms=("cpu",), **settings)
+    assert result.verification.detections > 10
+    _, serving = signature(result)
+    outputs = serving.structured_outputs
+    if "max_detections" in settings:
+        assert outputs["detection_scores"].shape == (2, 7)
+    if "input_name" in settings:
+        assert serving.structured_input_signature[1]["pixels"].shape == (1, 48, 80, 3)
+    if "float_count" in settings:
+        assert outputs["num_detections"].dtype == tf.float32
+
+
+def test_tensorflows_own_command_runs_it(free, images, tmp_path):
+    np.save(tmp_path / "image.npy", images[0][None])
+    tool = str(Path(sys.executable).with_name("saved_model_cli"))
+    folder = ["--dir", str(free.folder / FOLDER), "--tag_set", "serve"]
+    named = ["--signature_def", "serving_default"]
+    inputs = ["--inputs", f"input_tensor={tmp_path / 'image.npy'}", "--outdir", str(tmp_path)]
+    subprocess.run([tool, "run", *folder, *named, *inputs], check=True, capture_output=True)
+    run = load(free.folder, free.manifest)
+    expected = run(images[0][None])["detection_scores"]
+    np.testing.assert_allclose(np.load(tmp_path / "detection_scores.npy"), expected, atol=1e-6)
+
+
+def test_weights_are_variables_and_stand_beside_the_graph(free, model):
+    loaded, _ = signature(free)
+    held = sum(int(np.prod(variable.shape)) for variable in loaded.weights["params"].values())
+    assert held == sum(array.size for array in model.params.values())
+    assert (free.folder / FOLDER / "variables/variables.index").is_file()
+
+
+def test_the_manifest_names_the_least_tensorflow(free):
+    assert free.manifest.needs == {"tensorflow": ">=2.20"}
+    assert free.manifest.known_bad == ("tensorflow<2.20",)
+
+
+def test_an_example_without_an_image_is_refused_by_tensorflow(model, images, tmp_path):
+    settings = {"input_type": "tf_example", "platforms": ("cpu",)}
+    result = exported(model, images[:1], tmp_path / "out", **settings)
+    run = load(result.folder, result.manifest)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image/encoded"):
+        run(np.array([serialize_features({"image/key": [b"a"]})], object))
+
+
+@pytest.mark.parametrize(
+    "jax, tensorflow", [("0.10.1", "2.21.0"), ("0.10.2", "2.20.0"), ("0.12.0.1", "2.21.1")]
+)
+def test_pairs_that_do_not_load_are_refused_before_work_starts(jax, tensorflow):
+    with pytest.raises(UserError, match=f"TensorFlow {tensorflow} cannot read what jax {jax} w"):
+        refuse_known_bad(jax, tensorflow)
+
+
+@pytest.mark.parametrize(
+    "jax, tensorflow", [("0.10.0", "2.21.0"), ("0.10.2", "2.22.0rc0"), ("0.12.0", "3.0.0")]
+)
+def test_pairs_that_load_are_not(jax, tensorflow):
+    refuse_known_bad(jax, tensorflow)
+
+
+def test_an_unknown_platform_is_refused(model, images, tmp_path):
+    with pytest.raises(UserError, match="no platform 'abacus'"):
+        exported(model, images, tmp_path / "out", platforms=("abacus",))
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_runtime_is_refused(free):
+    with pytest.raises(UserError, match="openvino does not run SavedModels"):
+        stillbox.load(free.folder, runtime="openvino").predict(np.zeros((8, 8, 3), np.uint8))
+
+
+def test_a_damaged_model_is_named(free, tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "saved_model.pb").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="refuses the model") as caught:
+        load(tmp_path, free.manifest)
+    assert "tensorflow>=2.20" in caught.value.fix
