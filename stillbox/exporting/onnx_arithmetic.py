@@ -1,0 +1,177 @@
+"""How operations on single numbers, and sums of them, are written as ONNX."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.exporting.onnx_values import (
+    Clipped,
+    Convolved,
+    Known,
+    Order,
+    Repeated,
+    Tensor,
+    Value,
+    by_channel,
+    identity,
+)
+from stillbox.exporting.onnx_writer import NetworkWriter
+
+Operation = Callable[[NetworkWriter, list[Value], Any], Value]
+"""From the inputs of an equation and the equation itself to what stands for its result."""
+
+
+def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
+    """Computes an equation of constants.
+
+    Args:
+        equation: of a jaxpr.
+        inputs: its constants.
+    """
+    kind, parameters = equation.primitive.name, equation.params
+    arrays = [one.array for one in inputs]
+    if kind == "convert_element_type" and arrays[0].dtype == parameters["new_dtype"]:
+        return inputs[0]  # the same object: what tells a shared kernel
+    if kind == "broadcast_in_dim":
+        # The new axes keep length 1: whatever the constant meets makes them as long as they are.
+        shape = [1] * len(parameters["shape"])
+        axes = parameters["broadcast_dimensions"]
+        for axis, length in zip(axes, arrays[0].shape, strict=True):
+            shape[axis] = length
+        return Known(arrays[0].reshape(shape))
+    if kind in ARITHMETIC:
+        whole = list(np.broadcast_arrays(*arrays))
+    else:
+        shapes = [variable.aval.shape for variable in equation.invars]
+        whole = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
+    return Known(np.asarray(equation.primitive.bind(*whole, **parameters)))
+
+
+def _binary(kind: str) -> Operation:
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+        left, right = inputs
+        if isinstance(left, Known) and kind in ("Add", "Mul", "Max", "Min"):
+            left, right = right, left
+        if isinstance(right, Known):
+            if isinstance(left, Convolved) and (scaled := _scaled(left, kind, right)):
+                return scaled
+            if kind in ("Max", "Min") and right.array.size == 1:
+                return _clipped(left, kind, float(right.array.reshape(())))
+        return _node(writer, kind, [left, right])
+
+    return write
+
+
+def _node(writer: NetworkWriter, kind: str, operands: list[Value]) -> Tensor:
+    """Writes a node of two operands in the order of the first tensor among them."""
+    # Something has to have the whole shape, or the result would be as thin.
+    computed = [one for one in operands if not isinstance(one, Known)]
+    whole = any(not isinstance(one, Repeated) for one in computed)
+    tensors: dict[int, Tensor] = {
+        id(one): writer.thin(one) if whole and isinstance(one, Repeated) else writer.tensor(one)
+        for one in computed
+    }
+    order = tensors[id(computed[0])].order
+    names = [
+        _constant(writer, one, order)
+        if isinstance(one, Known)
+        else writer.name(tensors[id(one)], order)
+        for one in operands
+    ]
+    return Tensor(writer.graph.op(kind, *names), order)
+
+
+def _constant(writer: NetworkWriter, value: Known, order: Order) -> str:
+    array = value.array.transpose(order) if value.array.ndim else value.array
+    while array.ndim and array.shape[0] == 1:
+        array = array[0]
+    return writer.graph.constant(array)
+
+
+def _scaled(left: Convolved, kind: str, right: Known) -> Convolved | None:
+    """Returns a convolution with what follows in its factor and offset, if it can be there."""
+    numbers = by_channel(right, len(left.factor), left.order[1])
+    if numbers is None or kind not in ("Add", "Sub", "Mul", "Div"):
+        return None
+    if kind in ("Add", "Sub"):
+        return replace(left, offset=left.offset + (numbers if kind == "Add" else -numbers))
+    numbers = numbers if kind == "Mul" else 1 / numbers
+    return replace(left, factor=left.factor * numbers, offset=left.offset * numbers)
+
+
+def _clipped(value: Value, kind: str, end: float) -> Clipped:
+    if not isinstance(value, Clipped):
+        value = Clipped(value)
+    if kind == "Max":
+        return replace(value, low=max(value.low, end), high=max(value.high, end))
+    return replace(value, low=min(value.low, end), high=min(value.high, end))
+
+
+def _unary(*kinds: str) -> Operation:
+    """Returns what writes one node after the other."""
+
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+        tensor = writer.tensor(inputs[0])
+        name = tensor.name
+        for kind in kinds:
+            name = writer.graph.op(kind, name)
+        return Tensor(name, tensor.order)
+
+    return write
+
+
+def _same(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    return inputs[0]
+
+
+def _square(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    tensor = writer.tensor(inputs[0])
+    return Tensor(writer.graph.op("Mul", tensor.name, tensor.name), tensor.order)
+
+
+def _convert(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    # All is traced in float32: a conversion is one to the type that the array has.
+    if (wanted := equation.params["new_dtype"]) != np.float32:
+        raise UserError(f"the network computes in {wanted}, which is not written as ONNX")
+    return inputs[0]
+
+
+ARITHMETIC: dict[str, Operation] = {
+    "add": _binary("Add"),
+    "sub": _binary("Sub"),
+    "mul": _binary("Mul"),
+    "div": _binary("Div"),
+    "max": _binary("Max"),
+    "min": _binary("Min"),
+    "neg": _unary("Neg"),
+    "exp": _unary("Exp"),
+    "log": _unary("Log"),
+    "sqrt": _unary("Sqrt"),
+    "rsqrt": _unary("Sqrt", "Reciprocal"),
+    "logistic": _unary("Sigmoid"),
+    "square": _square,
+    "stop_gradient": _same,
+    "convert_element_type": _convert,
+}
+"""By the names of JAX's primitives."""
+
+
+def reduction(kind: str) -> Operation:
+    """Returns what writes a sum or a maximum over some axes.
+
+    Args:
+        kind: the ONNX operator.
+    """
+
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+        tensor, axes = writer.tensor(inputs[0]), equation.params["axes"]
+        kept = [axis for axis in identity(len(tensor.order)) if axis not in axes]
+        name = writer.graph.op(
+            kind, tensor.name, np.array([tensor.order.index(axis) for axis in axes]), keepdims=0
+        )
+        return Tensor(name, tuple(kept.index(axis) for axis in tensor.order if axis in kept))
+
+    return write

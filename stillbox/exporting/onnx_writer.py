@@ -1,0 +1,117 @@
+"""Puts values into an ONNX graph: each once, in the order of axes that its reader wants."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from stillbox.exporting.onnx_graph import Graph
+from stillbox.exporting.onnx_values import (
+    Clipped,
+    Convolved,
+    Known,
+    Order,
+    Padded,
+    Repeated,
+    Tensor,
+    Value,
+    identity,
+)
+
+
+class NetworkWriter:
+    """Turns values into tensors of a graph.
+
+    Args:
+        graph: where to.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._written: dict[int, tuple[Value, Tensor]] = {}
+        self._convolutions: dict[tuple[int, Order], list[tuple[Convolved, str, Graph]]] = (
+            defaultdict(list)
+        )
+
+    def tensor(self, value: Value) -> Tensor:
+        """Returns a value as a tensor of the graph in whatever order; written once."""
+        if isinstance(value, Tensor):
+            return value
+        if id(value) not in self._written:
+            # The value is kept too: another one could come to have its id.
+            self._written[id(value)] = value, self._materialize(value)
+        return self._written[id(value)][1]
+
+    def name(self, value: Value, order: Order) -> str:
+        """Returns the name of a value whose axes stand in `order`."""
+        tensor = self.tensor(value)
+        if tensor.order == order:
+            return tensor.name
+        moves = [tensor.order.index(axis) for axis in order]
+        return self.graph.op("Transpose", tensor.name, perm=moves)
+
+    def thin(self, value: Repeated) -> Tensor:
+        """Returns a repeated array with its new axes, but with length 1 where it repeats."""
+        rank = len(value.shape)
+        source = value.source
+        inner = self.thin(source) if isinstance(source, Repeated) else self.tensor(source)
+        name = self.name(inner, identity(len(inner.order)))
+        new = [axis for axis in range(rank) if axis not in value.axes]
+        if new:
+            name = self.graph.op("Unsqueeze", name, np.array(new))
+        return Tensor(name, identity(rank))
+
+    def _materialize(self, value: Value) -> Tensor:
+        if isinstance(value, Padded):
+            return self._pad(value)
+        if isinstance(value, Clipped):
+            return self._clip(value)
+        if isinstance(value, Convolved):
+            return self._convolve(value)
+        if isinstance(value, Repeated):
+            thin = self.thin(value)
+            if not value.longer:
+                return thin
+            name = self.graph.op("Expand", thin.name, np.array(value.shape))
+            return Tensor(name, thin.order)
+        assert isinstance(value, Known)
+        return Tensor(self.graph.constant(value.array), identity(value.array.ndim))
+
+    def _pad(self, value: Padded) -> Tensor:
+        tensor = self.tensor(value.source)
+        pads = [value.pads[axis][end] for end in (0, 1) for axis in tensor.order]
+        name = self.graph.op("Pad", tensor.name, np.array(pads), float(value.value))
+        return Tensor(name, tensor.order)
+
+    def _clip(self, value: Clipped) -> Tensor:
+        tensor = self.tensor(value.source)
+        if (value.low, value.high) == (0.0, np.inf):
+            return Tensor(self.graph.op("Relu", tensor.name), tensor.order)
+        ends = [float(end) if np.isfinite(end) else "" for end in (value.low, value.high)]
+        return Tensor(self.graph.op("Clip", tensor.name, *ends), tensor.order)
+
+    def _convolve(self, value: Convolved) -> Tensor:
+        # Which kernels serve one layer only is known at the end: its nodes get their place now.
+        place = self.graph.later()
+        name = self.graph.new_name("Conv")
+        key = id(value.kernel.array), value.kernel_order
+        self._convolutions[key].append((value, name, place))
+        return Tensor(name, value.order)
+
+    def finish(self) -> None:
+        """Writes the convolutions: a kernel of one layer takes its factors in, a shared one not."""
+        for uses in self._convolutions.values():
+            for value, name, place in uses:
+                kernel = value.kernel.array.transpose(value.kernel_order)
+                if len(uses) == 1:
+                    scaled = kernel * value.factor[:, None, None, None]
+                    weights = [scaled.astype(np.float32), value.offset.astype(np.float32)]
+                    place.op("Conv", value.source.name, *weights, name=name, **value.attributes)
+                    continue
+                product = place.op("Conv", value.source.name, kernel, **value.attributes)
+                factor, offset = (
+                    column.astype(np.float32)[:, None, None]
+                    for column in (value.factor, value.offset)
+                )
+                if (factor != 1).any():
+                    product = place.op("Mul", product, factor)
+                place.op("Add", product, offset, name=name)

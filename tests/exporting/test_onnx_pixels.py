@@ -1,0 +1,66 @@
+"""Resizing inside an ONNX graph equals resizing on the host, in either runtime."""
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.exporting.onnx_graph import FLOAT, UINT8, Graph
+from stillbox.exporting.onnx_pixels import add_preprocessing
+from stillbox.inputs.resize import resize_image
+from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.test_pixels import RESIZERS, SIZES, picture
+
+CORNERS = {
+    f"corners, {method}": schema.ConditionalShapeResizer(
+        condition="smaller", threshold=50, canvas=(80, 99), method=method
+    )
+    for method in ("nearest", "bicubic", "area")
+}
+
+
+def preprocessing(resizer, dtype, runtime, size=None):
+    graph = Graph()
+    kind = UINT8 if dtype == np.uint8 else FLOAT
+    resized = add_preprocessing(graph, resizer, "images", size, whole=dtype == np.uint8)
+    graph.op("Identity", resized.true_size, name="true_size")
+    outputs = {
+        resized.pixels: (FLOAT, ("batch", *resizer.input_size, 3)),
+        "true_size": (FLOAT, (2,)),
+    }
+    shape = ("batch", *(size or ("height", "width")), 3)
+    return loaded(graph.model({"images": (kind, shape)}, outputs, ""), runtime)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("name", [*RESIZERS, *CORNERS])
+def test_equals_the_resizer_of_training(name, dtype, runtime):
+    resizer = {**RESIZERS, **CORNERS}[name]
+    resize = preprocessing(resizer, dtype, runtime)
+    for size in SIZES:
+        image = picture(size, dtype)
+        wanted, true_size = resize_image(image, resizer)
+        pixels, shown = resize({"images": np.stack([image[::-1], image])})
+        assert tuple(shown) == true_size
+        # Antialiased uint8 has whole numbers, to the bit. OpenVINO divides by an approximate
+        # inverse where sizes are free, and the cubic's table has steps.
+        exact = "antialias" in name and dtype == np.uint8
+        loose = "bicubic" in name and runtime == "openvino"
+        atol = 0 if exact else 0.3 if loose else 5e-3
+        np.testing.assert_allclose(pixels[1], wanted, atol=atol)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_fixed_size_gives_the_same(runtime):
+    for name in ("bilinear_antialias", "bicubic", "keep"):
+        resizer = RESIZERS[name]
+        image = picture(SIZES[0], np.uint8)
+        resize = preprocessing(resizer, np.uint8, runtime, image.shape[:2])
+        wanted, _ = resize_image(image, resizer)
+        np.testing.assert_allclose(resize({"images": image[None]})[0][0], wanted, atol=1e-3)
+
+
+def test_images_larger_than_the_canvas_are_refused():
+    with pytest.raises(UserError, match="do not fit the canvas: 81x90"):
+        preprocessing(RESIZERS["identity"], np.uint8, "onnxruntime", (81, 90))
