@@ -1,6 +1,7 @@
 """`stillbox serve`: a trained model or an export behind HTTP, with a page to try it."""
 
 import argparse
+import logging
 import os
 import re
 import socket
@@ -131,6 +132,8 @@ def _serve(
 ) -> None:
     import uvicorn
 
+    # Its lines about broken forms would let clients fill the log.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         log_level="info" if arguments.access_log else "warning",

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
+from stillbox.exporting.settings import ExportSettings
 from tests.serving.conftest import encoded
 
 
@@ -107,6 +109,17 @@ def test_a_port_that_is_taken(refused, here):
 
 def test_no_model(refused, here):
     assert "nowhere" in refused("serve", "nowhere", "--port", "0")
+
+
+def test_an_export_that_would_compile_for_every_size(refused, trained_once, tmp_path):
+    settings = ExportSettings(format="stablehlo")
+    manifest = Manifest(settings=settings, files={}, input_size=(64, 64), resizer={}, source="x")
+    manifest.write(tmp_path)
+    for name in (EXPERIMENT, LABEL_MAP):
+        shutil.copy(trained_once / name, tmp_path)
+    said = refused("serve", tmp_path, "--port", "0")
+    assert "compiles a program for every size of image" in said
+    assert "--image-size HEIGHT,WIDTH" in said
 
 
 def test_sizes_that_are_no_numbers(stillbox):
