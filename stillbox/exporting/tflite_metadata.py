@@ -1,0 +1,182 @@
+"""What a TFLite file says about itself: order and names of its outputs, normalisation, labels.
+
+MediaPipe's ObjectDetector asks for the metadata of https://www.tensorflow.org/lite/models/convert/metadata
+(schema `metadata_schema.fbs` of MediaPipe): a flatbuffer inside the model, and the labels in a ZIP
+archive behind it.
+"""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+"""In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
+LABELS, LABEL_IDS = "labels.txt", "label_ids.txt"
+
+# By these names MediaPipe tells the outputs apart.
+_NAMES = ("location", "category", "score", "number of detections")
+_METADATA = "TFLITE_METADATA"
+_IMAGE, _BOXES = np.uint8(2), np.uint8(3)  # members of the union ContentProperties
+_NORMALIZATION = np.uint8(1)  # of the union ProcessUnitOptions
+_RGB, _BOUNDARIES, _VALUE_LABELS = np.int8(1), np.int8(1), np.int8(3)
+
+_Table = Mapping[int, Any]
+"""Values by the number of their field: numpy scalars, numpy vectors, strings, tables, lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What the metadata say."""
+
+    name: str
+    """Name of the model, for people."""
+    labels: Sequence[str]
+    """Name of every class index; `???` for one that nothing uses."""
+    label_ids: Sequence[int]
+    """Label map id of every class index."""
+    mean: Sequence[float]
+    """What a client subtracts from the pixels, if the input is not of bytes."""
+    std: Sequence[float]
+    """What it divides them by afterwards."""
+
+
+def describe(content: bytes, input_name: str, description: Description) -> bytes:
+    """Returns a TFLite file with named outputs in their order, metadata and labels.
+
+    Args:
+        content: of a model whose signature has the outputs `output_0` to `output_3`, those of
+            `OUTPUTS`.
+        input_name: of the input, in the signature.
+        description: what the metadata say.
+    """
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    _name_tensors(model, input_name)
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(_metadata(description), np.uint8)
+    model.buffers.append(buffer)
+    entry = schema.MetadataT()
+    entry.name, entry.buffer = _METADATA, len(model.buffers) - 1
+    model.metadata = [*(model.metadata or []), entry]
+    builder = flatbuffers.Builder(len(content) + 2**16)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return _with_archive(bytes(builder.Output()), description)
+
+
+def operators(content: bytes) -> set[str]:
+    """Returns the names of a model's operations."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items()}
+    model = schema.Model.GetRootAs(content, 0)
+    codes = [model.OperatorCodes(index) for index in range(model.OperatorCodesLength())]
+    # Operations up to 127 stand in a field of their own, for readers of the time before the other.
+    return {names[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())] for code in codes}
+
+
+def least_runtime(content: bytes) -> str:
+    """Returns the least TensorFlow Lite that runs a model, as its converter has noted."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content, 0)
+    notes = [model.Metadata(index) for index in range(model.MetadataLength())]
+    (note,) = (note for note in notes if note.Name() == b"min_runtime_version")
+    return str(model.Buffers(note.Buffer()).DataAsNumpy().tobytes().rstrip(b"\0").decode())
+
+
+def label_ids(content: bytes) -> list[int]:
+    """Returns the label map id of every class index, which `describe` has put behind a model."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return [int(line) for line in archive.read(LABEL_IDS).split()]
+
+
+def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
+    (signature,) = model.signatureDefs
+    graph = model.subgraphs[signature.subgraphIndex]
+    signature.inputs[0].name = input_name
+    graph.tensors[signature.inputs[0].tensorIndex].name = input_name
+    signature.outputs.sort(key=lambda output: output.name)
+    for output, name in zip(signature.outputs, OUTPUTS, strict=True):
+        output.name = name
+        graph.tensors[output.tensorIndex].name = name
+    graph.outputs = [output.tensorIndex for output in signature.outputs]
+
+
+def _with_archive(content: bytes, description: Description) -> bytes:
+    """Returns a model with a ZIP archive behind it, not compressed, as MediaPipe reads it."""
+    buffer = io.BytesIO(content)
+    texts = {LABELS: description.labels, LABEL_IDS: map(str, description.label_ids)}
+    with zipfile.ZipFile(buffer, "a") as archive:
+        for name, lines in texts.items():
+            # Without a date, so that the same model gives the same file.
+            archive.writestr(zipfile.ZipInfo(name), "".join(f"{line}\n" for line in lines))
+    return buffer.getvalue()
+
+
+def _metadata(description: Description) -> bytes:
+    """Returns a `ModelMetadata` table."""
+    import flatbuffers
+
+    labels = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}
+    outputs: list[_Table] = [
+        {
+            0: _NAMES[0],
+            1: "ymin, xmin, ymax, xmax in 0..1 of the image",
+            3: {0: _BOXES, 1: {0: np.array([1, 0, 3, 2], np.uint32), 1: _BOUNDARIES}},
+        },
+        {0: _NAMES[1], 1: "class index, from 0", 6: [labels]},
+        {0: _NAMES[2], 1: "confidence in 0..1, falling"},
+        {0: _NAMES[3], 1: "how many of the rows are detections"},
+    ]
+    group = {0: "detection_result", 1: list(_NAMES[:3])}
+    graph = {2: [_input(description)], 3: outputs, 8: [group]}
+    builder = flatbuffers.Builder(4096)
+    # 1.5.0 of the parser is the first that knows everything above.
+    root = _write(builder, {0: description.name, 3: [graph], 7: "1.5.0"})
+    builder.Finish(root, b"M001")
+    return bytes(builder.Output())
+
+
+def _input(description: Description) -> _Table:
+    both = description.mean, description.std
+    normalization = {field: np.array(values, np.float32) for field, values in enumerate(both)}
+    return {
+        0: "image",
+        1: "RGB pixels",
+        3: {0: _IMAGE, 1: {0: _RGB}},
+        4: [{0: _NORMALIZATION, 1: normalization}],
+    }
+
+
+def _write(builder: Any, value: Any) -> int:  # noqa: ANN401
+    """Writes a table, a list, a vector or a string, and returns its offset."""
+    match value:
+        case str():
+            return int(builder.CreateString(value))
+        case np.ndarray():
+            return int(builder.CreateNumpyVector(value))
+        case list():
+            offsets = [_write(builder, item) for item in value]
+            builder.StartVector(4, len(offsets), 4)
+            for offset in reversed(offsets):
+                builder.PrependUOffsetTRelative(offset)
+            return int(builder.EndVector())
+    parts = {
+        field: part if isinstance(part, np.generic) else _write(builder, part)
+        for field, part in value.items()
+    }
+    builder.StartObject(max(parts) + 1)
+    for field, part in parts.items():
+        if isinstance(part, np.generic):
+            # 0 is the default, which is not written; no field here has that value.
+            prepend = getattr(builder, f"Prepend{part.dtype.name.capitalize()}Slot")
+            prepend(field, part.item(), 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(field, part, 0)
+    return int(builder.EndObject())
