@@ -1,0 +1,100 @@
+"""ONNX artefacts of detectors of full size, on photographs, in both runtimes."""
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+import stillbox
+from stillbox.api import load_model
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.experiment.resolve import resolve
+from stillbox.exporting.backend import ExportBackend
+from stillbox.exporting.export import export_model
+from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verify import verify
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.predicting.images import read_image
+from tests.exporting.onnx_runtimes import RUNTIMES
+from tests.shared import SHARED, needs_shared
+
+pytestmark = [pytest.mark.proof, needs_shared]
+
+PHOTOGRAPHS = SHARED / "data/tiny_coco"
+# As in tests/proofs/test_coco_ap.py.
+SSD = {
+    "config": "ssd_mobilenet_v1_300x300",
+    "weights": str(SHARED / "weights/ssd_mobilenet_v1_0.75_coco_folded.npz"),
+    "overrides": [
+        "data.evaluation.label_map=coco",
+        "model.backbone.depth_multiplier=0.75",
+        "model.neck.depth_multiplier=0.75",
+        "model.anchors.aspect_ratios=[1, 2, 0.5, 3, 0.33333]",
+        "model.resizer.method=bilinear_antialias",
+    ],
+}
+UNTRAINED = {
+    "ssd_resnet34": ["model.postprocessing.nms.score_threshold=0.013"],
+    "retinanet": [
+        "model.backbone.depth=18",
+        "model.resizer.height=256",
+        "model.resizer.width=256",
+        # Larger than a training would begin with: scores that are all alike have no order.
+        "model.head.predictor_initializer.stddev=0.05",
+        "model.postprocessing.nms.score_threshold=0.01",
+    ],
+}
+
+
+def photographs(count):
+    files = sorted((PHOTOGRAPHS / "val2017").iterdir())[:count]
+    return [read_image(file)[0] for file in files]
+
+
+@pytest.fixture(scope="module")
+def ssd(tmp_path_factory):
+    """The COCO SSD as an artefact."""
+    model = load_model(SSD["config"], weights=SSD["weights"], overrides=SSD["overrides"])
+    folder = tmp_path_factory.mktemp("onnx") / "ssd"
+    return export_model(model, folder, ExportSettings(format="onnx"), photographs(4))
+
+
+def untrained(recipe, overrides):
+    """A detector with the weights that a training would begin with."""
+    experiment = resolve(recipe, overrides).experiment
+    _, params, stats = split_detector(build_detector(experiment.model))
+    return TrainedModel(experiment, None, params, stats, "untrained").named_by_config()
+
+
+def average_precision(predictor):
+    """AP and AP50 by COCO's own code."""
+    truth = COCO(str(PHOTOGRAPHS / "annotations/instances_val2017.json"))
+    results = []
+    for image in truth.dataset["images"]:
+        found = predictor.predict(PHOTOGRAPHS / "val2017" / image["file_name"])
+        results += [{**one, "image_id": image["id"]} for one in found.to_coco(image["id"])]
+    scores = COCOeval(truth, truth.loadRes(results), "bbox")
+    scores.evaluate()
+    scores.accumulate()
+    scores.summarize()
+    return scores.stats[:2]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_published_weights_keep_their_ap(ssd, runtime):
+    ap, ap50 = average_precision(stillbox.load(ssd.folder, runtime=runtime))
+    assert ap == pytest.approx(0.222, abs=0.003)
+    assert ap50 == pytest.approx(0.384, abs=0.003)
+
+
+@pytest.mark.parametrize("recipe", UNTRAINED)
+def test_other_detectors_equal_their_checkpoint(recipe, tmp_path):
+    model = untrained(recipe, UNTRAINED[recipe])
+    images = photographs(3)
+    result = export_model(model, tmp_path / "out", ExportSettings(format="onnx"), images)
+    assert result.verification.detections > 100
+    blank = np.full((300, 200, 3), 128, np.uint8)
+    artefact = ExportBackend(result.folder, "openvino")
+    assert verify(artefact, CheckpointBackend(model), [*images, blank]).detections > 100
