@@ -66,6 +66,7 @@ RUN_ELSEWHERE = {
     "docs/fields.md": "tests/experiment/test_reference.py",
     "docs/pipeline_config.md": "tests/experiment/test_language_reference.py",
     "docs/params_dict.md": "tests/experiment/params_dict/test_reference.py",
+    "docs/serving.md": "tests/serving/test_documentation.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
     **{

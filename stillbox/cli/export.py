@@ -55,7 +55,13 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-size",
         metavar="HEIGHT,WIDTH",
-        help="size of the images that it takes (default: any; tflite: the network input's)",
+        help="size of the images that it takes (default: any; tflite, stablehlo: the network "
+        "input's)",
+    )
+    parser.add_argument(
+        "--any-size",
+        action="store_true",
+        help="stablehlo: images of any size; each new size compiles the program anew",
     )
     parser.add_argument(
         "--batch-size", type=int, default=1, metavar="N", help="images at a time; 0: any"
@@ -124,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
             input_type=_ALIASES.get(arguments.input_type, arguments.input_type),
             input_name=arguments.input_name,
             image_size=image_size(arguments.image_size, "--image-size"),
+            any_size=arguments.any_size,
             batch_size=arguments.batch_size,
             max_detections=arguments.max_detections,
             image_info=arguments.image_info,

@@ -57,6 +57,17 @@ class ExportBackend:
         """The most detections that it finds in an image."""
         return self.manifest.settings.max_detections or self._model.postprocessing.nms.max_total
 
+    def fed(self, image: Pixels) -> Pixels:
+        """Returns the image as a client gives it: of the artefact's size, in whole numbers.
+
+        Where the artefact has a size of its own, resizing and padding to it is the client's, and no
+        part of what is compared with the checkpoint.
+        """
+        if self._fed_size is None:
+            return image
+        pixels: Pixels = np.rint(self.prepare(image).pixels).astype(np.uint8)
+        return pixels
+
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
         """Makes what the artefact takes: the image itself, or one of the artefact's size."""
         size = image.shape[0], image.shape[1]
@@ -86,8 +97,6 @@ class ExportBackend:
         settings = self.manifest.settings
         if settings.input_type == "raw_image_tensor":
             return self.manifest.input_size
-        if settings.format == "tflite":
-            return settings.image_size or self.manifest.input_size
         return settings.image_size
 
     def _input(self, pixels: Sequence[np.ndarray]) -> Any:  # noqa: ANN401
@@ -113,13 +122,12 @@ class ExportBackend:
         fed = (image.pixels.shape[0], image.pixels.shape[1])
         boxes = boxes / np.tile(self._frame(fed), 2) * np.tile(np.array(fed, np.float64), 2)
         boxes *= np.tile(np.array(image.size) / np.array(image.true_size), 2)
-        if image.true_size != fed:  # the artefact took the padding for a part of the image
-            boxes = np.clip(boxes, 0, np.tile(image.size, 2))
-        return Found(
+        found = Found(
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
         )
+        return found if image.true_size == fed else _inside(found, image.size)
 
     def _frame(self, fed: tuple[int, int]) -> np.ndarray:
         """Returns what height and width of the fed image are in the boxes' unit, `[2]`."""
@@ -135,3 +143,10 @@ class ExportBackend:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _inside(found: Found, size: tuple[int, int]) -> Found:
+    """Clips to the image what was found in it with its padding; drops what has no area then."""
+    boxes = np.clip(found.boxes, 0, np.tile(size, 2))
+    seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    return Found(boxes[seen], found.scores[seen], found.class_ids[seen])

@@ -62,7 +62,7 @@ def export_model(
         UserError: the folder is taken, an extra is missing, the format cannot hold the model, or
             the artefact differs from the checkpoint. Nothing is left behind.
     """
-    settings = settings.checked()
+    settings = settings.checked().with_sizes(model.experiment.model.resizer.input_size)
     _check_free(output, overwrite)
     model = _in_float32(model.named_by_config())
     program = ExportProgram(model, settings)
@@ -135,11 +135,11 @@ def _verify(folder: Path, program: ExportProgram, images: Sequence[Pixels]) -> V
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     exact = program.settings.quantize == "none"
-    artefact: Any = ExportBackend(folder)
+    artefact = ExportBackend(folder)
     return verify(
         artefact,
         checkpoint,
-        [*images, *blank],
+        [artefact.fed(image) for image in (*images, *blank)],
         score_threshold=program.description.postprocessing.nms.score_threshold,
         exact=exact,
     )

@@ -47,7 +47,9 @@ class ExportSettings:
     """B; 0: any."""
     image_size: tuple[int, int] | None = None
     """Height and width h, w of the images that `image_tensor` and `float_image_tensor` take; None:
-    any, where the format has inputs of free size, and the network input's elsewhere."""
+    any for SavedModel and ONNX, the network input's for TFLite and StableHLO."""
+    any_size: bool = False
+    """Let StableHLO take images of any size too. XLA compiles the program anew for each size."""
     image_info: bool = True
     """Add the output `image_info` (signature `tpu` only)."""
     normalized_coordinates: bool = False
@@ -69,6 +71,14 @@ class ExportSettings:
         """The input's name."""
         return self.input_name or ("input" if self.signature == "tpu" else "input_tensor")
 
+    def with_sizes(self, network_input: tuple[int, int]) -> Self:
+        """Returns the settings with the image size that the format has unless another is given."""
+        fixed = self.format == "tflite" or (self.format == "stablehlo" and not self.any_size)
+        takes_images = self.input_type in ("image_tensor", "float_image_tensor")
+        if self.image_size is not None or not (fixed and takes_images):
+            return self
+        return replace(self, image_size=network_input)
+
     def checked(self) -> Self:
         """Returns the settings if they go together.
 
@@ -88,6 +98,12 @@ class ExportSettings:
                 f"a {self.format} artefact is not quantised",
                 where="--quantize",
                 fix="use --format tflite, or leave --quantize out",
+            )
+        if self.any_size and (self.format == "tflite" or self.image_size is not None):
+            raise UserError(
+                "images have one size here, and not any",
+                where="--any-size",
+                fix="leave --any-size out; a TFLite model takes one size",
             )
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
             return replace(self, image_size=None)

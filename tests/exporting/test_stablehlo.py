@@ -39,7 +39,7 @@ def exported(model, images, folder, **settings):
 @pytest.fixture(scope="module")
 def free(model, images, tmp_path_factory):
     """An artefact of the Object Detection API's signature that takes images of any size."""
-    return exported(model, images, tmp_path_factory.mktemp("export") / "free")
+    return exported(model, images, tmp_path_factory.mktemp("export") / "free", any_size=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""How an artefact of one size is fed, and how its boxes come back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import stillbox
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.exporting.export import export_model
+from stillbox.exporting.settings import ExportSettings
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.predicting.predictor import Predictor
+
+
+@pytest.fixture(scope="module")
+def padded(model):
+    """The tiny model with a resizer that keeps the aspect ratio and pads."""
+    changes = {"model.resizer": {"kind": "scale_jitter", "height": 64, "width": 64}}
+    return replace(model, experiment=model.experiment.with_changes(changes))
+
+
+def test_padding_is_left_out_of_what_is_found(padded: TrainedModel, tmp_path):
+    settings = ExportSettings(
+        format="stablehlo", input_type="float_image_tensor", platforms=("cpu",)
+    )
+    exported = export_model(padded, tmp_path / "out", settings, [])
+    image = np.random.default_rng(0).integers(0, 256, (40, 80, 3), np.uint8)
+    got = stillbox.load(exported.folder).predict(image)
+    wanted = Predictor(CheckpointBackend(padded)).predict(image)
+    assert exported.manifest.settings.image_size == (64, 64)
+    assert len(got) > 10
+    assert (got.boxes >= 0).all() and (got.boxes <= [40, 80, 40, 80]).all()
+    # The checkpoint knows where the image ends; the artefact finds boxes in the padding too.
+    same = [np.abs(wanted.boxes - box).max(axis=1).min() < 0.5 for box in got.boxes]
+    assert np.mean(same) > 0.8
