@@ -42,8 +42,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
             RAW_FILE: "ONNX: resized images to boxes and scores before suppression, for TensorRT",
         },
         needs={
-            "onnxruntime": ">=1.18",
-            "openvino": ">=2026.4",
+            "onnxruntime": ">=1.16",
+            "openvino": ">=2024.6",
             "onnx": f"opset {OPSET}, IR version {IR_VERSION}",
         },
         written_with={"onnx": onnx.__version__},
@@ -108,14 +108,30 @@ def load(folder: Path, manifest: Manifest, runtime: str = "") -> Run:
     """Loads the file into onnxruntime, or into OpenVINO.
 
     Raises:
-        UserError: the runtime is not known or not installed, or refuses the file.
+        UserError: the runtime is not known or not installed, or refuses the file. What is returned
+            raises it for an input that does not fit.
     """
-    if runtime == "openvino":
-        return load_openvino(folder / FILE, manifest)
-    if runtime not in ("", "onnxruntime"):
+    loaders = {"": _load_onnxruntime, "onnxruntime": _load_onnxruntime, "openvino": load_openvino}
+    if runtime not in loaders:
         raise UserError(
             f"{runtime} does not run ONNX", fix="use --runtime onnxruntime or --runtime openvino"
         )
+    run = loaders[runtime](folder / FILE, manifest)
+
+    def checked_run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+        try:
+            return run(images)
+        except Exception as error:  # each runtime has its own
+            raise UserError(
+                f"the model does not take {images.dtype} {list(images.shape)}: {error}",
+                where=str(folder / FILE),
+                fix="export.json says what it takes; an image must fit the resizer's canvas",
+            ) from error
+
+    return checked_run
+
+
+def _load_onnxruntime(file: Path, manifest: Manifest) -> Run:
     try:
         import onnxruntime
     except ImportError as error:
@@ -124,14 +140,13 @@ def load(folder: Path, manifest: Manifest, runtime: str = "") -> Run:
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = own_processors()
+    options.log_severity_level = 4  # errors come as exceptions
     try:
-        session = onnxruntime.InferenceSession(
-            folder / FILE, options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UserError(
             f"onnxruntime {version('onnxruntime')} refuses the model: {error}",
-            where=str(folder / FILE),
+            where=str(file),
             fix=f"it needs onnxruntime {manifest.needs['onnxruntime']}",
         ) from error
     names = [one.name for one in session.get_outputs()]

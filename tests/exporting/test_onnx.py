@@ -173,6 +173,13 @@ def test_what_a_runtime_cannot_read_is_named(free, tmp_path, runtime):
     assert ">=" in caught.value.fix
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_input_that_does_not_fit_is_refused(free, runtime):
+    run = load(free.folder, free.manifest, runtime)
+    with pytest.raises(UserError, match=r"does not take uint8 \[1, 8, 8, 4\]"):
+        run(np.zeros((1, 8, 8, 4), np.uint8))
+
+
 def test_another_runtime_is_refused(free):
     with pytest.raises(UserError, match="jax does not run ONNX"):
         load(free.folder, free.manifest, "jax")
