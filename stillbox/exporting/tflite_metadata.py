@@ -53,10 +53,14 @@ def describe(content: bytes, input_name: str, description: Description) -> bytes
         input_name: of the input, in the signature.
         description: what the metadata say.
     """
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
+    from ai_edge_litert.tools import flatbuffer_utils
 
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    # The quantiser writes weights behind the flatbuffer; this reader puts them into it again.
+    model = flatbuffer_utils.read_model_from_bytearray(content)
+    for held in model.buffers:
+        if held.data is not None:  # as an array, or it would be copied byte by byte
+            held.data = np.frombuffer(held.data, np.uint8)
     _name_tensors(model, input_name)
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(_metadata(description), np.uint8)
@@ -64,9 +68,8 @@ def describe(content: bytes, input_name: str, description: Description) -> bytes
     entry = schema.MetadataT()
     entry.name, entry.buffer = _METADATA, len(model.buffers) - 1
     model.metadata = [*(model.metadata or []), entry]
-    builder = flatbuffers.Builder(len(content) + 2**16)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return _with_archive(bytes(builder.Output()), description)
+    packed = bytes(flatbuffer_utils.convert_object_to_bytearray(model))
+    return _with_archive(packed, description)
 
 
 def operators(content: bytes) -> set[str]:

@@ -1,9 +1,11 @@
 """A TFLite model with weights and activations of 8 bits, by the ai-edge-quantizer."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
+from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
 
 _TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
@@ -28,7 +30,7 @@ def quantize(content: bytes, images: Sequence[np.ndarray]) -> bytes:
         UserError: the quantiser is not installed, or there are no images.
     """
     try:
-        from ai_edge_quantizer import qtyping, quantizer
+        from ai_edge_quantizer import calibrator, qtyping, quantizer
     except ImportError as error:
         raise UserError(
             "ai-edge-quantizer is not installed", fix="pip install 'stillbox[tflite]'"
@@ -44,5 +46,12 @@ def quantize(content: bytes, images: Sequence[np.ndarray]) -> bytes:
         work.add_static_config(_TRUNK, name, activation_num_bits=_BITS, weight_num_bits=_BITS)
     work.add_dynamic_config(_HEAD, qtyping.TFLOperationName.CONV_2D, num_bits=_BITS)
     samples = [{"images": image} for image in images]
-    ranges = work.calibrate({"serving_default": samples})
-    return bytes(work.quantize(ranges).quantized_model)
+    with warnings.catch_warnings():
+        # Measuring keeps every tensor, which LiteRT warns of.
+        warnings.filterwarnings("ignore", "(?s).*experimental_preserve_all_tensors")
+        ranges = work.calibrate(
+            {"serving_default": samples},
+            num_threads=own_processors(),
+            mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,
+        )
+        return bytes(work.quantize(ranges).quantized_model)
