@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.saved_model_antialias import antialias
 from stillbox.exporting.settings import ENCODED
-from stillbox.inputs.resize import ENLARGE_CANVAS
+from stillbox.inputs.resize import ENLARGE_CANVAS, Size
 
 Tensor = Any
 """A `tf.Tensor`. TensorFlow has no types, and is imported only where it is used."""
-
-
-# Pillow's precision.
-_WEIGHT_BITS = 22
 
 
 class NetworkInput(NamedTuple):
@@ -90,7 +87,9 @@ def decode_image(string: Tensor) -> Tensor:
     return tf.ensure_shape(image, (None, None, 3))
 
 
-def resize_images(images: Tensor, resizer: schema.Resizer) -> NetworkInput:
+def resize_images(
+    images: Tensor, resizer: schema.Resizer, new_size: Size | None = None
+) -> NetworkInput:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
     What is larger than the canvas of a resizer that does not shrink fails when the model runs.
@@ -98,16 +97,21 @@ def resize_images(images: Tensor, resizer: schema.Resizer) -> NetworkInput:
     Args:
         images: `[B, h, w, 3]` uint8 or float32 in 0..255.
         resizer: of the model.
+        new_size: height and width after resizing, if those of the images are known; the graph then
+            has no loops.
     """
+    import tensorflow as tf
+
     sizes = _sizes(images)
-    shown = _new_sizes(sizes, resizer)
+    shown: Any = _new_sizes(sizes, resizer) if new_size is None else new_size
     method = getattr(resizer, "method", None)
     resized = images
-    if method is not None:
+    if method is not None and new_size != tuple(images.shape[1:3]):
         align = isinstance(resizer, schema.ConditionalShapeResizer)
         resized = _METHODS[method](images, shown, align)
     canvas = _padded(resized, shown, resizer)
-    return NetworkInput(canvas, _repeated(shown, images), _repeated(sizes, images))
+    true_size = tf.convert_to_tensor(shown)
+    return NetworkInput(canvas, _repeated(true_size, images), _repeated(sizes, images))
 
 
 def _sizes(images: Tensor) -> Tensor:
@@ -182,58 +186,10 @@ def _legacy(name: str) -> Callable[[Tensor, Tensor, bool], Tensor]:
     return resize
 
 
-def _antialias(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
-    """Resizes columns, then rows, in Pillow's integers: whole numbers, equal to the last bit."""
-    import tensorflow as tf
-
-    del align_corners  # means nothing to half-pixel centres
-    if images.dtype != tf.uint8:
-        images = tf.cast(tf.round(images), tf.uint8)
-    return _resize_axis(_resize_axis(images, 2, sizes[1]), 1, sizes[0])
-
-
-def _resize_axis(images: Tensor, axis: int, new_size: Tensor) -> Tensor:
-    """Resizes one axis of `[B, h, w, 3]` uint8, one source pixel of every sum at a time."""
-    import tensorflow as tf
-
-    size = tf.shape(images)[axis]
-    first, weights = _antialias_weights(size, new_size)
-    shape = (-1, 1) if axis == 2 else (-1, 1, 1)
-
-    def add(step: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        taken = tf.gather(images, tf.minimum(first + step, size - 1), axis=axis)
-        return step + 1, total + tf.cast(taken, tf.int32) * tf.reshape(weights[step], shape)
-
-    place = tf.scatter_nd([[axis]], [new_size - size], [4])
-    half = tf.fill(tf.shape(images) + place, 1 << (_WEIGHT_BITS - 1))
-    _, total = tf.while_loop(lambda step, _: step < tf.shape(weights)[0], add, (0, half))
-    return tf.cast(tf.bitwise.right_shift(total, _WEIGHT_BITS), tf.uint8)
-
-
-def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the first source pixel `[n]` of each of n sums, and K weights of each, `[K, n]`.
-
-    A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
-    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits.
-    """
-    import tensorflow as tf
-
-    scale = tf.cast(size, tf.float64) / tf.cast(new_size, tf.float64)
-    reach = tf.maximum(scale, 1.0)
-    centre = (tf.cast(tf.range(new_size), tf.float64) + 0.5) * scale
-    first = tf.maximum(tf.cast(centre - reach + 0.5, tf.int32), 0)
-    count = 2 * tf.cast(tf.math.ceil(reach), tf.int32) + 1
-    index = first + tf.range(count)[:, None]
-    weights = 1.0 - tf.abs(tf.cast(index, tf.float64) - centre + 0.5) / reach
-    weights = tf.where(index < size, tf.maximum(weights, 0.0), 0.0)
-    share = weights / tf.reduce_sum(weights, axis=0)
-    return first, tf.cast(share * 2**_WEIGHT_BITS + 0.5, tf.int32)
-
-
 _METHODS: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
     "bilinear": _legacy("ResizeBilinear"),
     "nearest": _legacy("ResizeNearestNeighbor"),
     "bicubic": _legacy("ResizeBicubic"),
     "area": _legacy("ResizeArea"),
-    "bilinear_antialias": _antialias,
+    "bilinear_antialias": antialias,
 }

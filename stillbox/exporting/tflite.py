@@ -164,8 +164,9 @@ def _function(program: ExportProgram) -> Any:  # noqa: ANN401
 
     def serve(images: Tensor) -> Any:  # noqa: ANN401
         images = tf.cast(images, tf.float32)
-        # Without a size of their own the images are the network input, resized by the caller.
-        return detect(images if size is None else resize_images(images, resizer).images)
+        if size is not None:
+            images = resize_images(images, resizer, resized_size(size, resizer)).images
+        return detect(images)
 
     with plain_lowering(), plain_nms():
         function = tf.function(serve, autograph=False)
@@ -234,9 +235,10 @@ def _description(program: ExportProgram) -> Description:
 def _fed(program: ExportProgram, image: np.ndarray) -> np.ndarray:
     """Returns an image as the model takes it, to calibrate on."""
     settings, pixels = program.settings, program.description.pixels
-    if settings.image_size is None:
+    if settings.image_size in (None, program.input_size):
         fed, _ = resize_image(image, program.description.resizer)
     else:
+        assert settings.image_size is not None
         fed = cv2.resize(image, settings.image_size[::-1], interpolation=cv2.INTER_AREA)
     if settings.input_type == "image_tensor":
         return np.rint(fed).astype(np.uint8)[None]

@@ -7,7 +7,7 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.exporting.saved_model_pixels import decode_image, resize_images
 from stillbox.inputs import decode
-from stillbox.inputs.resize import resize_image
+from stillbox.inputs.resize import resize_image, resized_size
 
 tf = pytest.importorskip("tensorflow")
 
@@ -47,6 +47,20 @@ def test_pixels_equal_those_of_training(resizer, size):
     assert tuple(result.original_sizes.numpy()[0]) == size
     tolerance = TOLERANCE.get(getattr(resizer, "method", ""), 0)
     np.testing.assert_allclose(result.images.numpy()[0], expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_images_of_a_known_size_need_no_loops(method):
+    size = (37, 61)
+    image = np.random.default_rng(1).integers(0, 256, (1, *size, 3)).astype(np.uint8)
+    resizer = schema.KeepAspectRatioResizer(min_dimension=30, max_dimension=44, method=method)
+    known = tf.function(lambda images: resize_images(images, resizer, resized_size(size, resizer)))
+    function = known.get_concrete_function(tf.TensorSpec(image.shape, tf.uint8))
+    kinds = {operation.type for operation in function.graph.get_operations()}
+    assert not kinds & {"While", "StatelessWhile", "If", "StatelessIf"}
+    expected = resize_images(tf.constant(image), resizer)
+    for one, other in zip(function(tf.constant(image)), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_floats_are_rounded_as_the_files_were():

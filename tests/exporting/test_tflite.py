@@ -148,6 +148,28 @@ def test_what_the_format_does_not_have_is_refused(model, images, tmp_path, setti
         exported(model, images, tmp_path / "out", **settings)
 
 
+def resized_by(model, method):
+    experiment = model.experiment
+    resizer = dataclasses.replace(experiment.model.resizer, method=method)
+    detector = dataclasses.replace(experiment.model, resizer=resizer)
+    return dataclasses.replace(model, experiment=dataclasses.replace(experiment, model=detector))
+
+
+def test_resizing_like_pillow_needs_no_loops_either(model, images, tmp_path):
+    resized = resized_by(model, "bilinear_antialias")
+    result = exported(resized, images, tmp_path / "out", image_size=(150, 100))
+    assert result.verification.max_score_difference < 1e-5
+    names = operators((result.folder / FILE).read_bytes())
+    assert "RIGHT_SHIFT" in names
+    assert "WHILE" not in names
+
+
+def test_a_method_that_tensorflow_lite_does_not_have_is_named(model, images, tmp_path):
+    with pytest.raises(UserError, match="ResizeBicubic") as caught:
+        exported(resized_by(model, "bicubic"), images, tmp_path / "out", image_size=(48, 80))
+    assert "--image-size" in caught.value.fix
+
+
 def test_a_damaged_file_is_named(export, tmp_path):
     content = (export.folder / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(b"\0" * 100 + content[100:])
