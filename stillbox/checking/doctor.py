@@ -17,14 +17,15 @@ _PACKAGES = (
     "jaxlib",
     "flax",
     "optax",
-    "orbax-checkpoint",
     "numpy",
     "opencv-python-headless",
     "faster-coco-eval",
     "tensorflow",
     "tensorflow-cpu",
-    "jax2onnx",
+    "ai-edge-litert",
+    "onnx",
     "onnxruntime",
+    "openvino",
     "libtpu",
 )
 
@@ -69,12 +70,6 @@ def bad_pairs(versions: dict[str, str]) -> list[str]:
             f"jax {versions['jax']} writes SavedModels that TensorFlow {tensorflow} cannot load "
             "(top_k becomes vhlo.composite_v2): use jax 0.10.0, or TensorFlow 2.22 or newer"
         )
-    if "jax2onnx" in versions and _numbers(versions.get("orbax-checkpoint", "0")) >= (0, 11, 37):
-        problems.append(
-            "jax2onnx wants orbax-checkpoint below 0.11.37: keep it in an environment of its own"
-        )
-    if "jax2onnx" in versions and jax_version < (0, 8):
-        problems.append("jax2onnx cannot convert top_k, sort and loops of jax below 0.8")
     if versions.get("jax") != versions.get("jaxlib"):
         problems.append(
             f"jax {versions.get('jax')} and jaxlib {versions.get('jaxlib')} are not of one release"

@@ -139,7 +139,8 @@ def _verify(folder: Path, program: ExportProgram, images: Sequence[Pixels]) -> V
     return verify(
         artefact,
         checkpoint,
-        [artefact.fed(image) for image in (*images, *blank)],
+        [artefact.fed(image) for image in images],
+        blank=[artefact.fed(image) for image in blank],
         score_threshold=program.description.postprocessing.nms.score_threshold,
         exact=exact,
     )

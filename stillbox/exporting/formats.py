@@ -67,7 +67,7 @@ _MODULES: dict[Format, str] = {
     "saved_model": "stillbox.exporting.saved_model",
     "stablehlo": "stillbox.exporting.stablehlo",
     "tflite": "stillbox.exporting.tflite",
-    "onnx": "stillbox.exporting.onnx",
+    "onnx": "stillbox.exporting.onnx.format",
 }
 
 

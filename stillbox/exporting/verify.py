@@ -12,6 +12,7 @@ from stillbox.predicting.predictor import Predictor
 BOX_TOLERANCE = 0.5
 """Pixels of the image."""
 SCORE_TOLERANCE = 1e-3
+_REPORT = "nothing was written; please report this with the model's experiment.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ def verify(
     checkpoint: Backend,
     images: Sequence[Pixels],
     *,
+    blank: Sequence[Pixels] = (),
     score_threshold: float = 0.0,
     exact: bool = True,
 ) -> Verification:
@@ -60,7 +62,9 @@ def verify(
     Args:
         artefact: what was exported.
         checkpoint: what it was made from.
-        images: `[h, w, 3]` uint8 each; blank ones among them.
+        images: `[h, w, 3]` uint8 each.
+        blank: images of one colour. Many anchors have equal scores there, so that rounding decides
+            which of them suppress the others: only the falling scores are compared.
         score_threshold: of the model; nothing below it is a detection.
         exact: refuse a detection without a counterpart, and differences beyond the tolerances.
 
@@ -78,13 +82,33 @@ def verify(
         count += len(pairs)
         boxes += [float(np.abs(mine.boxes[a] - theirs.boxes[b]).max()) for a, b in pairs]
         scores += [float(abs(mine.scores[a] - theirs.scores[b])) for a, b in pairs]
+    for image in blank:
+        mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
+        scores.append(_score_difference(mine, theirs, score_threshold))
+        if exact and scores[-1] > SCORE_TOLERANCE:
+            raise UserError(
+                f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
+                f"{scores[-1]:.4f}: {len(mine.scores)} objects in the artefact, "
+                f"{len(theirs.scores)} in the checkpoint",
+                where="verification of the export",
+                fix=_REPORT,
+            )
     return Verification(
-        images=len(images),
+        images=len(images) + len(blank),
         detections=count,
         max_box_difference=max(boxes),
         max_score_difference=max(scores),
         parted=parted,
     )
+
+
+def _score_difference(mine: Found, theirs: Found, score_threshold: float) -> float:
+    """Returns the greatest difference of the falling scores; a list ends at the threshold."""
+    most = max(len(mine.scores), len(theirs.scores), 1)
+    rows = np.full((2, most), score_threshold)
+    for row, found in zip(rows, (mine, theirs), strict=True):
+        row[: len(found.scores)] = found.scores
+    return float(np.abs(rows[0] - rows[1]).max())
 
 
 def _detect(backend: Backend, images: Sequence[Pixels]) -> list[Found]:
@@ -139,5 +163,5 @@ def _difference(index: int, image: Pixels, lost: tuple[str, Found, int], mine: F
         f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
         f"the artefact finds {len(mine.scores)} objects there",
         where="verification of the export",
-        fix="nothing was written; please report this with the model's experiment.yaml",
+        fix=_REPORT,
     )

@@ -21,10 +21,6 @@ SOUND = {"jax": "0.10.0", "jaxlib": "0.10.0"}
         ({"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "tensorflow": "2.21.0"}, "cannot load"),
         ({"jax": "0.10.2", "jaxlib": "0.10.2", "tensorflow": "2.22.0rc0"}, None),
         ({"jax": "0.10.2", "jaxlib": "0.10.2"}, None),
-        ({"jax2onnx": "0.17.1", "orbax-checkpoint": "0.11.36"}, None),
-        ({"jax2onnx": "0.17.1", "orbax-checkpoint": "0.11.37"}, "below 0.11.37"),
-        ({"jax2onnx": "0.17.1", "orbax-checkpoint": "0.12.8"}, "environment of its own"),
-        ({"jax": "0.7.2", "jaxlib": "0.7.2", "jax2onnx": "0.17.1"}, "jax below 0.8"),
         ({"jaxlib": "0.10.2"}, "jax 0.10.0 and jaxlib 0.10.2 are not of one release"),
     ],
 )

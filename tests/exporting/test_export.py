@@ -79,6 +79,15 @@ def test_a_detection_at_the_score_threshold_may_be_missing():
     assert verify(Fixed(OWL), Fixed(OWL, LAST), [IMAGE], score_threshold=0.0995).detections == 1
 
 
+def test_only_the_scores_of_a_blank_image_are_compared():
+    elsewhere = (0, 0, 50, 50, 0.9004, 1)
+    result = verify(Fixed(elsewhere), Fixed(OWL), [], blank=[IMAGE])
+    assert (result.images, result.detections) == (1, 0)
+    assert result.max_score_difference == pytest.approx(0.0004)
+    with pytest.raises(UserError, match=r"blank image of 100x200 differ by 0\.9000: 0 objects in"):
+        verify(Fixed(), Fixed(OWL), [], blank=[IMAGE])
+
+
 def test_a_comparison_without_detections_says_so():
     assert "neither finds anything" in verify(Fixed(), Fixed(), [IMAGE]).render()
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx_openvino import import_openvino
+from stillbox.exporting.onnx.openvino import import_openvino
 
 pytest.importorskip("onnx")
 RUNTIMES = ("onnxruntime", "openvino")

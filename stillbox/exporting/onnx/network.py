@@ -11,11 +11,11 @@ import numpy as np
 from jax.extend import core
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx_arithmetic import fold
-from stillbox.exporting.onnx_graph import Graph
-from stillbox.exporting.onnx_operations import OPERATIONS
-from stillbox.exporting.onnx_values import Known, Tensor, Value, identity
-from stillbox.exporting.onnx_writer import NetworkWriter
+from stillbox.exporting.onnx.arithmetic import fold
+from stillbox.exporting.onnx.graph import Graph
+from stillbox.exporting.onnx.operations import OPERATIONS
+from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
+from stillbox.exporting.onnx.writer import NetworkWriter
 from stillbox.exporting.program import ExportProgram
 from stillbox.models.layers.lowering import plain_lowering
 from stillbox.models.postprocess import decode_boxes, slot_scores

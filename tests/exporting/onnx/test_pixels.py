@@ -5,10 +5,10 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.exporting.onnx_graph import FLOAT, UINT8, Graph
-from stillbox.exporting.onnx_pixels import add_preprocessing
+from stillbox.exporting.onnx.graph import FLOAT, UINT8, Graph
+from stillbox.exporting.onnx.pixels import add_preprocessing
 from stillbox.inputs.resize import resize_image
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 from tests.exporting.test_pixels import RESIZERS, SIZES, picture
 
 CORNERS = {

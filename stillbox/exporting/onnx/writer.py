@@ -4,8 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from stillbox.exporting.onnx_graph import Graph
-from stillbox.exporting.onnx_values import (
+from stillbox.exporting.onnx.graph import Graph
+from stillbox.exporting.onnx.values import (
     Clipped,
     Convolved,
     Known,

@@ -14,8 +14,8 @@ from stillbox.experiment.schema import (
     Resizer,
     ScaleJitterResizer,
 )
-from stillbox.exporting.onnx_graph import FLOAT, INT64, Graph, Operand
-from stillbox.exporting.onnx_sampling import add_resize
+from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
+from stillbox.exporting.onnx.sampling import add_resize
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit
 
 _ONE = np.array(1, np.float32)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stillbox.exporting.onnx_antialias import add_antialias
-from stillbox.exporting.onnx_graph import FLOAT, INT64, Graph, Operand
+from stillbox.exporting.onnx.antialias import add_antialias
+from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _ONE = np.array(1, np.float32)
 _HALF = np.array(0.5, np.float32)

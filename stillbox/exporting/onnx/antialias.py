@@ -7,7 +7,7 @@ part of the image.
 
 import numpy as np
 
-from stillbox.exporting.onnx_graph import FLOAT, INT64, Graph, Operand
+from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _BLOCK = 30
 """Results of a block."""

@@ -11,12 +11,12 @@ from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
 from stillbox.exporting.formats import Run, Written
 from stillbox.exporting.manifest import Manifest
-from stillbox.exporting.onnx_graph import FLOAT, IR_VERSION, OPSET, UINT8, Graph
-from stillbox.exporting.onnx_network import add_network
-from stillbox.exporting.onnx_nms import add_suppression
-from stillbox.exporting.onnx_openvino import load_openvino
-from stillbox.exporting.onnx_outputs import add_outputs
-from stillbox.exporting.onnx_pixels import Resized, add_preprocessing
+from stillbox.exporting.onnx.graph import FLOAT, IR_VERSION, OPSET, UINT8, Graph
+from stillbox.exporting.onnx.network import add_network
+from stillbox.exporting.onnx.nms import add_suppression
+from stillbox.exporting.onnx.openvino import load_openvino
+from stillbox.exporting.onnx.outputs import add_outputs
+from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
 from stillbox.exporting.program import ExportProgram
 
 FILE, RAW_FILE = "model.onnx", "model_raw.onnx"

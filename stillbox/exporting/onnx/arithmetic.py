@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx_values import (
+from stillbox.exporting.onnx.values import (
     Clipped,
     Convolved,
     Known,
@@ -18,7 +18,7 @@ from stillbox.exporting.onnx_values import (
     by_channel,
     identity,
 )
-from stillbox.exporting.onnx_writer import NetworkWriter
+from stillbox.exporting.onnx.writer import NetworkWriter
 
 Operation = Callable[[NetworkWriter, list[Value], Any], Value]
 """From the inputs of an equation and the equation itself to what stands for its result."""

@@ -11,15 +11,15 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.exporting.onnx_graph import FLOAT, Graph
-from stillbox.exporting.onnx_network import add_network
+from stillbox.exporting.onnx.graph import FLOAT, Graph
+from stillbox.exporting.onnx.network import add_network
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
 from stillbox.models.layers.lowering import plain_lowering
 from stillbox.models.postprocess import decode_boxes, slot_scores
 from stillbox.models.variables import split_detector
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 
 SIDE = 128
 SIZE = [f"model.resizer.{side}={SIDE}" for side in ("height", "width")]

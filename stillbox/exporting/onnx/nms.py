@@ -6,7 +6,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.exporting.onnx_graph import FLOAT, INT64, Graph, Operand
+from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)

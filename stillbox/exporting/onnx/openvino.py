@@ -70,7 +70,8 @@ def import_openvino() -> ModuleType:
     try:
         import openvino
     except ImportError as error:
-        raise UserError("openvino is not installed", fix="pip install 'stillbox[onnx]'") from error
+        fix = "pip install 'stillbox[openvino]'"
+        raise UserError("openvino is not installed", fix=fix) from error
     finally:
         if hide:
             del sys.modules[name]

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx_arithmetic import ARITHMETIC, Operation, reduction
-from stillbox.exporting.onnx_values import (
+from stillbox.exporting.onnx.arithmetic import ARITHMETIC, Operation, reduction
+from stillbox.exporting.onnx.values import (
     Convolved,
     Known,
     Order,
@@ -16,7 +16,7 @@ from stillbox.exporting.onnx_values import (
     Value,
     identity,
 )
-from stillbox.exporting.onnx_writer import NetworkWriter
+from stillbox.exporting.onnx.writer import NetworkWriter
 
 _NCHW = (0, 3, 1, 2)
 """The order of ONNX's images, as axes of `[B, H, W, C]`."""

@@ -11,11 +11,11 @@ import stillbox
 from stillbox.errors import UserError
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.exporting.export import export_model
-from stillbox.exporting.onnx import FILE, RAW_FILE, load
+from stillbox.exporting.onnx.format import FILE, RAW_FILE, load
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs.resize import resize_image
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 from tests.exporting.test_stablehlo import OUTPUTS
 
 onnx = pytest.importorskip("onnx")
@@ -155,7 +155,8 @@ def test_an_absent_runtime_is_named(free, monkeypatch, absent):
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(UserError, match=f"{absent} is not installed") as caught:
         load(free.folder, free.manifest, absent)
-    assert "stillbox[onnx]" in caught.value.fix
+    extra = {"onnxruntime": "onnx"}.get(absent, absent)
+    assert f"stillbox[{extra}]" in caught.value.fix
 
 
 def test_an_absent_writer_is_named(model, images, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
-from tests.exporting.onnx_runtimes import RUNTIMES
+from tests.exporting.onnx.runtimes import RUNTIMES
 from tests.shared import SHARED, needs_shared
 
 pytestmark = [pytest.mark.proof, needs_shared]

@@ -8,12 +8,12 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
-from stillbox.exporting import onnx_nms
-from stillbox.exporting.onnx_graph import FLOAT, INT64, Graph
-from stillbox.exporting.onnx_nms import add_suppression
+from stillbox.exporting.onnx import nms as nms_nodes
+from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph
+from stillbox.exporting.onnx.nms import add_suppression
 from stillbox.models.postprocess import postprocess
 from stillbox.models.predictions import Predictions
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 
 ANCHORS, CLASSES, IMAGES = 700, 4, 2
 TRUE_SIZE = np.array([300, 200], np.float32)
@@ -98,7 +98,7 @@ def test_in_openvino_where_scores_differ(name, monkeypatch):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_all_anchors_are_searched_where_the_best_do_not_suffice(runtime, monkeypatch):
     # The best 30 anchors of the second image are one and the same place.
-    monkeypatch.setattr(onnx_nms, "_FIRST", 1)
+    monkeypatch.setattr(nms_nodes, "_FIRST", 1)
     boxes, scores = inputs()
     boxes[1, :200], scores[1, :200, 0] = boxes[1, 0], 1 - np.arange(200) / 1000
     wanted = compare(described(), runtime, boxes, scores, monkeypatch)

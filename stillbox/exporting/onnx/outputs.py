@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.exporting.onnx_graph import FLOAT, INT32, Graph, Operand
-from stillbox.exporting.onnx_nms import Picked
-from stillbox.exporting.onnx_pixels import Resized
+from stillbox.exporting.onnx.graph import FLOAT, INT32, Graph, Operand
+from stillbox.exporting.onnx.nms import Picked
+from stillbox.exporting.onnx.pixels import Resized
 from stillbox.exporting.program import ExportProgram
 
 _ZERO = np.array(0, np.float32)

@@ -1,0 +1,1 @@
+"""ONNX: a graph of its own operators, written from the traced program."""
