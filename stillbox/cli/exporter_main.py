@@ -170,4 +170,3 @@ def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:
         path.read_text(), str(path), name=path.stem, override=arguments.config_override
     )
     return resolve_reading(reading, overrides, str(path))
-
