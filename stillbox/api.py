@@ -332,13 +332,18 @@ def export(
 
     prepare_process()
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
-    own = ExportSettings(signature=model.experiment.export.signature)
-    settings = replace(settings or own, **changes).checked()
+    settings = replace(settings or _own_settings(model, changes), **changes).checked()
     if output is None and weights is None and not isinstance(source, Experiment):
         output = Path(source) / "export" / settings.format
     folder = Path(output) if output else Path("export") / settings.format
     found = _export_images(model, images)
     return export_model(model, folder, settings, found, overwrite=overwrite, say=say)
+
+
+def _own_settings(model: "TrainedModel", changes: Mapping[str, Any]) -> ExportSettings:
+    """Returns the settings that an experiment asks for; TFLite has one signature only."""
+    own = model.experiment.export.signature
+    return ExportSettings(signature="detection_api" if changes.get("format") == "tflite" else own)
 
 
 def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[Pixels]":

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import sys
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -11,6 +10,7 @@ import jax
 
 from stillbox import __version__
 from stillbox.devices.setup import compilation_cache_folder
+from stillbox.exporting.saved_model.format import known_bad
 
 _PACKAGES = (
     "jax",
@@ -63,9 +63,8 @@ def examine() -> Examination:
 def bad_pairs(versions: dict[str, str]) -> list[str]:
     """Returns what is known about versions that do not work together (field fact sheet 4.2)."""
     problems = []
-    jax_version = _numbers(versions.get("jax", "0"))
     tensorflow = versions.get("tensorflow") or versions.get("tensorflow-cpu")
-    if tensorflow and _numbers(tensorflow) < (2, 22) and jax_version > (0, 10, 0):
+    if tensorflow and known_bad(versions.get("jax", "0"), tensorflow):
         problems.append(
             f"jax {versions['jax']} writes SavedModels that TensorFlow {tensorflow} cannot load "
             "(top_k becomes vhlo.composite_v2): use jax 0.10.0, or TensorFlow 2.22 or newer"
@@ -88,10 +87,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _devices() -> tuple[str, list[str]]:

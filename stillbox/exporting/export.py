@@ -18,7 +18,7 @@ from stillbox.exporting.formats import Written, format_module
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, is_export
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.verify import Verification, verify
+from stillbox.exporting.verify import Agreement, Verification, agree, verify
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
@@ -32,7 +32,7 @@ class Exported(NamedTuple):
     """The artefact's folder."""
     manifest: Manifest
     """What lies in it as `export.json`."""
-    verification: Verification
+    verification: Verification | Agreement
     """How far the artefact is from its checkpoint."""
 
 
@@ -130,19 +130,22 @@ def _write_descriptions(folder: Path, model: TrainedModel, manifest: Manifest) -
     manifest.write(folder)
 
 
-def _verify(folder: Path, program: ExportProgram, images: Sequence[Pixels]) -> Verification:
+def _verify(
+    folder: Path, program: ExportProgram, images: Sequence[Pixels]
+) -> Verification | Agreement:
     experiment = dataclasses.replace(program.model.experiment, model=program.description)
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
-    blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
-    exact = program.settings.quantize == "none"
     artefact = ExportBackend(folder)
+    fed = [artefact.fed(image) for image in images]
+    if program.settings.quantize != "none":
+        return agree(artefact, checkpoint, fed)
+    blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     return verify(
         artefact,
         checkpoint,
-        [artefact.fed(image) for image in images],
+        fed,
         blank=[artefact.fed(image) for image in blank],
         score_threshold=program.description.postprocessing.nms.score_threshold,
-        exact=exact,
     )
 
 

@@ -64,9 +64,9 @@ class FormatModule(Protocol):
 
 
 _MODULES: dict[Format, str] = {
-    "saved_model": "stillbox.exporting.saved_model",
+    "saved_model": "stillbox.exporting.saved_model.format",
     "stablehlo": "stillbox.exporting.stablehlo",
-    "tflite": "stillbox.exporting.tflite",
+    "tflite": "stillbox.exporting.tflite.format",
     "onnx": "stillbox.exporting.onnx.format",
 }
 

@@ -48,10 +48,13 @@ def image_function(program: ExportProgram) -> Any:  # noqa: ANN401
     def function(images: jax.Array) -> Outputs:
         batch, *size = images.shape[:3]
         original = jnp.stack([jnp.asarray(side, jnp.int32) for side in size])
+        resizer = program.description.resizer
         if program.settings.input_type == "raw_image_tensor":
             resized, shown = images, original
         else:
-            resized, shown = resize_images(images, program.description.resizer)
+            if getattr(resizer, "method", "") == "bilinear_antialias":
+                images = jnp.rint(images).astype(jnp.uint8)  # as the images of training
+            resized, shown = resize_images(images, resizer)
         rows = jnp.broadcast_to(jnp.stack([shown, original]), (batch, 2, 2))
         return program.outputs(weights, resized, rows[:, 0], rows[:, 1])
 

@@ -11,7 +11,7 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.formats import Written
 from stillbox.exporting.manifest import MANIFEST, Manifest
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.verify import verify
+from stillbox.exporting.verify import agree, verify
 from stillbox.predicting.backend import Found, Prepared
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
@@ -43,7 +43,7 @@ LAST = (0, 0, 9, 9, 0.1, 2)
 def test_differences_within_the_tolerances_are_reported():
     near = (10.25, 20, 30, 40, 0.9005, 1)
     result = verify(Fixed(near, MOUSE, LAST), Fixed(OWL, MOUSE, LAST), [IMAGE, IMAGE])
-    assert (result.images, result.detections, result.parted) == (2, 6, 0)
+    assert (result.images, result.detections) == (2, 6)
     assert result.max_box_difference == 0.25
     assert result.max_score_difference == pytest.approx(0.0005)
 
@@ -86,6 +86,14 @@ def test_only_the_scores_of_a_blank_image_are_compared():
     assert result.max_score_difference == pytest.approx(0.0004)
     with pytest.raises(UserError, match=r"blank image of 100x200 differ by 0\.9000: 0 objects in"):
         verify(Fixed(), Fixed(OWL), [], blank=[IMAGE])
+
+
+def test_a_quantised_artefact_has_to_find_what_is_sure():
+    moved = (12, 22, 32, 42, 0.7, 1)
+    result = agree(Fixed(moved), Fixed(OWL, LAST), [IMAGE, IMAGE])
+    assert (result.images, result.detections, result.found) == (2, 2, 2)
+    with pytest.raises(UserError, match="0 of 1 detections"):
+        agree(Fixed((*OWL[:5], 2)), Fixed(OWL), [IMAGE])
 
 
 def test_a_comparison_without_detections_says_so():

@@ -21,9 +21,9 @@ from stillbox.errors import UserError
 from stillbox.exporting.formats import Run, Written
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.program import ExportProgram, Weights
-from stillbox.exporting.saved_model import import_tensorflow, refuse_known_bad
-from stillbox.exporting.saved_model_pixels import Tensor, resize_images
-from stillbox.exporting.tflite_metadata import (
+from stillbox.exporting.saved_model.format import import_tensorflow, refuse_known_bad
+from stillbox.exporting.saved_model.pixels import Tensor, resize_images
+from stillbox.exporting.tflite.metadata import (
     OUTPUTS,
     Description,
     describe,
@@ -31,7 +31,7 @@ from stillbox.exporting.tflite_metadata import (
     least_runtime,
     operators,
 )
-from stillbox.exporting.tflite_quantize import quantize
+from stillbox.exporting.tflite.quantize import quantize
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.models.layers.lowering import plain_lowering
 from stillbox.models.postprocess import postprocess

@@ -10,8 +10,8 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.tflite import FILE, class_labels, load
-from stillbox.exporting.tflite_metadata import LABELS, OUTPUTS, label_ids, operators
+from stillbox.exporting.tflite.format import FILE, class_labels, load
+from stillbox.exporting.tflite.metadata import LABELS, OUTPUTS, label_ids, operators
 from stillbox.records.label_map import LabelMap
 
 pytest.importorskip("tensorflow")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.saved_model_antialias import antialias
+from stillbox.exporting.saved_model.antialias import antialias
 from stillbox.exporting.settings import ENCODED
 from stillbox.inputs.resize import ENLARGE_CANVAS, Size
 

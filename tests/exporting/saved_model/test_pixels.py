@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.exporting.saved_model_pixels import decode_image, resize_images
+from stillbox.exporting.saved_model.pixels import decode_image, resize_images
 from stillbox.inputs import decode
 from stillbox.inputs.resize import resize_image, resized_size
 

@@ -16,7 +16,7 @@ from stillbox.errors import UserError
 from stillbox.exporting.formats import Run, Written
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.saved_model_pixels import NetworkInput, Tensor, preprocessing
+from stillbox.exporting.saved_model.pixels import NetworkInput, Tensor, preprocessing
 from stillbox.exporting.settings import ENCODED, ExportSettings
 
 FOLDER = "saved_model"
@@ -47,10 +47,12 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     refuse_known_bad(jax.__version__, tf.__version__)
     _check_platforms(program.settings.platforms)
     module = _module(program)
-    tf.saved_model.save(module, str(folder / FOLDER), signatures={SIGNATURE: module.serve})
-    needs = _needs(folder / FOLDER)
+    place = model_folder(folder, program.settings)
+    tf.saved_model.save(module, str(place), signatures={SIGNATURE: module.serve})
+    needs = _needs(place)
+    name = "saved_model.pb" if place == folder else FOLDER
     return Written(
-        files={FOLDER: f"SavedModel, tag serve, signature {SIGNATURE}"},
+        files={name: f"SavedModel, tag serve, signature {SIGNATURE}"},
         needs={"tensorflow": f">={needs}"},
         known_bad=(f"tensorflow<{needs}",),
         written_with={"jax": jax.__version__, "tensorflow": tf.__version__},
@@ -67,15 +69,25 @@ def load(folder: Path, manifest: Manifest, runtime: str = "") -> Run:
     if runtime not in ("", "tensorflow"):
         raise UserError(f"{runtime} does not run SavedModels", fix="leave --runtime out")
     tf = import_tensorflow()
+    place = model_folder(folder, manifest.settings)
     try:
-        loaded = tf.saved_model.load(str(folder / FOLDER))
+        loaded = tf.saved_model.load(str(place))
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise UserError(
             f"TensorFlow {tf.__version__} refuses the model: {error}",
-            where=str(folder / FOLDER),
+            where=str(place),
             fix=f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again",
         ) from error
     return _runner(loaded, manifest.settings)
+
+
+def model_folder(folder: Path, settings: ExportSettings) -> Path:
+    """Returns where the SavedModel lies in an export, as the programs of both originals have it.
+
+    The exporter of the Object Detection API makes `saved_model/` in its output; that of "Object
+    Detection Models on TPU" writes into the export's folder itself.
+    """
+    return folder / FOLDER if settings.signature == "detection_api" else folder
 
 
 def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
@@ -84,12 +96,20 @@ def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
     Raises:
         UserError: TensorFlow would save the model and then not load it.
     """
-    if _numbers(jax_version) >= (0, 10, 1) and _numbers(tensorflow_version) < (2, 22):
+    if known_bad(jax_version, tensorflow_version):
         raise UserError(
             f"TensorFlow {tensorflow_version} cannot read what jax {jax_version} writes",
             where="--format saved_model",
             fix="pip install 'jax==0.10.0' 'tensorflow==2.21.*', or tensorflow>=2.22",
         )
+
+
+def known_bad(jax_version: str, tensorflow_version: str) -> bool:
+    """Whether TensorFlow cannot load the SavedModels that this jax writes.
+
+    Their `top_k` becomes `vhlo.composite_v2`, which TensorFlow 2.21 does not know.
+    """
+    return _numbers(jax_version) >= (0, 10, 1) and _numbers(tensorflow_version) < (2, 22)
 
 
 def import_tensorflow() -> Any:  # noqa: ANN401

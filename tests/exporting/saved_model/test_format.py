@@ -11,7 +11,7 @@ import pytest
 import stillbox
 from stillbox.errors import UserError
 from stillbox.exporting.export import export_model
-from stillbox.exporting.saved_model import FOLDER, load, refuse_known_bad
+from stillbox.exporting.saved_model.format import FOLDER, load, model_folder, refuse_known_bad
 from stillbox.exporting.settings import ExportSettings
 from stillbox.records.wire import serialize_features
 
@@ -61,7 +61,8 @@ def encoded(model, images, tmp_path_factory):
 
 
 def signature(export):
-    loaded = tf.saved_model.load(str(export.folder / FOLDER))
+    folder = model_folder(export.folder, export.manifest.settings)
+    loaded = tf.saved_model.load(str(folder))
     return loaded, loaded.signatures["serving_default"]
 
 

@@ -1,0 +1,1 @@
+"""SavedModel: resizing in operations of TensorFlow, the detector as one XLA program."""
