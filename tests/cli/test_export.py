@@ -1,0 +1,234 @@
+"""`stillbox export` and the exporters of the originals: flags, refusals, what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stillbox import api
+from stillbox.exporting.export import Exported
+from stillbox.exporting.manifest import Manifest
+from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verify import Verification
+from tests.experiment.sample import SAMPLE
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What a command line asks `stillbox.api.export` for; nothing is exported."""
+    calls = []
+
+    def export(**arguments):
+        calls.append(arguments)
+        files = {"model.bin": "the model"}
+        manifest = Manifest(
+            settings=ExportSettings(format=arguments["format"]),
+            files=files,
+            input_size=(64, 64),
+            resizer={},
+            source="test",
+        )
+        same = Verification(
+            images=3, detections=9, max_box_difference=0.01, max_score_difference=1e-6
+        )
+        return Exported(Path("out"), manifest, same)
+
+    monkeypatch.setattr(api, "export", export)
+    return calls
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "configs" / "pets.config"
+    path.parent.mkdir()
+    path.write_text(SAMPLE)
+    return path
+
+
+def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, here, scenes):
+    code, out, err = stillbox("export", trained, "--format", "stablehlo", "--platforms", "cpu")
+    assert code == 0, err
+    folder = trained / "export" / "stablehlo"
+    assert f"{folder}: stablehlo" in out
+    assert "model.stablehlo: " in out
+    assert "compared with the checkpoint on 6 images" in out
+    assert json.loads((folder / "export.json").read_text())["verified"]["detections"] > 10
+
+    photo = sorted((scenes / "images/val").iterdir())[0]
+    code, out, err = stillbox("predict", folder, photo, "--min-score", "0.001")
+    assert code == 0, err
+    assert json.loads(Path("predictions/predictions.json").read_text())[0]["detections"]
+
+    code, out, err = stillbox("evaluate", folder, "--output", "report")
+    assert code == 0, err
+    scored = json.loads(Path("report/metrics.json").read_text())
+    stillbox("evaluate", trained, "--output", "own")
+    own = json.loads(Path("own/metrics.json").read_text())
+    assert scored["images"] == own["images"] == 6
+    assert scored["summary"]["AP"] == pytest.approx(own["summary"]["AP"], abs=1e-3)
+
+
+def test_all_options_reach_the_export(stillbox, trained, asked):
+    code, out, err = stillbox(
+        *("export", trained, "--format", "tflite", "--input-type", "image_bytes"),
+        *("--input-name", "photo", "--image-size", "48,80", "--batch-size", "0"),
+        *("--max-detections", "7", "--no-image-info", "--float-count", "--quantize", "int8"),
+        *("--signature", "tpu", "--platforms", "cpu,tpu", "--overwrite", "--output", "there"),
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert arguments["source"] == str(trained)
+    assert arguments["output"] == Path("there")
+    wanted = {
+        "format": "tflite",
+        "input_type": "encoded_image_string_tensor",
+        "input_name": "photo",
+        "image_size": (48, 80),
+        "batch_size": 0,
+        "max_detections": 7,
+        "image_info": False,
+        "normalized_coordinates": False,
+        "float_count": True,
+        "float_classes": False,
+        "quantize": "int8",
+        "signature": "tpu",
+        "platforms": ("cpu", "tpu"),
+        "overwrite": True,
+    }
+    assert {name: arguments[name] for name in wanted} == wanted
+    assert "boxes within 0.01 pixels, scores within 1e-06" in out
+
+
+def test_the_signature_is_the_experiment_s_unless_it_is_given(stillbox, trained, asked):
+    stillbox("export", trained)
+    assert "signature" not in asked[0]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--format", "stablhlo"), "did you mean 'stablehlo'?"),
+        (("--format", "onnx", "--input-type", "tf_example"), "cannot decode image files"),
+        (("--image-size", "640"), "'640' is no size"),
+        (("--format", "stablehlo", "--platforms", "gpu"), "there is no platform 'gpu'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(refused, trained, words, message):
+    assert message in refused("export", trained, *words)
+    assert not (trained / "export").exists() or not list((trained / "export").iterdir())
+
+
+def test_a_folder_without_a_checkpoint_is_refused(refused, tmp_path):
+    assert "this is not a model directory" in refused("export", tmp_path)
+
+
+PAGE = [
+    "--use_tpu=true",
+    "--params_override=",
+    "--batch_size=1",
+    "--input_type=image_bytes",
+    "--input_name=input",
+    "--input_image_size=128,96",
+    "--output_image_info=true",
+    "--output_normalized_coordinates=false",
+    "--cast_num_detections_to_float=true",
+]
+
+
+def test_the_flags_of_the_tpu_page(stillbox, trained, asked):
+    code, _, err = stillbox(
+        "export_saved_model.py", "--export_dir=out", f"--checkpoint_path={trained}", *PAGE
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert arguments["source"] == trained
+    assert arguments["overrides"] == ["model.resizer.height=128", "model.resizer.width=96"]
+    wanted = {
+        "output": Path("out"),
+        "format": "saved_model",
+        "signature": "tpu",
+        "input_type": "encoded_image_string_tensor",
+        "input_name": "input",
+        "image_size": None,
+        "batch_size": 1,
+        "image_info": True,
+        "normalized_coordinates": False,
+        "float_count": True,
+        "float_classes": False,
+        "overwrite": False,
+    }
+    assert {name: arguments[name] for name in wanted} == wanted
+    assert "--use_tpu" in err
+
+
+def test_parameters_of_the_tpu_page_build_the_model_for_a_checkpoint(stillbox, asked):
+    code, _, err = stillbox(
+        *("export_saved_model", "--export_dir=out", "--checkpoint_path=model.ckpt-9"),
+        *("--params_override=architecture.num_classes=7", "--batch_size=-1"),
+        *("--input_type=image_tensor", "--override_export_dir", "--nooutput_image_info"),
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert arguments["weights"] == "model.ckpt-9"
+    assert arguments["source"].model.num_classes == 6  # without the background
+    assert arguments["source"].model.resizer.input_size == (640, 640)
+    assert arguments["source"].export.signature == "tpu"
+    assert arguments["image_size"] == (640, 640)
+    assert arguments["batch_size"] == 0
+    assert arguments["overwrite"] and not arguments["image_info"]
+
+
+def test_parameters_cannot_change_a_model_of_another_kind(refused, trained):
+    message = refused(
+        *("export_saved_model", "--export_dir=out", f"--checkpoint_path={trained}"),
+        "--params_override=architecture.num_classes=7",
+    )
+    assert "was not trained from a parameter dictionary" in message
+
+
+def test_the_flags_of_the_detection_api(stillbox, asked, tmp_path, trained, config_file):
+    code, _, err = stillbox(
+        *("exporter_main_v2.py", "--input_type", "tf_example", "--pipeline_config_path"),
+        *(config_file, "--trained_checkpoint_dir", tmp_path, "--output_directory", tmp_path),
+        *("--config_override", "model { ssd { num_classes: 5 } }"),
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert arguments["source"].model.num_classes == 5
+    assert arguments["weights"] == tmp_path
+    assert (arguments["format"], arguments["signature"]) == ("saved_model", "detection_api")
+    assert arguments["input_type"] == "tf_example"
+    assert (tmp_path / "pipeline.config").read_text() == config_file.read_text()
+
+
+@pytest.mark.parametrize("regular", [False, True])
+def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
+    words = ["--ssd_use_regular_nms"] * regular
+    code, _, err = stillbox(
+        *("export_tflite_graph_tf2", "--trained_checkpoint_dir", trained),
+        *("--output_directory", "out", "--max_detections", "20", *words),
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert (arguments["format"], arguments["max_detections"]) == ("tflite", 20)
+    # What TFLite's own operator does unless it is told otherwise: each box for its best class.
+    agnostic = "model.postprocessing.nms.class_agnostic=true" in arguments["overrides"]
+    assert agnostic is not regular
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--use_side_inputs=True",), "side inputs belong to context models"),
+        (("--input_type", "image_and_boxes_tensor"), "image_and_boxes_tensor is not supported"),
+        (("--config_override", "model {}"), "there is no CONFIG to merge it into"),
+    ],
+)
+def test_what_the_exporter_cannot_do_is_refused(refused, trained, words, message):
+    command = ("exporter_main_v2", "--trained_checkpoint_dir", trained, "--output_directory", "x")
+    assert message in refused(*command, *words)
+
+
+def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
+    command = ("exporter_main_v2", "--trained_checkpoint_dir", tmp_path, "--output_directory", "x")
+    assert "give the pipeline.config of the checkpoint" in refused(*command)
