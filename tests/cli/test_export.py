@@ -122,7 +122,7 @@ def test_a_folder_without_a_checkpoint_is_refused(refused, tmp_path):
     assert "this is not a model directory" in refused("export", tmp_path)
 
 
-PAGE = [
+PAGE = (
     "--use_tpu=true",
     "--params_override=",
     "--batch_size=1",
@@ -132,7 +132,7 @@ PAGE = [
     "--output_image_info=true",
     "--output_normalized_coordinates=false",
     "--cast_num_detections_to_float=true",
-]
+)
 
 
 def test_the_flags_of_the_tpu_page(stillbox, trained, asked):
