@@ -33,6 +33,8 @@ def caches(tmp_path_factory, request):
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
         jax.config.update("jax_compilation_cache_dir", str(programs))
+        # With a limit JAX locks the folder, so that no worker reads what another is writing.
+        jax.config.update("jax_compilation_cache_max_size", 2**30)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         yield folder
 
