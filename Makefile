@@ -25,6 +25,7 @@ test: setup lint
 	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup
 
 proof: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[proof]'
 	$(BIN)/python -m pytest -m 'proof' --durations 0
 
 # The same commands that a user would type. The recipe says where the data lies.

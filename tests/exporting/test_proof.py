@@ -1,6 +1,5 @@
-"""ONNX artefacts of detectors of full size, on photographs, in both runtimes."""
+"""Artefacts of every format, of detectors of full size, on photographs, in their runtimes."""
 
-import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -20,9 +19,13 @@ from stillbox.predicting.images import read_image
 from tests.exporting.onnx.runtimes import RUNTIMES
 from tests.shared import SHARED, needs_shared
 
-pytestmark = [pytest.mark.proof, needs_shared]
+for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnxruntime", "openvino"):
+    pytest.importorskip(package)
+
+pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 PHOTOGRAPHS = SHARED / "data/tiny_coco"
+CALIBRATED_ON = sorted((PHOTOGRAPHS / "train2017").glob("*.jpg"))
 # As in tests/proofs/test_coco_ap.py.
 SSD = {
     "config": "ssd_mobilenet_v1_300x300",
@@ -54,11 +57,16 @@ def photographs(count):
 
 
 @pytest.fixture(scope="module")
-def ssd(tmp_path_factory):
-    """The COCO SSD as an artefact."""
-    model = load_model(SSD["config"], weights=SSD["weights"], overrides=SSD["overrides"])
+def ssd():
+    """The COCO SSD."""
+    return load_model(SSD["config"], weights=SSD["weights"], overrides=SSD["overrides"])
+
+
+@pytest.fixture(scope="module")
+def onnx_ssd(ssd, tmp_path_factory):
+    """The COCO SSD as ONNX."""
     folder = tmp_path_factory.mktemp("onnx") / "ssd"
-    return export_model(model, folder, ExportSettings(format="onnx"), photographs(4))
+    return export_model(ssd, folder, ExportSettings(format="onnx"), photographs(4))
 
 
 def untrained(recipe, overrides):
@@ -83,18 +91,46 @@ def average_precision(predictor):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_published_weights_keep_their_ap(ssd, runtime):
-    ap, ap50 = average_precision(stillbox.load(ssd.folder, runtime=runtime))
+def test_published_weights_keep_their_ap_as_onnx(onnx_ssd, runtime):
+    ap, ap50 = average_precision(stillbox.load(onnx_ssd.folder, runtime=runtime))
     assert ap == pytest.approx(0.222, abs=0.003)
     assert ap50 == pytest.approx(0.384, abs=0.003)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"format": "stablehlo"},
+        {"format": "saved_model"},
+        {"format": "saved_model", "input_type": "encoded_image_string_tensor", "signature": "tpu"},
+        {"format": "tflite"},
+    ],
+    ids=["stablehlo", "pixels", "files", "tflite"],
+)
+def test_published_weights_keep_their_ap(ssd, settings, tmp_path):
+    result = export_model(ssd, tmp_path / "out", ExportSettings(**settings), photographs(4))
+    assert result.verification.detections >= 400  # 100 in each of the four photographs
+    ap, ap50 = average_precision(stillbox.load(result.folder))
+    assert ap == pytest.approx(0.222, abs=0.003)
+    assert ap50 == pytest.approx(0.384, abs=0.003)
+
+
+def test_integers_keep_the_ap_within_a_hundredth(ssd, tmp_path):
+    images = [read_image(file)[0] for file in CALIBRATED_ON]
+    settings = ExportSettings(format="tflite", quantize="int8")
+    result = export_model(ssd, tmp_path / "out", settings, images)
+    ap, ap50 = average_precision(stillbox.load(result.folder))
+    assert ap == pytest.approx(0.222, abs=0.01)
+    assert ap50 == pytest.approx(0.384, abs=0.01)
+    assert (result.folder / "model.tflite").stat().st_size < 8e6
+
+
+@pytest.mark.parametrize("form", ["onnx", "saved_model", "tflite", "stablehlo"])
 @pytest.mark.parametrize("recipe", UNTRAINED)
-def test_other_detectors_equal_their_checkpoint(recipe, tmp_path):
-    model = untrained(recipe, UNTRAINED[recipe])
-    images = photographs(3)
-    result = export_model(model, tmp_path / "out", ExportSettings(format="onnx"), images)
+def test_other_detectors_equal_their_checkpoint(recipe, form, tmp_path):
+    model, images = untrained(recipe, UNTRAINED[recipe]), photographs(3)
+    result = export_model(model, tmp_path / "out", ExportSettings(format=form), images)
     assert result.verification.detections > 100
-    blank = np.full((300, 200, 3), 128, np.uint8)
-    artefact = ExportBackend(result.folder, "openvino")
-    assert verify(artefact, CheckpointBackend(model), [*images, blank]).detections > 100
+    if form == "onnx":
+        artefact = ExportBackend(result.folder, "openvino")
+        assert verify(artefact, CheckpointBackend(model), images).detections > 100
