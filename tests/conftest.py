@@ -19,22 +19,17 @@ quieten_absent_tpu()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def caches(tmp_path_factory, request):
-    """Sends all caches into the session's folder, but for that of compiled programs.
+def caches(tmp_path_factory):
+    """Sends all caches into the session's folder, the one of compiled programs among them.
 
-    The tests start the same small programs again and again; compiling them takes most of their
-    time. All workers share what is compiled, and so does the next run.
+    The tests of training start the same small program again and again; compiling it takes most of
+    their time.
     """
     folder = tmp_path_factory.mktemp("cache")
-    programs = request.config.cache.mkdir("xla")
-    (folder / "stillbox").mkdir()
-    (folder / "stillbox" / "xla").symlink_to(programs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
-        jax.config.update("jax_compilation_cache_dir", str(programs))
-        # With a limit JAX locks the folder, so that no worker reads what another is writing.
-        jax.config.update("jax_compilation_cache_max_size", 2**30)
+        jax.config.update("jax_compilation_cache_dir", str(folder / "stillbox" / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         yield folder
 
