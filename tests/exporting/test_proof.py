@@ -1,5 +1,7 @@
 """Artefacts of every format, of detectors of full size, on photographs, in their runtimes."""
 
+from importlib.util import find_spec
+
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -19,10 +21,19 @@ from stillbox.predicting.images import read_image
 from tests.exporting.onnx.runtimes import RUNTIMES
 from tests.shared import SHARED, needs_shared
 
-for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnxruntime", "openvino"):
-    pytest.importorskip(package)
+# Found and not imported: whatever is imported here lies in the process of every other test.
+ABSENT = [
+    package
+    for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnxruntime", "openvino")
+    if find_spec(package) is None
+]
 
-pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.slow,
+    needs_shared,
+    pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}"),
+]
 
 PHOTOGRAPHS = SHARED / "data/tiny_coco"
 CALIBRATED_ON = sorted((PHOTOGRAPHS / "train2017").glob("*.jpg"))
