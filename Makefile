@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := demo
 
-.PHONY: setup test proof lint demo clean
+.PHONY: setup test proof lint demo site clean
 
 setup: $(STAMP)
 
@@ -37,5 +37,11 @@ demo: setup
 	$(BIN)/stillbox evaluate $(DEMO)/model --output $(DEMO)/report
 	@echo "look at $(DEMO)/report/report.html"
 
+# The documentation with a sidebar and search; a broken link or anchor is an error.
+site: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
 clean:
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) site

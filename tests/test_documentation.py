@@ -247,6 +247,12 @@ def test_every_page_is_run_here_or_elsewhere():
         assert f'"{Path(page).name}"' in (ROOT / test).read_text(), test
 
 
+def test_every_page_is_in_the_sidebar_of_the_site():
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_no_command_hides_in_a_block_that_is_not_run(page):
     for language, text in blocks(page):
