@@ -1,4 +1,4 @@
-"""Label maps: which class name has which id (`StringIntLabelMap` in text form, fact sheet 4.2)."""
+"""Label maps: which class name has which id (`StringIntLabelMap` of the Object Detection API)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class LabelMap:
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.items, key=lambda item: item.id))
         object.__setattr__(self, "items", ordered)
-        _check([(item, 0) for item in ordered], self.where)
+        _check([(item, self.where) for item in ordered])
         object.__setattr__(self, "_by_id", {item.id: item for item in ordered})
         object.__setattr__(self, "_by_name", {item.name: item.id for item in ordered})
         # The first of two equal display names counts, as it has the lower id.
@@ -108,7 +108,7 @@ class LabelMap:
         items = read_items(text, where)
         if not items:
             raise UserError("the label map has no item", where=where, fix=SHAPE)
-        _check(items, where)
+        _check(items)
         kept = tuple(item for item, _ in items if item.id)
         if not kept:
             raise UserError("the label map has no class but background", where=where, fix=SHAPE)
@@ -150,12 +150,11 @@ def _built_in() -> dict[str, Path]:
     return {path.stem: path for path in _FOLDER.glob("*.pbtxt")}
 
 
-def _check(items: list[tuple[LabelMapItem, int]], where: str) -> None:
+def _check(items: list[tuple[LabelMapItem, str]]) -> None:
     """Refuses ids below 1 and ids or names that occur twice."""
     ids: dict[int, str] = {}
     names: dict[str, int] = {}
-    for item, line in items:
-        place = f"{where}:{line}" if line else where
+    for item, place in items:
         if item.id == 0 and item.name == "background":
             continue
         if item.id < 1:

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.textproto import load_schema
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
 from tests.experiment.sample import SAMPLE
 from tests.shared import SHARED

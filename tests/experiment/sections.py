@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.section import ReadLog, Section
-from stillbox.experiment.textproto import Decoder, load_schema, parse
+from stillbox.textformat.decoder import Decoder
+from stillbox.textformat.parser import parse
 
 
 def read_section(

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from stillbox.experiment.pipeline_config import no_effect, probing
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.pipeline_config.probing import BASES, ROOT, fates
 from stillbox.experiment.pipeline_config.reader import read_pipeline_config
 from stillbox.experiment.pipeline_config.reference import language_reference
-from stillbox.experiment.textproto import load_schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline_config.md"
 

@@ -5,10 +5,10 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.textproto import load_schema
 from tests.experiment.sample import SAMPLE
 
 OLD = SAMPLE[SAMPLE.index("eval_config {") : SAMPLE.index("eval_input_reader {")]

@@ -4,9 +4,9 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT
 from stillbox.experiment.schema import FineTune
-from stillbox.experiment.textproto import load_schema
 from tests.experiment.sample import SAMPLE
 
 

@@ -84,24 +84,24 @@ def test_ids_from_names():
         ("item { name: 'a' }", 1, "the item has no id"),
         ("item { id: 1 }", 1, "neither name nor display_name"),
         ("item {\n id: 1 nmae: 'a' }", 2, "no field 'nmae'\n  fix: did you mean 'name'"),
-        ("item {\n id: one name: 'a' }", 2, "one is not a whole number"),
-        ("item {\n id: 'a' }", 2, "'a' is not a whole number"),
-        ("item {\n id: 1.5 name: 'a' }", 2, "1.5 is not a whole number"),
-        ("item { id: 1\n name: dog }", 2, "expected a name in quotes and found dog"),
-        ("item { id: 1\n name 'dog' }", 2, "':' is missing after 'name'"),
-        ("item { id: 1\n name: 'dog\n' }", 2, '"\'" has no meaning here'),
-        ("item { id: 1 id: 2 name: 'a' }", 1, "two of 'id'"),
-        ("item { id: 1 name: 'a'", 1, "found the end of the file"),
-        ("item { id: 1 keypoints { id: 4", 1, "the item does not end"),
-        ("items { id: 1 name: 'a' }", 1, "expected 'item' and found 'items'"),
-        ("item id: 1", 1, "an item starts with '{'"),
-        ("cat\ndog", 1, "expected 'item' and found 'cat'"),
+        ("item {\n id: one name: 'a' }", 2, "one is not an int32"),
+        ("item {\n id: 'a' }", 2, "'a' is not an int32"),
+        ("item {\n id: 1.5 name: 'a' }", 2, "1.5 is not an int32"),
+        ("item { id: 1\n name: dog }", 2, "dog is not a string\n  fix: text in quotes"),
+        ("item { id: 1\n name 'dog' }", 2, "where ':' or '{' after name"),
+        ("item { id: 1\n name: 'dog\n' }", 2, "the string that starts here has no end"),
+        ("item { id: 1 id: 2 name: 'a' }", 1, "id is set again"),
+        ("item { id: 1 name: 'a'", 1, "never closed"),
+        ("item { id: 1 keypoints { id: 4", 1, "never closed"),
+        ("items { id: 1 name: 'a' }", 1, "no field 'items'\n  fix: did you mean 'item'"),
+        ("item id: 1", 1, "':' or '{' after item"),
+        ("cat\ndog", 2, "after cat should stand\n  fix: write one `item {"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text, line, words):
     with pytest.raises(UserError) as raised:
         LabelMap.from_text(text, "my.pbtxt")
-    assert str(raised.value).startswith(f"my.pbtxt:{line}: ")
+    assert str(raised.value).startswith(f"my.pbtxt:{line}:")
     assert words in str(raised.value)
     assert "fix: " in str(raised.value)
 

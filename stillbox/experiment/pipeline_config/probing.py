@@ -14,11 +14,11 @@ from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.augmentations import POLICIES
 from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
+from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.reader import PipelineReading, read_pipeline_config
-from stillbox.experiment.textproto import FieldType, MessageType, default_value, load_schema
 from stillbox.experiment.values import differences
+from stillbox.textformat.schema import FieldType, MessageType
 
-ROOT = "TrainEvalPipelineConfig"
 Path = tuple[str, ...]
 """Names of the fields that lead to a message."""
 
@@ -186,8 +186,8 @@ def _siblings(message: MessageType, kind: FieldType) -> list[str]:
 def _values(message: MessageType, kind: FieldType) -> list[str]:
     """Returns what to write behind a field's name, other than its default."""
     schema, label = load_schema(), f"{message.name}.{kind.name}"
-    default = default_value(kind, schema)
-    if kind.type == "opaque" or kind.type in schema.messages:
+    default = kind.default
+    if kind.is_message:
         return [f" {{ {_NEEDS.get(kind.type, '')} }}"]
     if kind.type in schema.enums:
         return [f": {name}" for name in schema.enums[kind.type] if name != default]

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
+from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.model import read_model
 from stillbox.experiment.pipeline_config.section import ReadLog, Section
 from stillbox.experiment.pipeline_config.training import read_training
 from stillbox.experiment.schema import Experiment, Training
-from stillbox.experiment.textproto import Decoder, load_schema, parse
+from stillbox.textformat.decoder import Decoder
+from stillbox.textformat.parser import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ def read_pipeline_config(
         UserError: the text cannot be parsed, or sets something that stillbox does not have.
     """
     decoder = Decoder(load_schema())
-    message = decoder.decode(parse(text, file), "TrainEvalPipelineConfig")
+    message = decoder.decode(parse(text, file), ROOT)
     if override:
         decoder.merge(message, parse(override, "--config_override"))
     log = ReadLog()

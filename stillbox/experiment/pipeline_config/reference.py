@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-from stillbox.experiment.pipeline_config.probing import ROOT, Fate, Path, fates, read_messages
-from stillbox.experiment.textproto import FieldType, MessageType, default_value, load_schema
+from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
+from stillbox.experiment.pipeline_config.probing import Fate, Path, fates, read_messages
+from stillbox.textformat.schema import FieldType, MessageType
 
 _HEADER = """\
 # The language of pipeline.config
@@ -66,9 +67,9 @@ def _section(message: MessageType, paths: list[Path]) -> str:
 def _type(kind: FieldType) -> str:
     schema = load_schema()
     many = "repeated " if kind.repeated else ""
-    if kind.type in schema.messages or kind.type == "opaque":
+    if kind.is_message:
         return f"{many}message"
-    default = default_value(kind, schema)
+    default = kind.default
     shown = str(default).lower() if isinstance(default, bool) else default
     # A repeated field has no default, and an empty text needs no mention.
     known = "" if kind.repeated or shown == "" else f"`{shown}`"

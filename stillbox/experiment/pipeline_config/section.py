@@ -4,15 +4,10 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
-from stillbox.experiment.textproto import (
-    Entry,
-    FieldType,
-    Message,
-    MessageType,
-    default_value,
-    load_schema,
-)
+from stillbox.textformat.decoder import Entry, Message
+from stillbox.textformat.schema import FieldType, MessageType
 
 Scalar: TypeAlias = Any
 """bool, int, float or str, as the field's type says."""
@@ -49,7 +44,7 @@ class ReadLog:
                 listing = self.warnings if kind.deprecated else self.notes
                 old = "is deprecated and " if kind.deprecated else ""
                 listing.append(f"{entry.where}: {label} {old}has no effect here: {reason}")
-            elif kind.repeated or entry.value != default_value(kind, load_schema()):
+            elif kind.repeated or entry.value != kind.default:
                 refused.append((label, kind, entry))
         if refused:
             raise _refusal(refused)
@@ -73,7 +68,7 @@ def _refusal(refused: list[tuple[str, FieldType, Entry]]) -> UserError:
     others = [f"\n  {entry.where}: {label} is refused too" for label, _, entry in refused[1:]]
     advice = "take it out, where the model can do without it"
     if scalar and not kind.repeated:
-        advice = f"leave it at its default, {_spell(default_value(kind, load_schema()))}"
+        advice = f"leave it at its default, {_spell(kind.default)}"
     what = f"{label}{shown}: {reason}{''.join(others)}"
     return UserError(what, where=entry.where, fix=advice)
 
@@ -107,7 +102,7 @@ class Section:
         """Returns a scalar, its default where it is not set; `path` is its place in Experiment."""
         entries = self._take(name, path)
         kind = self._message.type.fields[name]
-        return entries[0].value if entries else default_value(kind, load_schema())
+        return entries[0].value if entries else kind.default
 
     def values(self, name: str, path: str | None = None) -> tuple[Scalar, ...]:
         """Returns all values of a repeated scalar."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from stillbox.errors import UserError
-from stillbox.experiment.textproto.tokens import Token, tokenize, unquote
+from stillbox.textformat.tokens import Token, tokenize, unquote
 
 MAX_DEPTH = 100
 """Nesting beyond this is refused, as in protobuf itself."""

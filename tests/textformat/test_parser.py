@@ -2,18 +2,17 @@ import pytest
 from google.protobuf import struct_pb2, text_format
 
 from stillbox.errors import UserError
-from stillbox.experiment.textproto import Block, Decoder, Scalar, parse
-from stillbox.experiment.textproto.types import parse_tables
+from stillbox.textformat.decoder import Decoder
+from stillbox.textformat.parser import Block, Scalar, parse
+from stillbox.textformat.schema import parse_schema
 
-VALUE = parse_tables(
-    [
-        """
+VALUE = parse_schema(
+    """
 message Value
   number_value: double | kind
   string_value: string | kind
   bool_value: bool | kind
 """
-    ]
 )
 
 

@@ -1,0 +1,1 @@
+"""Protobuf text format without protobuf: text -> syntax tree -> typed messages, with positions."""
