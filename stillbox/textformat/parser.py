@@ -1,7 +1,4 @@
-"""From protobuf text format to a syntax tree that knows where everything stands.
-
-The tree knows no schema: it says which names have which values, and nothing of their types.
-"""
+"""From protobuf text format to a syntax tree with positions: names and values without types."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -41,7 +38,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two braces, or the whole file."""
+    """The fields between two braces, or of the whole file."""
 
     fields: tuple[Field, ...]
     where: str
@@ -63,12 +60,12 @@ class _Parser:
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens, self._next = tokens, 0
-        # The first brace that, by the indentation, lacks its partner, and what follows it.
+        # The first brace that is unclosed by the indentation, and the token after its block.
         self._suspects: tuple[Token, Token] | None = None
         self._indented = True
 
     def fields(self, closing: Token | None, depth: int) -> tuple[Field, ...]:
-        """Reads fields up to the partner of `closing`, or to the end of the file."""
+        """Reads fields up to the end of the block that `closing` opens, or of the file."""
         # Braces and angle brackets mean the same but do not close each other.
         end = {"{": "}", "<": ">"}[closing.text] if closing else "end of file"
         if closing and depth > MAX_DEPTH:
@@ -86,8 +83,8 @@ class _Parser:
         return tuple(result)
 
     def _suspect(self, closing: Token, *, first: bool) -> None:
-        """Remembers a block that goes on although the next field is indented no further than it."""
-        # In a file without indentation already the first field of a block looks like that.
+        """Records a block whose next field is indented no further than the block itself."""
+        # In a file without indentation this holds of the first field already.
         self._indented = self._indented and not first
         if self._suspects is None:
             self._suspects = closing, self._peek()
@@ -96,7 +93,7 @@ class _Parser:
         what, where = f"the {closing.text!r} that opens here is never closed", closing.where
         if self._suspects is None or not self._indented:
             return UserError(what, where=where, fix=f"add the missing {end!r}")
-        # Braces pair from the inside, so the outermost one is left over whichever was forgotten.
+        # Braces pair from the inside, so the outermost one is left over whichever is missing.
         opening, following = self._suspects
         return UserError(
             f"{what}, or one inside it: by the indentation that of {opening.where}",
@@ -168,7 +165,7 @@ class _Parser:
 
     def _take(self) -> Token:
         token = self._tokens[self._next]
-        # The end token stays: whoever expects more finds it again.
+        # The end token is never consumed.
         self._next += token.kind != "end"
         return token
 

@@ -112,10 +112,8 @@ def parse_schema(table: str) -> Schema:
             field = _parse_field(line.strip())
             current[field.name] = field
     schema = Schema({}, enums)
-    messages = {
-        name: MessageType(name, _typed(own.values(), schema)) for name, own in fields.items()
-    }
-    return Schema(messages, enums)
+    typed = {name: _typed(own.values(), schema) for name, own in fields.items()}
+    return Schema({name: MessageType(name, own) for name, own in typed.items()}, enums)
 
 
 def _parse_field(line: str) -> FieldType:
@@ -137,7 +135,8 @@ def _typed(fields: Iterable[FieldType], schema: Schema) -> dict[str, FieldType]:
     """Returns the fields with defaults of their types, once all enums are known."""
     result = {}
     for field in fields:
-        text, default = str(field.default or ""), None
+        text = str(field.default or "")
+        default: Value | None = None
         if field.type == "string":
             default = text.strip('"')
         elif field.type in schema.enums:

@@ -1,4 +1,4 @@
-"""The lexer of protobuf's text format (fact sheet 1.1)."""
+"""The lexer of protobuf's text format (protobuf.dev, Text Format Language Specification)."""
 
 import re
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
     """Yields the tokens of `text` and an `end` token; `file` is only named in positions.
 
     Raises:
-        UserError: a character or an unfinished string that the text format does not know.
+        UserError: an illegal character or an unfinished string.
     """
     offset, line, line_start, indented_line, indent = 0, 1, 0, 0, 0
     while offset < len(text):
@@ -86,14 +86,14 @@ def _unreadable(character: str, where: str) -> UserError:
 
 
 def unquote(token: Token) -> str:
-    """Returns the text that a string token stands for, escapes resolved.
+    """Returns the text of a string token, escapes resolved.
 
     Raises:
         UserError: an unknown escape, a Windows path whose backslashes would be escapes, or bytes
             that are not UTF-8.
     """
     if _WINDOWS_PATH.match(token.text):
-        # Some of them spell a line break, and such a path would fail much later.
+        # Some escapes spell a line break, and such a path would fail much later.
         raise UserError(
             f"in {token.text} backslashes start escapes, such as \\n for a line break",
             where=token.where,
