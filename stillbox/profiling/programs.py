@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from stillbox.records.wire import LENGTH, fields, tagged, varint
+from stillbox.records.wire import LENGTH, bytes_field, fields, read_varint
 
 _METADATA = b"/host:metadata"
 # They pass on what they are given; who reads them reads that.
@@ -153,7 +153,7 @@ def running_programs(wanted: Collection[str]) -> Iterator[bytes]:
         for module in executable.hlo_modules():
             if module.name in wanted:
                 assignment = executable.get_compiled_memory_stats()
-                yield tagged(1, module.as_serialized_hlo_module_proto()) + tagged(
+                yield bytes_field(1, module.as_serialized_hlo_module_proto()) + bytes_field(
                     3, assignment.serialized_buffer_assignment_proto
                 )
 
@@ -261,6 +261,6 @@ def _numbers(data: bytes, number: int) -> list[int]:
         if found != number:
             continue
         while start < end:
-            value, start = varint(data, start)
+            value, start = read_varint(data, start)
             values.append(value)
     return values

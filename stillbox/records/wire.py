@@ -47,12 +47,12 @@ def serialize_features(features: Mapping[str, Feature]) -> bytes:
     """Writes a `tf.Example`, keys sorted, so that equal features give equal bytes."""
     entries = []
     for key in sorted(features):
-        entry = tagged(1, key.encode()) + tagged(2, _feature_bytes(features[key]))
-        entries.append(tagged(1, entry))
-    return tagged(1, b"".join(entries))
+        entry = bytes_field(1, key.encode()) + bytes_field(2, _feature_bytes(features[key]))
+        entries.append(bytes_field(1, entry))
+    return bytes_field(1, b"".join(entries))
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Returns the number that starts at byte `at`, and where it ends.
 
     Raises:
@@ -81,14 +81,14 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         IndexError: a field reaches past the end.
     """
     while at < end:
-        tag, at = varint(data, at)
+        tag, at = read_varint(data, at)
         kind = tag & 7
         start = at
         if kind == LENGTH:
-            length, start = varint(data, at)
+            length, start = read_varint(data, at)
             at = start + length
         elif kind == VARINT:
-            _, at = varint(data, at)
+            _, at = read_varint(data, at)
         elif kind == _FIXED32:
             at += 4
         elif kind == _FIXED64:
@@ -149,12 +149,13 @@ def _integers(data: bytes, start: int, end: int) -> NDArray[np.int64]:
             values.extend(run)
             continue
         while first < last:
-            value, first = varint(data, first)
+            value, first = read_varint(data, first)
             values.append(value)
     return np.array(values, np.uint64).astype(np.int64)  # two's complement, as the format says
 
 
-def _encode_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """Returns a number below 2^64 in the bytes of a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -163,16 +164,21 @@ def _encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def tagged(number: int, content: bytes) -> bytes:
-    """Returns a field that is a text or a message."""
-    return _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
+def varint_field(number: int, value: int) -> bytes:
+    """Returns a field that is an integer; 0, the default of proto3, is left out."""
+    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
+
+
+def bytes_field(number: int, content: bytes) -> bytes:
+    """Returns a field that is a text, bytes or a message."""
+    return encode_varint(number << 3 | LENGTH) + encode_varint(len(content)) + content
 
 
 def _feature_bytes(feature: Feature) -> bytes:
     if not isinstance(feature, np.ndarray):
-        return tagged(_BYTES_LIST, b"".join(tagged(1, value) for value in feature))
+        return bytes_field(_BYTES_LIST, b"".join(bytes_field(1, value) for value in feature))
     if feature.dtype == np.float32:
-        packed = tagged(1, feature.astype("<f4").tobytes()) if feature.size else b""
-        return tagged(_FLOAT_LIST, packed)
-    numbers = b"".join(_encode_varint(int(v) & 0xFFFFFFFFFFFFFFFF) for v in feature)
-    return tagged(_INT64_LIST, tagged(1, numbers) if numbers else b"")
+        packed = bytes_field(1, feature.astype("<f4").tobytes()) if feature.size else b""
+        return bytes_field(_FLOAT_LIST, packed)
+    numbers = b"".join(encode_varint(int(v) & 0xFFFFFFFFFFFFFFFF) for v in feature)
+    return bytes_field(_INT64_LIST, bytes_field(1, numbers) if numbers else b"")

@@ -1,23 +1,28 @@
-"""TensorBoard events of a run, written by whoever records them.
+"""TensorBoard event files.
 
-tensorboardX writes in a thread of its own, where a full disk ends the thread and not the run. An
-event file is a TFRecord file of protocol buffers, so its classes and our framing are all it takes.
+An event file is a TFRecord file of `Event` messages. They are written here and not by a library's
+writer thread, where a full disk would end the thread and not the run.
+Source: tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
 """
 
 import io
 import socket
+import struct
 import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 
 from stillbox.checkpoints.files import blamed
 from stillbox.records.framing import frame
+from stillbox.records.wire import bytes_field, varint_field
 
 _FLUSH_SECONDS = 30.0
+# Event: double wall_time = 1, int64 step = 2, and one of these.
+_FILE_VERSION, _SUMMARY, _SESSION_LOG = 3, 5, 7
+_WALL_TIME = struct.Struct("<Bd")
+_SIMPLE_VALUE = struct.Struct("<Bf")
 
 
 class EventFile:
@@ -25,9 +30,10 @@ class EventFile:
 
     Args:
         folder: made if absent.
-        purge_step: what older files say of this step and of those after it is hidden.
+        purge_step: TensorBoard hides what older files hold of this step and of later ones.
 
-    Every method raises OSError, with the file's name, where the disk takes no more.
+    Raises:
+        OSError: the disk is full; every method raises it, with the file's name.
     """
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
@@ -36,29 +42,20 @@ class EventFile:
         with blamed(self._path):
             self._file = self._path.open("ab")
         self._flushed = time.monotonic()
-        self._write(Event(file_version="brain.Event:2"))
-        start = SessionLog(status=SessionLog.START)
-        self._write(Event(step=purge_step, session_log=start))
+        self._write(event(0, bytes_field(_FILE_VERSION, b"brain.Event:2")))
+        # SessionLog: status = 1, of which 1 is START.
+        self._write(event(purge_step, bytes_field(_SESSION_LOG, varint_field(1, 1))))
 
     def scalar(self, name: str, value: float, step: int) -> None:
         """Records a number."""
-        self._add(Summary.Value(tag=name, simple_value=value), step)
+        self._add(scalar_summary(name, value), step)
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
-        height, width, channels = image.shape
-        encoded = io.BytesIO()
-        Image.fromarray(image).save(encoded, "PNG")
-        picture = Summary.Image(
-            height=height,
-            width=width,
-            colorspace=channels,
-            encoded_image_string=encoded.getvalue(),
-        )
-        self._add(Summary.Value(tag=name, image=picture), step)
+        self._add(image_summary(name, image), step)
 
     def flush(self) -> None:
-        """Gives the file what has been recorded so far."""
+        """Writes buffered events to the file."""
         self._flushed = time.monotonic()
         with blamed(self._path):
             self._file.flush()
@@ -68,12 +65,32 @@ class EventFile:
         with blamed(self._path):
             self._file.close()
 
-    def _add(self, value: Summary.Value, step: int) -> None:
-        self._write(Event(step=step, summary=Summary(value=[value])))
+    def _add(self, summary: bytes, step: int) -> None:
+        self._write(event(step, bytes_field(_SUMMARY, summary)))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 
-    def _write(self, event: Event) -> None:
-        event.wall_time = time.time()
+    def _write(self, message: bytes) -> None:
         with blamed(self._path):
-            self._file.write(frame(event.SerializeToString()))
+            self._file.write(frame(message))
+
+
+def event(step: int, content: bytes) -> bytes:
+    """Returns an `Event` of the present time with its one field of content."""
+    return _WALL_TIME.pack(1 << 3 | 1, time.time()) + varint_field(2, step) + content
+
+
+def scalar_summary(name: str, value: float) -> bytes:
+    """Returns a `Summary` of a number: `Value { tag = 1, float simple_value = 2 }`."""
+    number = _SIMPLE_VALUE.pack(2 << 3 | 5, value)
+    return bytes_field(1, bytes_field(1, name.encode()) + number)
+
+
+def image_summary(name: str, image: np.ndarray) -> bytes:
+    """Returns a `Summary` of a picture `[H, W, 3]` uint8: `Value { tag = 1, Image image = 4 }`."""
+    encoded = io.BytesIO()
+    Image.fromarray(image).save(encoded, "PNG")
+    # Image: height = 1, width = 2, colorspace = 3 (channels), encoded_image_string = 4.
+    sizes = b"".join(varint_field(number, size) for number, size in enumerate(image.shape, 1))
+    picture = sizes + bytes_field(4, encoded.getvalue())
+    return bytes_field(1, bytes_field(1, name.encode()) + bytes_field(4, picture))

@@ -8,10 +8,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
 from stillbox.evaluation.history import HISTORY
 from stillbox.records.tfrecord import read_records
+from stillbox.training.event_file import EventFile
 from stillbox.training.summaries import Summaries
 
 
@@ -88,6 +90,30 @@ def test_a_picture_comes_back_from_its_event(tmp_path):
     assert (value.image.height, value.image.width, value.image.colorspace) == (2, 3, 3)
     found = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
     np.testing.assert_array_equal(found, picture)
+
+
+def test_events_are_the_bytes_that_tensorboard_writes(tmp_path):
+    picture = np.zeros((2, 300, 3), np.uint8)
+    with closing(EventFile(tmp_path, purge_step=2**40)) as events:
+        for value in (0.0, -1.5, float("nan"), float("inf")):
+            events.scalar("Loss/total_l\u00f6ss", value, 0)
+        events.image("picture", picture, 1)
+    (file,) = tmp_path.iterdir()
+    payloads = list(read_records(file))
+    encoded = Event.FromString(payloads[-1]).summary.value[0].image.encoded_image_string
+    image = SummaryProto.Image(height=2, width=300, colorspace=3, encoded_image_string=encoded)
+    expected = [
+        Event(file_version="brain.Event:2"),
+        Event(step=2**40, session_log=SessionLog(status=SessionLog.START)),
+        *(
+            Event(summary=SummaryProto(value=[{"tag": "Loss/total_l\u00f6ss", "simple_value": v}]))
+            for v in (0.0, -1.5, float("nan"), float("inf"))
+        ),
+        Event(step=1, summary=SummaryProto(value=[{"tag": "picture", "image": image}])),
+    ]
+    for payload, event in zip(payloads, expected, strict=True):
+        event.wall_time = Event.FromString(payload).wall_time
+        assert payload == event.SerializeToString(deterministic=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a disk without room")
