@@ -41,7 +41,7 @@ demo: setup
 site: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "open site/index.html"
+	@echo "to read it: python3 -m http.server --directory site"
 
 clean:
 	rm -rf $(VENV) $(DEMO) site
