@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever kills process or machine while they are written."""
+"""Durable and atomic writing of files: after a crash a file is complete or absent."""
 
 import os
 import shutil
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DYING = ".deleted-"
-"""How the name of a folder begins while it is being removed."""
+DELETED = ".deleted-"
+"""Prefix of the name of a folder that is being removed."""
 
 
 @contextmanager
 def blamed(path: Path) -> Iterator[None]:
-    """Lets errors of a file that is open say which file: a full disk alone does not."""
+    """Adds the file's name to an `OSError` that has none, as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -21,23 +21,30 @@ def blamed(path: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file and waits until the disk has it. Its name appears before it is whole."""
+    """Writes a file and waits until the disk has it. Its name appears before its content."""
     with blamed(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace_durably(path: Path, text: str) -> None:
-    """Replaces a text file: a reader finds the old content or the new, never half of one."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields the path of a temporary file, which then replaces `path` in one step."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    write_durably(unfinished, text.encode())
+    yield unfinished
     unfinished.replace(path)
     sync_folder(path.parent)
 
 
+def replace_durably(path: Path, text: str) -> None:
+    """Replaces a text file. Readers find the old content or the new one, never a part."""
+    with replacing(path) as unfinished:
+        write_durably(unfinished, text.encode())
+
+
 def sync_folder(path: Path) -> None:
-    """Waits until the disk has the names that a folder holds."""
+    """Waits until the disk has the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -46,14 +53,14 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; its name is gone before the first of its files is."""
-    dying = path.with_name(f"{DYING}{path.name}")
-    path.rename(dying)
-    shutil.rmtree(dying)
+    """Removes a folder; its name disappears before the first of its files."""
+    deleted = path.with_name(f"{DELETED}{path.name}")
+    path.rename(deleted)
+    shutil.rmtree(deleted)
 
 
 def list_folder(path: Path, limit: int = 12) -> str:
-    """Returns what lies in a folder, for a message."""
+    """Returns the names in a folder, for a message."""
     names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "") or "nothing"

@@ -1,41 +1,48 @@
-"""Why an array of a file was not asked for, and what a person should know of those that were."""
+"""Reasons why arrays of a file were not loaded, and notes about those that were."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from stillbox.checkpoints.dialects import Dialect
 from stillbox.checkpoints.import_report import Mismatch
+from stillbox.checkpoints.name_map import NameMap
 from stillbox.experiment import schema
 
 EMA = "/ExponentialMovingAverage"
-"""What TF1 adds to a variable's name for its moving average."""
-# What TF1's optimizers keep beside a variable, and beside the graph.
+"""Suffix of a variable's moving average in TF1."""
+# TF1's optimizers keep these beside a variable, and these beside the graph.
 _SLOTS = r"(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?"
 _COUNTERS = r"global_step|beta[12]_power|learning_rate"
 
 
 def explain_rest(
-    held: Iterable[str], loaded: Mapping[str, str], paths: Iterable[str], dialect: Dialect
+    held: Iterable[str],
+    used: Collection[str],
+    paths: Iterable[str],
+    left_out: Collection[str],
+    name_map: NameMap,
 ) -> dict[str, str]:
-    """Says for every array of a file that was not asked for why it was not.
+    """Returns the reason by name, of every array that was not read.
 
     Args:
         held: all names in the file.
-        loaded: name in the file by path, of what was taken.
+        used: the names that were read.
         paths: of all the detector's arrays.
-        dialect: what the file was read in.
+        left_out: paths that a pattern of `train.fine_tune.skip` matches.
+        name_map: of the file.
     """
-    used = set(loaded.values())
-    known = {name: path for path, name in dialect.names.items()} | {path: path for path in paths}
+    known = {name: path for path, name in name_map.names.items()} | {path: path for path in paths}
+    ignored = name_map.table.ignored
     return {
-        name: _reason(name, known, used, dialect.table.unwanted)
+        name: "train.fine_tune.skip matches it"
+        if known.get(name) in left_out
+        else _reason(name, known, used, ignored)
         for name in held
         if name not in used
     }
 
 
 def _reason(
-    name: str, paths: Mapping[str, str], used: set[str], unwanted: Mapping[str, str]
+    name: str, paths: Mapping[str, str], used: Collection[str], ignored: Mapping[str, str]
 ) -> str:
     *_, last = name.split("/")
     if name + EMA in used:
@@ -53,31 +60,31 @@ def _reason(
         return f"{part} not asked for"
     if last == "gamma" and name.replace("gamma", "beta") in paths:
         return "gamma, but this model's batch norm has no scale"
-    reasons = (reason for pattern, reason in unwanted.items() if re.fullmatch(pattern, name))
+    reasons = (reason for pattern, reason in ignored.items() if re.fullmatch(pattern, name))
     return next(reasons, "no such parameter in this model")
 
 
 def backbone_notes(
-    dialect: Dialect,
+    name_map: NameMap,
     loaded: Mapping[str, str],
     mismatched: Iterable[Mismatch],
     model: schema.Model,
 ) -> tuple[str, ...]:
-    """Says where the backbone is another one than that which its weights are from."""
-    if not any(dialect.names.get(path) == name for path, name in loaded.items()):
+    """Says where the backbone differs from the one that the weights were trained in."""
+    if not any(name_map.names.get(path) == name for path, name in loaded.items()):
         return ()
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
     misfit = f"{misfits} arrays of the backbone have another shape: is it the same architecture?"
     return (misfit,) * bool(misfits) + tuple(
-        f"{dialect.table.spelling.library}'s weights of this backbone want {field}: {value}, and "
-        f"it is {getattr(model.backbone, field)}: --set model.backbone.{field}={value}"
-        for field, value in dialect.table.trained_with.items()
+        f"{name_map.table.convention.library}'s weights of this backbone want {field}: {value}, "
+        f"and it is {getattr(model.backbone, field)}: --set model.backbone.{field}={value}"
+        for field, value in name_map.table.expected.items()
         if getattr(model.backbone, field) != value
     )
 
 
 def head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:
-    """Says in words what the shapes of a head for other classes mean."""
+    """Says which class heads do not fit because the file has other classes."""
     logits = model.num_classes + model.background_class
     for mismatch in mismatched:
         if mismatch.path.endswith(".class_.bias"):

@@ -1,19 +1,20 @@
-"""What became of every array when weights were imported."""
+"""What an import of weights did with every array."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stillbox.errors import nearest
 
 _SHOWN = 5
-# Every checkpoint of TF2's object-based kind has an entry of this name.
+_INDENT = "\n                    "
+# An entry of every object-based TF2 checkpoint.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class Mismatch(NamedTuple):
-    """An array that is there, but with another shape."""
+    """An array that the file holds in another shape."""
 
     path: str
     name: str
@@ -26,7 +27,7 @@ class Mismatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The account of an import; paths are those of our detector, names those in the file."""
+    """Results of an import. Paths are those of our detector, names those in the file."""
 
     path: str
     """What the weights were read from."""
@@ -35,20 +36,19 @@ class ImportReport:
     skipped: Mapping[str, str]
     """Reason by name, for all in the file that was not wanted."""
     missing: Mapping[str, str]
-    """Name that was looked for by path."""
+    """Name that was searched for by path."""
     mismatched: tuple[Mismatch, ...]
     """Found under the right name, with another shape."""
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
 
     @property
     def wanted(self) -> int:
-        """How many arrays of the detector were to be replaced."""
+        """Number of the detector's arrays that were to be replaced."""
         return len(self.loaded) + len(self.missing) + len(self.mismatched)
 
     @property
     def loaded_share(self) -> float:
-        """Share of the wanted arrays that were replaced."""
+        """Share of the wanted arrays that were replaced, 0 to 1."""
         return len(self.loaded) / self.wanted if self.wanted else 0.0
 
     def summary(self) -> str:
@@ -59,7 +59,7 @@ class ImportReport:
         )
 
     def render(self) -> str:
-        """Returns the account as a few lines of text."""
+        """Returns the report as a few lines of text."""
         reasons = Counter(self.skipped.values()).most_common()
         lines = [
             f"weights from {self.path}",
@@ -67,7 +67,7 @@ class ImportReport:
             f"  missing      {_enumerate(self.missing.values())}",
             f"  other shape  {_enumerate(map(str, self.mismatched))}",
             f"  not wanted   {len(self.skipped):4d}"
-            + "".join(f"\n                    {count:4d} {reason}" for reason, count in reasons),
+            + "".join(f"{_INDENT}{count:4d} {reason}" for reason, count in reasons),
         ]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
@@ -75,23 +75,27 @@ class ImportReport:
 def _enumerate(items: Iterable[str]) -> str:
     items = sorted(items)
     rest = [f"and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
-    return f"{len(items):4d}" + "".join(
-        f"\n                    {item}" for item in items[:_SHOWN] + rest
-    )
+    return f"{len(items):4d}" + "".join(_INDENT + item for item in items[:_SHOWN] + rest)
 
 
 def explain_failure(
-    report: ImportReport, held: Iterable[str], found_by_scope: Mapping[str, int]
+    report: ImportReport,
+    held: Iterable[str],
+    found_by_scope: Mapping[str, int],
+    unnamed: Sequence[str],
 ) -> str:
-    """Returns what a person could do about weights that do not fit.
+    """Returns likely causes why weights do not fit, with their remedies.
 
     Args:
-        report: the account of the attempt.
+        report: of the attempt.
         held: all names in the file.
-        found_by_scope: how many arrays the file has under the names of each scope.
+        found_by_scope: number of arrays that the file has under the names of each scope.
+        unnamed: parts of the detector that no name table is registered for.
     """
     held = sorted(held)
     advice = []
+    if unnamed:
+        advice.append(f"no names in other frameworks are known for {', '.join(unnamed)}")
     if _OBJECT_GRAPH in held:
         advice.append("this is an object-based TF2 checkpoint; give one of TF1, or an .npz")
     scope = max(found_by_scope, key=lambda scope: found_by_scope[scope])

@@ -1,7 +1,7 @@
-"""Weights from elsewhere into a detector, with an account of every array."""
+"""Imports weights into a detector, with a report on every array."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stillbox.checkpoints.dialects import Dialect, choose_dialect
 from stillbox.checkpoints.import_reasons import EMA, backbone_notes, explain_rest, head_notes
 from stillbox.checkpoints.import_report import ImportReport, Mismatch, explain_failure
+from stillbox.checkpoints.name_map import NameMap, choose_name_map
 from stillbox.checkpoints.name_tables.rules import Scope
+from stillbox.checkpoints.names import parts_without_names
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -29,75 +30,73 @@ def import_weights(
     prefer_ema: bool = False,
     skip: tuple[str, ...] = (),
 ) -> ImportReport:
-    """Puts weights of another training run into a detector.
+    """Replaces parameters and moving statistics of a detector, in place.
 
     Wanted are, by scope: the backbone of a classifier; or backbone and neck of a detector, and its
-    head too where `load_heads` says so. What is not found, or has another shape, stays as it is.
+    head too with `load_heads`. Arrays that are not found, or have another shape, keep their values.
 
     Args:
-        detector: its parameters and moving statistics are replaced in place.
-        model: the detector's description, for the names that other frameworks give its parts.
+        detector: receives the weights.
+        model: the detector's configuration.
         path: see `open_weights`.
-        scope: what kind of model the weights come from.
+        scope: the kind of model that the weights are of.
         load_heads: want the head of a detector too.
         min_loaded: least share of the wanted arrays that must be found, 0 to 1.
-        prefer_ema: take the moving average of a parameter where there is one.
-        skip: regular expressions; an array is not wanted where one of them is found in its path or
-            in the name that the file has for it.
-
-    Returns:
-        What was loaded, skipped, missing and of another shape.
+        prefer_ema: take the moving average of a parameter if the file has one.
+        skip: regular expressions, searched in an array's path and in its name in the file; an array
+            that matches is not wanted.
 
     Raises:
         UserError: nothing, or less than `min_loaded`, was found; the detector is then unchanged.
-            Or the weights cannot be read, or a pattern of `skip` matches nothing.
+            Or the weights cannot be read, a part has no name table for a TF1 checkpoint, or a
+            pattern of `skip` matches nothing.
     """
     weights = open_weights(path, prefer_ema=prefer_ema)
-    variables = _variables(detector)
+    variables = {
+        ".".join(map(str, path)): variable
+        for path, variable in nnx.iter_graph(detector)
+        if isinstance(variable, nnx.Param | nnx.BatchStat)
+    }
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if _is_wanted(name, scope, load_heads)]
-    dialect = choose_dialect(weights, model, variables, wanted, scope=scope)
-    left_out = _matching(wanted, dialect, skip)
+    name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    left_out = _matching(wanted, name_map, skip)
     wanted = [name for name in wanted if name not in left_out]
 
-    sources = _choose_sources(wanted, dialect, weights, prefer_ema)
-    arrays = {name: _read(weights, dialect, name, source) for name, source in sources.items()}
+    sources = _choose_sources(wanted, name_map, weights, prefer_ema)
+    missing = {name: name_map.name(name) for name in wanted if name not in sources}
+    unnamed = parts_without_names(model, missing, name_map.names)
+    if unnamed and weights.library == "tensorflow":
+        _refuse_parts(unnamed, weights.path)
+    arrays = {name: _read(weights, name_map, name, source) for name, source in sources.items()}
     mismatched = tuple(
         Mismatch(name, sources[name], shapes[name], array.shape)
         for name, array in arrays.items()
         if array.shape != shapes[name]
     )
     loaded = {name: sources[name] for name in arrays if arrays[name].shape == shapes[name]}
+    used = set(sources.values())
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
-        skipped=explain_rest(weights.arrays, sources, variables, dialect)
-        | dict.fromkeys(_held(left_out, dialect, weights), "train.fine_tune.skip matches it"),
-        missing={name: dialect.names.get(name, name) for name in wanted if name not in sources},
+        skipped=explain_rest(weights.arrays, used, variables, left_out, name_map),
+        missing=missing,
         mismatched=mismatched,
-        notes=backbone_notes(dialect, loaded, mismatched, model) + head_notes(mismatched, model),
+        notes=backbone_notes(name_map, loaded, mismatched, model) + head_notes(mismatched, model),
     )
     if not loaded or report.loaded_share < min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.
         percent = int(report.loaded_share * 100)
+        found = _found_by_scope(model, variables, weights)
         raise UserError(
             f"only {len(loaded)} of {len(wanted)} wanted arrays ({percent}%) were found, "
             f"at least {min_loaded:.0%} are asked for",
             where=weights.path,
-            fix=explain_failure(report, weights.arrays, _found_by_scope(model, variables, weights)),
+            fix=explain_failure(report, weights.arrays, found, unnamed),
         )
     for name in loaded:
         variables[name].set_value(jnp.asarray(arrays[name], variables[name].dtype))
     return report
-
-
-def _variables(detector: nnx.Module) -> dict[str, Any]:
-    """Returns parameters and moving statistics by dotted path."""
-    return {
-        ".".join(map(str, path)): variable
-        for path, variable in nnx.iter_graph(detector)
-        if isinstance(variable, nnx.Param | nnx.BatchStat)
-    }
 
 
 def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:
@@ -106,38 +105,43 @@ def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:
     return load_heads or not path.startswith("head.")
 
 
-def _matching(wanted: list[str], dialect: Dialect, patterns: tuple[str, ...]) -> set[str]:
+def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:
     """Returns the wanted paths that a pattern is found in, or in their names."""
     found: set[str] = set()
     for pattern in patterns:
         matches = {
             path
             for path in wanted
-            if re.search(pattern, path) or re.search(pattern, dialect.names.get(path, ""))
+            if re.search(pattern, path) or re.search(pattern, name_map.name(path))
         }
         if not matches:
-            names = [dialect.names.get(path, path) for path in wanted]
+            names = sorted(map(name_map.name, wanted))
             raise UserError(
                 f"the pattern {pattern!r} matches nothing that is wanted",
                 where="train.fine_tune.skip",
-                fix=f"names look like {', '.join(sorted(names)[:3])}",
+                fix=f"names look like {', '.join(names[:3])}",
             )
         found |= matches
     return found
 
 
-def _held(paths: set[str], dialect: Dialect, weights: Weights) -> set[str]:
-    names = {name for path in paths for name in (path, dialect.names.get(path, path))}
-    return {name for name in names if name in weights.arrays}
+def _refuse_parts(unnamed: Collection[str], where: str) -> None:
+    patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
+    raise UserError(
+        f"no names in TF1 checkpoints are known for {', '.join(unnamed)}",
+        where=where,
+        fix="give weights that stillbox saved, or leave the part out: "
+        + f'--set "train.fine_tune.skip=[{patterns}]"',
+    )
 
 
 def _choose_sources(
-    wanted: list[str], dialect: Dialect, weights: Weights, prefer_ema: bool
+    wanted: list[str], name_map: NameMap, weights: Weights, prefer_ema: bool
 ) -> dict[str, str]:
     """Finds for every wanted path the name in the file that it is read from."""
     sources = {}
     for path in wanted:
-        name = dialect.names.get(path, path)
+        name = name_map.name(path)
         candidates = [path] + [name + EMA] * prefer_ema + [name]
         found = next((candidate for candidate in candidates if candidate in weights.arrays), None)
         if found:
@@ -145,10 +149,10 @@ def _choose_sources(
     return sources
 
 
-def _read(weights: Weights, dialect: Dialect, path: str, source: str) -> np.ndarray:
+def _read(weights: Weights, name_map: NameMap, path: str, source: str) -> np.ndarray:
     array = np.asarray(weights.arrays[source])
-    # What has our own name has our layout.
-    return array if source == path else dialect.convert(path, array)
+    # Arrays under our own paths have our layout.
+    return array if source == path else name_map.convert(path, array)
 
 
 def _found_by_scope(
@@ -158,6 +162,6 @@ def _found_by_scope(
     found: dict[str, int] = {}
     for scope in scopes:
         wanted = [path for path in variables if _is_wanted(path, scope, load_heads=True)]
-        dialect = choose_dialect(weights, model, variables, wanted, scope=scope)
-        found[scope] = dialect.found(wanted, weights.arrays)
+        name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+        found[scope] = name_map.count_found(wanted, weights.arrays)
     return found

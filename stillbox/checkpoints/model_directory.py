@@ -26,7 +26,7 @@ from stillbox.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from stillbox.checkpoints.files import (
-    DYING,
+    DELETED,
     list_folder,
     remove_folder,
     replace_durably,
@@ -101,7 +101,7 @@ class ModelDirectory:
         directory._checkpoints.mkdir(parents=True, exist_ok=True)
         directory._lock = DirectoryLock(directory.path)
         for leftover in directory._checkpoints.iterdir():
-            if leftover.name.startswith((UNFINISHED, DYING)):
+            if leftover.name.startswith((UNFINISHED, DELETED)):
                 shutil.rmtree(leftover)
         replace_durably(directory.path / EXPERIMENT, experiment)
         replace_durably(directory.path / LABEL_MAP, label_map)

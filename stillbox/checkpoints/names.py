@@ -1,21 +1,35 @@
-"""What other frameworks call a detector's parameters.
+"""Names of a detector's parameters in other codebases, by the tables in `name_tables`."""
 
-Sources: fact sheet 3.2 and 3.3; SSD ResNet-34 fact sheet 2 and 7.
-
-The names are data, in `name_tables`; this file only puts the tables of a model's parts together.
-"""
-
+import importlib
+import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from stillbox.checkpoints.name_tables import mobilenet_v1, mobilenet_v2, resnet, resnet_v1, spinenet
-from stillbox.checkpoints.name_tables.rules import BackboneNames, Context, Scope
+from stillbox.checkpoints import name_tables
+from stillbox.checkpoints.name_tables.rules import (
+    BACKBONES,
+    PARTS,
+    TF_LAYERS,
+    BackboneTable,
+    Context,
+    LayerRule,
+    Rules,
+    Scope,
+    Shapes,
+)
 from stillbox.experiment import schema
+
+# Each module registers its tables.
+for _module in pkgutil.iter_modules(name_tables.__path__, f"{name_tables.__name__}."):
+    importlib.import_module(_module.name)
+
+_NO_TABLE = BackboneTable(TF_LAYERS, {"classification": ("",), "detection": ("",)}, rules=())
+_NORM = re.compile(r"norm(?:_(\d+))?")
 
 
 class HasShape(Protocol):
-    """An array, or what stands for one."""
+    """An array or its abstract form."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -23,16 +37,9 @@ class HasShape(Protocol):
         ...
 
 
-BACKBONES: dict[type, tuple[BackboneNames, ...]] = {
-    schema.MobileNetV1: (mobilenet_v1.NAMES,),
-    schema.MobileNetV2: (mobilenet_v2.NAMES,),
-    schema.ResNetV1: (resnet_v1.NAMES,),
-    schema.ResNet: (resnet.TF1, resnet.TORCHVISION),
-    schema.SpineNet: (spinenet.SPINENET,),
-    schema.SpineNetMbConv: (spinenet.MBCONV,),
-}
-"""Each backbone's tables, that of the original first."""
-_NORM = re.compile(r"norm(_\d+)?")
+def backbone_tables(model: schema.Model) -> tuple[BackboneTable, ...]:
+    """Returns the name tables of a model's backbone; an empty one if none is registered."""
+    return BACKBONES.get(type(model.backbone), (_NO_TABLE,))
 
 
 def reference_names(
@@ -41,15 +48,17 @@ def reference_names(
     """Names parameters and moving statistics as the original's checkpoints do.
 
     Args:
-        model: the detector's description.
-        arrays: by path in our detector. Only shapes count: some names hold a channel count.
+        model: the detector's configuration.
+        arrays: by path in our detector. Only their shapes are read: some names hold a number of
+            channels.
         scope: `classification` gives the names in a classifier's checkpoint, which holds the
             backbone only.
 
     Returns:
-        Name by path, for all paths that have one.
+        Name by path. Arrays of parts without a name table are absent, and all arrays if the
+        backbone has none, since names of necks and heads depend on the backbone's codebase.
     """
-    table = BACKBONES[type(model.backbone)][0]
+    table = backbone_tables(model)[0]
     names = names_under(table.roots[scope][0], table, model, arrays)
     if scope == "detection":
         return names
@@ -57,40 +66,97 @@ def reference_names(
 
 
 def names_under(
-    root: str, table: BackboneNames, model: schema.Model, arrays: Mapping[str, HasShape]
+    root: str, table: BackboneTable, model: schema.Model, arrays: Mapping[str, HasShape]
 ) -> dict[str, str]:
-    """Names all arrays after one table.
-
-    Args:
-        root: what the table's `{root}` stands for.
-        table: of the model's backbone.
-        model: the detector's description.
-        arrays: by path in our detector.
+    """Names all arrays by one table of the model's backbone, with `root` as its `{root}`.
 
     Returns:
-        Name by path, for all paths that have one.
+        Name by path, of all paths that have one.
     """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     context = Context(model, table, shapes)
-    family, rules = table.family, table.layers(context)
-    for tables, part in ((family.necks, model.neck), (family.heads, model.head)):
-        rules += tables[type(part)](context) if type(part) in tables else ()
-    last_tap = model.neck.taps_of(model.backbone)[-1]
-    root = root.format(depth=getattr(model.backbone, "depth", None))
-    fields = {"root": root, "tap": table.tap_name(last_tap)}
+    rules = _rules(table.rules, context)
+    if not rules:
+        return {}
+    for part in (model.neck, model.head):
+        rules += _rules(PARTS.get((table.codebase, type(part)), ()), context)
+    fields = {
+        "root": root.format(depth=getattr(model.backbone, "depth", None)),
+        "tap": table.tap_name(model.neck.taps_of(model.backbone)[-1]),
+    }
     names = {}
     for path in shapes:
         layer, variable = _split(path)
-        found = (rule.name_of(layer, variable, shapes, fields) for rule in rules)
+        found = (_name(rule, layer, variable, context, fields) for rule in rules)
         name = next(filter(None, found), None)
         if name:
             names[path] = name
     return names
 
 
+def parts_without_names(
+    model: schema.Model, paths: Iterable[str], names: Mapping[str, str]
+) -> list[str]:
+    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`.
+
+    Args:
+        model: the detector's configuration.
+        paths: of the arrays in question.
+        names: by path.
+    """
+    named = {path.partition(".")[0] for path in names}
+    unnamed = {path.partition(".")[0] for path in paths} - named
+    return [f"{part} {getattr(model, part).kind!r}" for part in sorted(unnamed)]
+
+
+def _rules(rules: Rules, context: Context) -> tuple[LayerRule, ...]:
+    return rules(context) if callable(rules) else rules
+
+
 def _split(path: str) -> tuple[str, str]:
     """Splits `neck.extra_2_1x1.norm.mean` into `neck.extra_2_1x1` and `norm.mean`."""
     layer, variable = path.rsplit(".", 1)
     owner, _, last = layer.rpartition(".")
-    # What a batch norm has belongs to the layer that it finishes.
+    # The variables of a batch norm belong to the layer before it.
     return (owner, f"{last}.{variable}") if _NORM.fullmatch(last) else (layer, variable)
+
+
+class _Number(int):
+    """A number in a template, where `{0:+3}` adds 3."""
+
+    def __format__(self, offset: str) -> str:
+        return str(self + int(offset or 0))
+
+
+def _name(
+    rule: LayerRule, layer: str, variable: str, context: Context, fields: Mapping[str, str]
+) -> str | None:
+    """Returns the name of a layer's variable, such as `norm_2.mean` or `kernel`.
+
+    None if the rule does not match the layer, or the original has no such variable.
+    """
+    match = re.fullmatch(rule.pattern, layer)
+    if match is None:
+        return None
+    convention = context.table.convention
+    groups = [_Number(group) if group.isdecimal() else group for group in match.groups()]
+    counted = match.expand(rule.channels_of) if rule.channels_of else layer
+    channels = context.shapes.get(f"{counted}.kernel", (0,))[-1]
+    scope = rule.template.format(*groups, channels=channels, **fields)
+    owner, _, last = variable.rpartition(".")
+    if owner:
+        norm = _Number(owner.removeprefix("norm").removeprefix("_") or 0)
+        scope = rule.norm.format(*groups, scope=scope, norm=norm, **fields)
+        name = convention.norm.get(last)
+    else:
+        name = convention.variables.get(_kind(rule, layer, last, context.shapes))
+    return scope + convention.separator + name if name else None
+
+
+def _kind(rule: LayerRule, layer: str, variable: str, shapes: Shapes) -> str:
+    """Tells the kernel of a depthwise layer, and that beside a depthwise one, from a plain one."""
+    if variable != "kernel":
+        return variable
+    if f"{layer}.depthwise_kernel" in shapes:
+        return "pointwise_kernel"
+    return "depthwise_kernel" if rule.depthwise else "kernel"

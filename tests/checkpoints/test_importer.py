@@ -1,3 +1,6 @@
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -210,3 +213,39 @@ def test_a_skip_that_matches_nothing_is_a_mistake(tmp_path, detector):
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
     with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'Conv_0/'"):
         _import(detector, tmp_path / "model.ckpt", skip=("Conv_0/",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnNeck(schema.SsdLayers):
+    kind: ClassVar[str] = "own_neck"
+
+
+def _import_with_own_neck(detector, path, **options):
+    model = replace(_model(), neck=_OwnNeck())
+    return import_weights(
+        detector, model, path, scope="detection", load_heads=False, min_loaded=0.5, **options
+    )
+
+
+def test_a_tf1_checkpoint_is_refused_for_a_part_without_a_name_table(tmp_path, detector):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
+    with pytest.raises(UserError, match=r"no names in TF1 .* neck 'own_neck'") as caught:
+        _import_with_own_neck(detector, tmp_path / "model.ckpt")
+    assert r"""--set "train.fine_tune.skip=['^neck\.']""" in caught.value.fix
+    assert np.all(read(detector, KERNEL) == 7)
+    report = _import_with_own_neck(detector, tmp_path / "model.ckpt", skip=(r"^neck\.",))
+    assert len(report.loaded) == report.wanted == 135
+
+
+def test_a_part_without_a_name_table_is_loaded_under_our_own_paths(tmp_path, detector):
+    arrays = random_arrays(_shapes())
+    write_npz(tmp_path / "params.npz", arrays)
+    assert len(_import_with_own_neck(detector, tmp_path / "params.npz").loaded) == 175
+    path = "neck.extra_2_1x1.kernel"
+    assert np.array_equal(read(detector, path), arrays[path])
+
+
+def test_a_file_of_other_names_says_which_part_has_no_name_table(tmp_path, detector):
+    np.savez(tmp_path / "w.npz", **{"neck/extra": np.zeros(3, np.float32)})
+    with pytest.raises(UserError, match="no names in other frameworks are known for neck 'own_n"):
+        _import_with_own_neck(detector, tmp_path / "w.npz")

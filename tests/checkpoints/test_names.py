@@ -1,11 +1,15 @@
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import pytest
 from flax import nnx
 
-from stillbox.checkpoints.names import reference_names
+from stillbox.checkpoints.name_tables import rules
+from stillbox.checkpoints.names import parts_without_names, reference_names
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from tests.checkpoints.detectors import ssd_mobilenet_shapes
@@ -128,3 +132,48 @@ def test_a_separable_pyramid_and_head_are_named_as_slim_names_them():
         f"{tower}/BatchNorm/feature_4/moving_variance"
     )
     assert names["head.class_.depthwise_kernel"] == f"{head}/ClassPredictor/depthwise_weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnBackbone(schema.MobileNetV1):
+    kind: ClassVar[str] = "own_backbone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnNeck(schema.SsdLayers):
+    kind: ClassVar[str] = "own_neck"
+
+
+def test_a_part_without_a_table_has_no_names_and_the_others_keep_theirs():
+    shapes = ssd_mobilenet_shapes()
+    names = reference_names(replace(MODEL, neck=_OwnNeck()), _arrays(shapes))
+    assert names == {p: n for p, n in _names(shapes).items() if not p.startswith("neck.")}
+    model = replace(MODEL, neck=_OwnNeck())
+    assert parts_without_names(model, shapes, names) == ["neck 'own_neck'"]
+
+
+@pytest.mark.parametrize("scope", ["detection", "classification"])
+def test_without_a_table_of_the_backbone_nothing_has_a_name(scope):
+    model = replace(MODEL, backbone=_OwnBackbone())
+    assert reference_names(model, _arrays(ssd_mobilenet_shapes()), scope=scope) == {}
+
+
+def test_a_registered_table_is_used(monkeypatch):
+    monkeypatch.setitem(rules.BACKBONES, _OwnBackbone, ())
+    monkeypatch.setitem(rules.PARTS, ("own", schema.SsdLayers), ())
+    table = rules.BackboneTable(
+        convention=rules.SLIM,
+        roots={"classification": ("own",), "detection": ("own",)},
+        rules=(rules.LayerRule(r"backbone\.conv_(\d+)", "{root}/layer{0:+1}"),),
+        codebase="own",
+    )
+    rules.register_backbone(_OwnBackbone, table)
+    rules.register_part(
+        "own", schema.SsdLayers, (rules.LayerRule(r"neck\.extra_2_1x1", "own/{tap}"),)
+    )
+    names = reference_names(
+        replace(MODEL, backbone=_OwnBackbone()), _arrays(ssd_mobilenet_shapes())
+    )
+    assert names["backbone.conv_0.kernel"] == "own/layer1/weights"
+    assert names["neck.extra_2_1x1.kernel"] == "own/conv_13_pointwise/weights"
+    assert not [path for path in names if path.startswith("head.")]

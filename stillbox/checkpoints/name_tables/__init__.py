@@ -1,1 +1,4 @@
-"""What the parts of a detector are called in weights from elsewhere, one file for each part."""
+"""What other codebases call the parameters of backbones, necks and heads.
+
+Every module of this package is imported by `checkpoints/names.py` and registers its tables.
+"""

@@ -1,107 +1,73 @@
-"""ResNet as Google's detectors for TPUs name it, and as torchvision does."""
+"""ResNet of Google's classifiers and detectors for TPUs, and of torchvision."""
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
 
-from stillbox.checkpoints.name_tables import tf_layers
+from stillbox.checkpoints.name_tables.numbering import Layer, number_layers
 from stillbox.checkpoints.name_tables.rules import (
     TF_LAYERS,
     TORCH,
-    BackboneNames,
+    BackboneTable,
     Context,
-    Family,
-    LayerName,
-    Shapes,
+    LayerRule,
+    register_backbone,
 )
+from stillbox.experiment import schema
 
 _KERNEL = re.compile(
-    r"backbone\.(?:stem|group_(?P<group>\d+)\.block_(?P<block>\d+)\."
-    r"(?:shortcut|conv_(?P<conv>\d+)))\.kernel"
+    r"(backbone\.(?:stem|group_(\d+)\.block_(\d+)\.(?:shortcut|conv_(\d+))))\.kernel"
 )
-_BEHIND = "layer behind the last that this model uses"
-_LOGITS = "classifier's logits"
 
 
-class _Place(NamedTuple):
-    """Where a convolution stands; all counts from 1, and 0 for what there is only one of."""
+def _numbered(context: Context) -> tuple[LayerRule, ...]:
+    """Numbers the layers in order: stem, then block by block, a block's shortcut first.
 
-    group: int
-    block: int
-    conv: int
-
-
-def _convolutions(shapes: Shapes) -> Iterator[tuple[_Place, str]]:
-    """Yields the convolutions' paths."""
-    for path in shapes:
-        match = _KERNEL.fullmatch(path)
-        if match:
-            place = _Place(*(int(match[name] or 0) for name in _Place._fields))
-            yield place, re.escape(path.removesuffix(".kernel"))
-
-
-def _numbered(context: Context) -> tuple[LayerName, ...]:
-    """Numbers the layers as the original made them, which a place's order is.
-
-    The stem is 0; in a block the shortcut comes first, where there is one. So the numbers depend on
-    depth and strides (SSD ResNet-34 fact sheet 7).
+    The numbers depend on depth and strides, because not every block has a shortcut.
     """
-    rules = []
-    for index, (_, pattern) in enumerate(sorted(_convolutions(context.shapes))):
-        number = f"_{index}" if index else ""
-        rules.append(
-            LayerName(
-                pattern,
-                f"{{root}}conv2d{number}",
-                norm=f"{{root}}batch_normalization{number}",
-                spelling=TF_LAYERS,
-            )
-        )
-    return tuple(rules)
+    matches = filter(None, map(_KERNEL.fullmatch, context.shapes))
+    layers = [Layer(tuple(int(n or 0) for n in m.groups()[1:]), "", m[1]) for m in matches]
+    return number_layers(layers, context.shapes)
 
 
-def _dotted(context: Context) -> tuple[LayerName, ...]:
-    rules = []
-    for place, pattern in _convolutions(context.shapes):
-        # Blocks are counted from 0 there.
-        scope = f"layer{place.group}.{place.block - 1}."
-        if not place.group:
-            conv, norm = "conv1", "bn1"
-        elif not place.conv:
-            conv, norm = scope + "downsample.0", scope + "downsample.1"
-        else:
-            conv, norm = scope + f"conv{place.conv}", scope + f"bn{place.conv}"
-        rules.append(LayerName(pattern, "{root}" + conv, norm="{root}" + norm, spelling=TORCH))
-    return tuple(rules)
-
-
-# Classifiers' checkpoints have no root, or this one; the detector's has its own.
+_LOGITS = "classifier's logits"
+_UNUSED = "layer behind the last that this model uses"
+# Classifiers' checkpoints have no root, or this one; detectors' have one with the depth.
 _ROOTS = ("", "resnet/")
-TF1 = BackboneNames(
-    spelling=TF_LAYERS,
-    roots={
-        "classification": (*_ROOTS, "resnet{depth}/"),
-        "detection": ("resnet{depth}/", *_ROOTS),
-    },
-    layers=_numbered,
-    family=tf_layers.FAMILY,
-    trained_with={"pool_padding": "same"},
-    unwanted={
-        r"(.*/)?dense/(kernel|bias)": _LOGITS,
-        r"(.*/)?(conv2d|batch_normalization)_\d+/.*": _BEHIND,
-    },
-)
-TORCHVISION = BackboneNames(
-    spelling=TORCH,
-    roots={"classification": ("",), "detection": ("",)},
-    layers=_dotted,
-    family=Family(),
-    any_root=True,
-    trained_with={"pool_padding": "symmetric"},
-    unwanted={
-        r"(.*\.)?num_batches_tracked": "count of batches, which nothing here uses",
-        r"(.*\.)?fc\.(weight|bias)": _LOGITS,
-        r"(.*\.)?layer\d+\..*": _BEHIND,
-        r"optimizer\..*": "optimizer slot",
-    },
+_DETECTOR_ROOT = "resnet{depth}/"
+_BLOCK = r"backbone\.group_(\d+)\.block_(\d+)\."
+# torchvision counts blocks from 0.
+_SCOPE = "{root}layer{0}.{1:-1}."
+
+register_backbone(
+    schema.ResNet,
+    BackboneTable(
+        convention=TF_LAYERS,
+        roots={
+            "classification": (*_ROOTS, _DETECTOR_ROOT),
+            "detection": (_DETECTOR_ROOT, *_ROOTS),
+        },
+        rules=_numbered,
+        codebase="tpu_detection",
+        expected={"pool_padding": "same"},
+        ignored={
+            r"(.*/)?dense/(kernel|bias)": _LOGITS,
+            r"(.*/)?(conv2d|batch_normalization)_\d+/.*": _UNUSED,
+        },
+    ),
+    BackboneTable(
+        convention=TORCH,
+        roots={"classification": ("",), "detection": ("",)},
+        rules=(
+            LayerRule(r"backbone\.stem", "{root}conv1", norm="{root}bn1"),
+            LayerRule(_BLOCK + "shortcut", _SCOPE + "downsample.0", norm=_SCOPE + "downsample.1"),
+            LayerRule(_BLOCK + r"conv_(\d+)", _SCOPE + "conv{2}", norm=_SCOPE + "bn{2}"),
+        ),
+        any_prefix=True,
+        expected={"pool_padding": "symmetric"},
+        ignored={
+            r"(.*\.)?num_batches_tracked": "count of batches, which nothing here uses",
+            r"(.*\.)?fc\.(weight|bias)": _LOGITS,
+            r"(.*\.)?layer\d+\..*": _UNUSED,
+            r"optimizer\..*": "optimizer slot",
+        },
+    ),
 )

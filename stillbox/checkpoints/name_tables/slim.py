@@ -1,23 +1,85 @@
-"""The parts that the Object Detection API puts around slim's backbones (fact sheet 3.2, 3.3)."""
+"""MobileNet v1, v2 and ResNet v1 of TF-slim (`research/slim/nets`)."""
 
-from stillbox.checkpoints.name_tables import (
-    convolutional_head,
-    fpn,
-    ppn,
-    ssd_layers,
-    weight_shared_head,
+from collections.abc import Callable
+
+from stillbox.checkpoints.name_tables.rules import (
+    SLIM,
+    BackboneTable,
+    LayerRule,
+    register_backbone,
 )
-from stillbox.checkpoints.name_tables.rules import Family, fixed
 from stillbox.experiment import schema
 
-FAMILY = Family(
-    necks={
-        schema.SsdLayers: fixed(ssd_layers.LAYERS),
-        schema.Ppn: fixed(ppn.LAYERS),
-        schema.Fpn: lambda context: fpn.layers(*context.backbone.coarse),
-    },
-    heads={
-        schema.ConvolutionalHead: convolutional_head.layers,
-        schema.WeightSharedHead: fixed(weight_shared_head.LAYERS),
-    },
+
+def _register(
+    config: type,
+    root: str,
+    rules: tuple[LayerRule, ...],
+    tap_name: Callable[[str], str],
+    coarse_layer: str,
+) -> None:
+    table = BackboneTable(
+        convention=SLIM,
+        # Detectors keep their backbone in a scope of its own.
+        roots={"classification": (root,), "detection": (f"FeatureExtractor/{root}",)},
+        rules=rules,
+        codebase="object_detection",
+        tap_name=tap_name,
+        coarse_layer=coarse_layer,
+    )
+    register_backbone(config, table)
+
+
+_register(
+    schema.MobileNetV1,
+    root="MobilenetV1",
+    rules=(
+        LayerRule(r"backbone\.conv_0", "{root}/Conv2d_0"),
+        LayerRule(r"backbone\.conv_(\d+)_depthwise", "{root}/Conv2d_{0}_depthwise", depthwise=True),
+        LayerRule(r"backbone\.conv_(\d+)_pointwise", "{root}/Conv2d_{0}_pointwise"),
+    ),
+    # conv_13_pointwise is called Conv2d_13_pointwise.
+    tap_name=lambda tap: tap.replace("conv_", "Conv2d_", 1),
+    coarse_layer="Conv2d_{0:+13}",
+)
+
+
+def _mobilenet_v2_tap(tap: str) -> str:
+    """Layers are counted from 1: the root, 17 blocks, the last convolution."""
+    if tap == "conv_1":
+        return "layer_19"
+    block, _, part = tap.removeprefix("block_").partition("_")
+    return f"layer_{int(block) + 2}" + ("/expansion_output" if part == "expand" else "")
+
+
+_BLOCK = r"backbone\.block_(\d+)_"
+_register(
+    schema.MobileNetV2,
+    root="MobilenetV2",
+    rules=(
+        LayerRule(r"backbone\.conv_0", "{root}/Conv"),
+        LayerRule(r"backbone\.conv_1", "{root}/Conv_1"),
+        # The first block has no number.
+        LayerRule(r"backbone\.block_0_depthwise", "{root}/expanded_conv/depthwise", depthwise=True),
+        LayerRule(r"backbone\.block_0_project", "{root}/expanded_conv/project"),
+        LayerRule(_BLOCK + "depthwise", "{root}/expanded_conv_{0}/depthwise", depthwise=True),
+        LayerRule(_BLOCK + "(expand|project)", "{root}/expanded_conv_{0}/{1}"),
+    ),
+    tap_name=_mobilenet_v2_tap,
+    coarse_layer="Conv2d_{0:+19}",
+)
+
+_UNIT = r"backbone\.block_(\d+)\.unit_(\d+)\."
+_BOTTLENECK = "{root}/block{0}/unit_{1}/bottleneck_v1"
+_register(
+    schema.ResNetV1,
+    root="resnet_v1_{depth}",
+    rules=(
+        LayerRule(r"backbone\.root", "{root}/conv1"),
+        LayerRule(_UNIT + "shortcut", _BOTTLENECK + "/shortcut"),
+        LayerRule(_UNIT + r"conv_(\d)", _BOTTLENECK + "/conv{2}"),
+    ),
+    # block_4 is called block4.
+    tap_name=lambda tap: tap.replace("_", ""),
+    coarse_layer="block{0:+4}",
 )

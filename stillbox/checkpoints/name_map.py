@@ -1,0 +1,99 @@
+"""Finds the name table and prefix that fit a file of weights."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stillbox.checkpoints.name_tables.rules import BackboneTable, Scope
+from stillbox.checkpoints.names import HasShape, backbone_tables, names_under
+from stillbox.checkpoints.weights_file import Weights
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """Maps a detector's arrays to names and layouts in files of weights."""
+
+    table: BackboneTable
+    names: Mapping[str, str]
+    """By path in our detector, of paths that have a name."""
+
+    def name(self, path: str) -> str:
+        """Returns the name of a path, or the path itself if it has none."""
+        return self.names.get(path, path)
+
+    def count_found(self, paths: Collection[str], held: Collection[str]) -> int:
+        """Counts the paths whose arrays are among the names `held` in a file."""
+        return sum(path in held or self.name(path) in held for path in paths)
+
+    def convert(self, path: str, array: np.ndarray) -> np.ndarray:
+        """Transposes a kernel of the file to `[k, k, in, out]`; other arrays are unchanged."""
+        if not path.endswith("kernel") or array.ndim != 4:
+            return array
+        return array.transpose(self.table.convention.kernel_axes)
+
+
+def choose_name_map(
+    weights: Weights,
+    model: schema.Model,
+    arrays: Mapping[str, HasShape],
+    wanted: Collection[str],
+    *,
+    scope: Scope,
+) -> NameMap:
+    """Returns the name map by which most of the wanted arrays are found.
+
+    Args:
+        weights: the file.
+        model: the detector's configuration.
+        arrays: all of the detector's, by path.
+        wanted: paths of the arrays to find.
+        scope: the kind of model that the weights are of.
+
+    Raises:
+        UserError: the file holds the weights several times.
+    """
+    # If none is found, messages name what such a file usually holds. Of equals the first is the
+    # original's.
+    return max(
+        _candidates(weights, model, arrays, wanted, scope),
+        key=lambda candidate: (
+            candidate.count_found(wanted, weights.arrays),
+            candidate.table.convention.library == weights.library,
+        ),
+    )
+
+
+def _candidates(
+    weights: Weights,
+    model: schema.Model,
+    arrays: Mapping[str, HasShape],
+    wanted: Collection[str],
+    scope: Scope,
+) -> Iterator[NameMap]:
+    for table in backbone_tables(model):
+        for root in table.roots[scope]:
+            names = names_under(root, table, model, arrays)
+            yield NameMap(table, names)
+            if table.any_prefix:
+                sought = [names[path] for path in wanted if path in names]
+                prefix = _common_prefix(sought, weights)
+                yield NameMap(table, {path: prefix + name for path, name in names.items()})
+
+
+def _common_prefix(names: list[str], weights: Weights) -> str:
+    """Finds the prefix of all names, such as the `module.` of data-parallel training."""
+    held = weights.arrays
+    ends = [name for name in held if names and name.endswith(f".{names[0]}")]
+    prefixes = [end.removesuffix(names[0]) for end in ends]
+    complete = [prefix for prefix in prefixes if all(prefix + name in held for name in names)]
+    if len(complete) > 1 and not all(name in held for name in names):
+        raise UserError(
+            f"the file holds these weights {len(complete)} times, under "
+            + ", ".join(sorted(complete)),
+            where=weights.path,
+            fix="save those that you want in a file of their own",
+        )
+    return complete[0] if complete else ""

@@ -1,0 +1,87 @@
+"""Necks and heads of the TensorFlow Object Detection API.
+
+Source: `object_detection/models/feature_map_generators.py` and
+`object_detection/predictors/convolutional_box_predictor.py`.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from stillbox.checkpoints.name_tables.rules import Context, LayerRule, register_part
+from stillbox.experiment import schema
+
+_register = partial(register_part, "object_detection")
+
+# Extra layers are named after the last tap and their own number of channels.
+_HALVED = "{root}/{tap}_2_Conv2d_{0}_3x3_s2_{channels}"
+_register(
+    schema.SsdLayers,
+    (
+        LayerRule(r"neck\.extra_(\d+)_1x1", "{root}/{tap}_1_Conv2d_{0}_1x1_{channels}"),
+        LayerRule(r"neck\.extra_(\d+)_3x3", _HALVED),
+        LayerRule(
+            r"neck\.extra_(\d+)_depthwise",
+            _HALVED + "_depthwise",
+            depthwise=True,
+            channels_of=r"neck.extra_\1_3x3",
+        ),
+    ),
+)
+_register(schema.Ppn, (LayerRule(r"neck\.base", "FeatureExtractor/Base_Conv2d_1x1_{channels}"),))
+
+
+def _fpn(context: Context) -> tuple[LayerRule, ...]:
+    coarse = "{root}/fpn/bottom_up_" + context.table.coarse_layer
+    return (
+        LayerRule(r"neck\.(projection|smoothing)_(\d+)", "{root}/fpn/{0}_{1}"),
+        LayerRule(r"neck\.coarse_(\d+)", coarse),
+    )
+
+
+_register(schema.Fpn, _fpn)
+
+_MAP = r"head\.map_(\d+)\."
+_PREDICTORS = (
+    LayerRule(_MAP + "box", "BoxPredictor_{0}/BoxEncodingPredictor"),
+    LayerRule(_MAP + "class_", "BoxPredictor_{0}/ClassPredictor"),
+    LayerRule(
+        _MAP + "box_depthwise", "BoxPredictor_{0}/BoxEncodingPredictor_depthwise", depthwise=True
+    ),
+    LayerRule(
+        _MAP + "class_depthwise", "BoxPredictor_{0}/ClassPredictor_depthwise", depthwise=True
+    ),
+    LayerRule(_MAP + r"before_(\d+)", "BoxPredictor_{0}/Conv2d_{1}_1x1_{channels}"),
+)
+# With a single feature map, the original opens no scope for it.
+_SINGLE_MAP_PREDICTORS = tuple(
+    replace(rule, template=rule.template.removeprefix("BoxPredictor_{0}/")) for rule in _PREDICTORS
+)
+
+
+def _convolutional_head(context: Context) -> tuple[LayerRule, ...]:
+    several = "head.map_1.box.kernel" in context.shapes
+    return _PREDICTORS if several else _SINGLE_MAP_PREDICTORS
+
+
+_register(schema.ConvolutionalHead, _convolutional_head)
+
+_SHARED = "WeightSharedConvolutionalBoxPredictor"
+# A batch norm belongs to the layer, its kernel to the convolution inside.
+_tower = partial(LayerRule, norm="{scope}/BatchNorm/feature_{norm}")
+_register(
+    schema.WeightSharedHead,
+    (
+        LayerRule(r"head\.box", f"{_SHARED}/BoxPredictor"),
+        LayerRule(r"head\.class_", f"{_SHARED}/ClassPredictor"),
+        LayerRule(r"head\.projection_(\d+)(?:\.conv)?", f"{_SHARED}/ProjectionLayer/conv2d_{{0}}"),
+        _tower(r"head\.tower\.layer_(\d+)(?:\.conv)?", f"{_SHARED}/PredictionTower/conv2d_{{0}}"),
+        _tower(
+            r"head\.box_tower\.layer_(\d+)(?:\.conv)?",
+            f"{_SHARED}/BoxPredictionTower/conv2d_{{0}}",
+        ),
+        _tower(
+            r"head\.class_tower\.layer_(\d+)(?:\.conv)?",
+            f"{_SHARED}/ClassPredictionTower/conv2d_{{0}}",
+        ),
+    ),
+)
