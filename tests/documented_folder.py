@@ -17,7 +17,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.scenes import write_scenes
 from stillbox.training.loop import train
 from tests.checkpoints.tf1_writer import write_checkpoint
@@ -114,12 +114,10 @@ def _train_owls() -> None:
 
 
 def _convert(output: str, name: str, part: str, shards: int) -> None:
-    verdicts = Verdicts("fail", "fail")
-    items, label_map = read_coco(
-        f"scenes/annotations/{part}.json", f"scenes/images/{part}", verdicts
-    )
+    log = ConversionLog("fail", "fail")
+    items, label_map = read_coco(f"scenes/annotations/{part}.json", f"scenes/images/{part}", log)
     options = ConversionOptions(shards=shards)
-    convert(items, label_map, output, name, options=options, verdicts=verdicts)
+    convert(items, label_map, output, name, options=options, log=log)
 
 
 def _write_coco(records: str) -> None:

@@ -21,7 +21,7 @@ from stillbox.records.coco import read_coco
 from stillbox.records.conversion import LABEL_MAP_NAME, ThreadedEngine, convert
 from stillbox.records.conversion_job import ConversionOptions, Engine
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import shard_name
 from stillbox.records.voc import read_image_set, read_voc
 
@@ -121,15 +121,15 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run_coco(args: argparse.Namespace) -> int:
     """Converts COCO JSON."""
-    verdicts = Verdicts(args.bad_records, args.bad_boxes)
+    log = ConversionLog(args.bad_records, args.bad_boxes)
     items, label_map = read_coco(
         args.annotations,
         args.images,
-        verdicts,
+        log,
         label_map=_label_map(args.label_map),
         renumber=args.renumber,
     )
-    return _convert(args, args.name or Path(args.annotations).stem, items, label_map, verdicts)
+    return _convert(args, args.name or Path(args.annotations).stem, items, label_map, log)
 
 
 def run_voc(args: argparse.Namespace) -> int:
@@ -142,15 +142,15 @@ def run_voc(args: argparse.Namespace) -> int:
     if args.set and not args.root:
         raise UserError("--set needs --root, where ImageSets/Main lies", fix="give --root too")
     root = Path(args.root or "")
-    verdicts = Verdicts(args.bad_records, args.bad_boxes)
+    log = ConversionLog(args.bad_records, args.bad_boxes)
     items, label_map = read_voc(
         args.annotations or root / "Annotations",
         args.images or root / "JPEGImages",
-        verdicts,
+        log,
         stems=read_image_set(root, args.set) if args.set else None,
         label_map=_label_map(args.label_map),
     )
-    return _convert(args, args.name or args.set or "all", items, label_map, verdicts)
+    return _convert(args, args.name or args.set or "all", items, label_map, log)
 
 
 def _convert(
@@ -158,7 +158,7 @@ def _convert(
     name: str,
     items: list[AnnotatedImage],
     label_map: LabelMap,
-    verdicts: Verdicts,
+    log: ConversionLog,
 ) -> int:
     options = ConversionOptions(
         shards=args.shards,
@@ -176,25 +176,21 @@ def _convert(
             args.output,
             name,
             options=options,
-            verdicts=verdicts,
+            log=log,
             on_image=progress,
             engine=engine,
         )
     if args.json:
         _print_json(asdict(report))
         return 0
-    console = Console()
-    console.print(report.table())
-    console.print(report.class_table())
-    if len(verdicts.problems):
-        console.print(verdicts.problems.table("What was special or wrong"))
+    sys.stdout.write(report.to_text())
     output, shards = Path(args.output), f"{len(report.files):05d}"
     for label, path in (
         ("records", output / shard_name(name, "?????", shards, args.shard_names)),
         ("label map", output / LABEL_MAP_NAME),
         ("report", output / f"{name}.report.json"),
     ):
-        console.print(f"{label}: {path}", markup=False, highlight=False, soft_wrap=True)
+        print(f"{label}: {path}")
     return 0
 
 

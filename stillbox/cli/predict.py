@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     from stillbox.api import load
-    from stillbox.evaluation.files import write_whole
     from stillbox.predicting.images import refuse_missing
+    from stillbox.records.files import write_whole
 
     images, folder = [Path(image) for image in arguments.images], Path(arguments.output)
     profiler = batch_profiler(arguments.profile, folder, "predict")

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from stillbox.errors import UserError
-from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.labels import Labels, load_font, shortened
 from stillbox.evaluation.palette import Color, class_color
 from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.records.files import write_whole
 
 Picture = NDArray[np.uint8]
 

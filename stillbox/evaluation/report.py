@@ -5,9 +5,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from stillbox.evaluation import curves
-from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.pictures import save_picture
 from stillbox.evaluation.report_page import Report, ReportPicture, render_report
+from stillbox.records.files import write_whole
 
 __all__ = ["Report", "ReportPicture", "write_report"]
 

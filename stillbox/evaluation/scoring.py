@@ -15,7 +15,6 @@ from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
-from stillbox.evaluation.files import write_whole
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
@@ -28,6 +27,7 @@ from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots, assign_slots
+from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 
 # A file of other images shows in the first records; to read all ids takes as long as all images.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.evaluation.files import write_whole
 from stillbox.exporting.settings import ExportSettings
+from stillbox.records.files import write_whole
 
 MANIFEST, EXPERIMENT, LABEL_MAP = "export.json", "experiment.yaml", "label_map.pbtxt"
 _VERSION = 1

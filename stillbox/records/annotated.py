@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.records.example import Example
+from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import PreparedImage
 from stillbox.records.problems import ProblemLog
 
@@ -24,40 +24,40 @@ class AnnotatedImage:
     filename: str
     """Becomes `image/filename`."""
     height: int
-    """Rows that the annotation claims, 0 where it says nothing."""
+    """Rows that the annotation claims, 0 if it does not."""
     width: int
-    """Columns that the annotation claims, 0 where it says nothing."""
+    """Columns that the annotation claims, 0 if it does not."""
     pixel_boxes: NDArray[np.float64]
     """`[N, 4]`, ymin, xmin, ymax, xmax in pixels of the claimed size."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids, 0 where the class is unknown."""
     unknown: dict[int, str] = field(default_factory=dict)
     """What the annotation says in place of a known class, by box."""
-    is_crowd: NDArray[np.bool_]
+    is_crowd: NDArray[np.bool_] = field(default_factory=no_flags)
+    """`[N]`; empty, as those that follow, if the format has no such column."""
+    difficult: NDArray[np.bool_] = field(default_factory=no_flags)
     """`[N]`."""
-    difficult: NDArray[np.bool_]
+    truncated: NDArray[np.bool_] = field(default_factory=no_flags)
     """`[N]`."""
-    truncated: NDArray[np.bool_]
-    """`[N]`."""
-    area: NDArray[np.float32]
+    area: NDArray[np.float32] = field(default_factory=no_numbers)
     """`[N]`, segment area in square pixels of the claimed size, NaN where there is none."""
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:
     """Returns the example of an annotated image; its boxes have not been checked.
 
-    Where annotation and file disagree about the size, the boxes decide: they are divided by the
-    claimed size if they fit into it (the file was resized after it was annotated), otherwise by the
-    real one if they fit into that.
+    If annotation and file disagree about the size, boxes are divided by the claimed size if they
+    fit into it (the file was resized after it was annotated), otherwise by the real one if they fit
+    into that.
     """
     real = (image.height, image.width)
     claimed = (item.height, item.width)
     frame = real
     if claimed != real:
         frame, outcome = _frame(item.pixel_boxes, claimed, real)
-        said = f"{item.width} x {item.height}, image {image.width} x {image.height}"
+        detail = f"{item.width} x {item.height}, image {image.width} x {image.height}"
         reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
-        problems.add(reason, item.where, said, action=outcome)
+        problems.add(reason, item.where, detail, action=outcome)
     # In float64 and then once to float32, so that the value is the nearest to the true quotient.
     boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
     scale = (real[0] * real[1]) / (frame[0] * frame[1])
@@ -69,7 +69,6 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
         width=image.width,
         boxes=boxes,
         class_ids=item.class_ids,
-        weights=np.ones(len(boxes), np.float32),
         is_crowd=item.is_crowd,
         difficult=item.difficult,
         truncated=item.truncated,
@@ -80,7 +79,7 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
 def _frame(
     boxes: NDArray[np.float64], claimed: tuple[int, int], real: tuple[int, int]
 ) -> tuple[tuple[int, int], str]:
-    """Returns the size by which pixel boxes are divided, and the words for it."""
+    """Returns the size by which pixel boxes are divided, and its description."""
     if min(claimed) <= 0:
         return real, "real size used"
     reach = np.nan_to_num(boxes[:, 2:]).max(axis=0, initial=0)

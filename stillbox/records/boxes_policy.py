@@ -68,7 +68,7 @@ def apply_box_policy(
     for box, said in sorted(unknown.items()):
         review.drop(box, UNKNOWN_CLASS, said)
     for bad in np.flatnonzero(~np.isfinite(boxes).all(axis=1)):
-        review.drop(int(bad), NOT_A_NUMBER, shown_box(boxes[bad]))
+        review.drop(int(bad), NOT_A_NUMBER, format_box(boxes[bad]))
     if pixels_possible:
         review.mend_pixels(example.height, example.width)
     review.mend_order()
@@ -86,7 +86,7 @@ def _all_sound(boxes: NDArray[np.float32]) -> bool:
     return bool(np.all((low >= 0) & (high <= 1) & (high > low)))  # NaN compares as False
 
 
-def shown_box(box: NDArray[np.floating]) -> str:
+def format_box(box: NDArray[np.floating]) -> str:
     """Returns `[4]` coordinates in words."""
     ymin, xmin, ymax, xmax = (f"{value:.6g}" for value in box)
     return f"ymin {ymin}, xmin {xmin}, ymax {ymax}, xmax {xmax}"
@@ -121,7 +121,7 @@ class _Review:
                 self.mend(box, IN_PIXELS, self.boxes[box] / size)
             else:
                 self.drop(
-                    box, IN_PIXELS, f"{shown_box(self.stored[box])}; the size is unknown or less"
+                    box, IN_PIXELS, f"{format_box(self.stored[box])}; the size is unknown or less"
                 )
 
     def mend_order(self) -> None:
@@ -148,5 +148,5 @@ class _Review:
         return [int(box) for box in np.flatnonzero(mask & self.kept)]
 
     def _note(self, box: int, reason: str, detail: str, action: str) -> None:
-        shown = detail or shown_box(self.stored[box])
+        shown = detail or format_box(self.stored[box])
         self.problems.append(BoxProblem(reason, box, shown, action))

@@ -3,11 +3,13 @@
 The shards get their names all together at the end: a conversion that is killed leaves none.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
@@ -18,10 +20,10 @@ from stillbox.records.conversion_job import (
     Outcome,
     convert_image,
 )
-from stillbox.records.conversion_report import ConversionReport, write_text
+from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog, Problem
 from stillbox.records.tfrecord import ShardedWriter
 
 LABEL_MAP_NAME = "label_map.pbtxt"
@@ -29,22 +31,67 @@ _IMAGES_PER_SHARD = 1000
 _MOST_SHARDS = 100
 
 
+@dataclass(kw_only=True)
+class ConversionReport:
+    """What a conversion found and wrote."""
+
+    name: str
+    """The set."""
+    files: list[str] = field(default_factory=list)
+    """Shards, in order."""
+    images_found: int = 0
+    """Images that the annotations name."""
+    images_written: int = 0
+    """Records."""
+    images_without_boxes: int = 0
+    """Background images among the records."""
+    boxes_found: int = 0
+    """Boxes in the annotations."""
+    boxes_written: int = 0
+    """Boxes in the records."""
+    boxes_per_class: dict[str, int] = field(default_factory=dict)
+    """Boxes in the records by class, in the order of the ids; classes without any included."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The policies of the conversion."""
+    problems: list[Problem] = field(default_factory=list)
+    """The most frequent first."""
+
+    def to_text(self) -> str:
+        """Returns counts, boxes by class, and problems with their first cases, in lines."""
+        counts = [
+            ("images", f"{self.images_found:,}", f"{self.images_written:,}"),
+            ("  without a box", "", f"{self.images_without_boxes:,}"),
+            ("boxes", f"{self.boxes_found:,}", f"{self.boxes_written:,}"),
+            ("shards", "", f"{len(self.files):,}"),
+        ]
+        lines = [f"Set {self.name!r}", f"  {'':15} {'found':>11} {'written':>11}"]
+        lines += [f"  {what:15} {found:>11} {written:>11}" for what, found, written in counts]
+        lines += ["Boxes written"]
+        lines += [f"  {boxes:11,}  {name}" for name, boxes in self.boxes_per_class.items()]
+        if self.problems:
+            lines += ["Special or wrong"]
+        for problem in self.problems:
+            more = problem.count - len(problem.examples)
+            lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
+            lines += [f"    ... and {more:,} more"] if more else []
+        return "\n".join(lines) + "\n"
+
+
 class ThreadedEngine(ShardedWriter):
     """Converts on the threads of this process."""
 
     def __init__(self, job: ConversionJob, items: Sequence[AnnotatedImage]) -> None:
         self._job, self._items = job, items
-        options = job.options
         super().__init__(
             job.output,
             job.name,
             job.shards,
-            names=options.shard_names,
-            overwrite=options.overwrite,
+            names=job.options.shard_names,
+            overwrite=job.options.overwrite,
         )
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Converts the images and yields what became of each, in their order."""
+        """Converts the images and yields the outcome of each, in their order."""
         convert_one = partial(convert_image, self._job)
         for payload, outcome in ordered_map(convert_one, self._items, self._job.options.workers):
             if payload is not None:
@@ -59,7 +106,7 @@ def convert(
     name: str,
     *,
     options: ConversionOptions,
-    verdicts: Verdicts,
+    log: ConversionLog,
     on_image: Callable[[int, int], None] = lambda done, total: None,
     engine: Callable[[ConversionJob, Sequence[AnnotatedImage]], Engine] = ThreadedEngine,
 ) -> ConversionReport:
@@ -70,14 +117,14 @@ def convert(
         label_map: classes of the set.
         output: folder, shared by the sets of one data set.
         name: the set, as `train`.
-        options: see there.
-        verdicts: the policies, with what the annotation reader has found so far.
-        on_image: called after each image with how many are done and how many there are.
-        engine: what runs it. All write the same bytes.
+        options: how the set is written.
+        log: the policies, and what the annotation reader has found so far.
+        on_image: called after each image with the numbers of images done and in all.
+        engine: runs the conversion. All engines write the same bytes.
 
     Raises:
         UserError: no image could be used, the folder holds another label map or a set of this name,
-            or a policy says `fail`.
+            or a policy is `fail`.
     """
     output = Path(output)
     _check_label_map(output, label_map)
@@ -85,12 +132,13 @@ def convert(
         name=name,
         images_found=len(items),
         boxes_found=sum(len(item.pixel_boxes) for item in items),
+        settings={
+            "bad_records": log.bad_records,
+            "bad_boxes": log.bad_boxes,
+            "exif": options.exif,
+            "skip_images_without_boxes": options.skip_images_without_boxes,
+        },
     )
-    report.settings = {
-        "bad_records": verdicts.bad_records,
-        "bad_boxes": verdicts.bad_boxes,
-        **{k: v for k, v in asdict(options).items() if k in ("exif", "skip_images_without_boxes")},
-    }
     per_class: Counter[int] = Counter()
     job = ConversionJob(
         label_map=label_map,
@@ -98,13 +146,13 @@ def convert(
         name=name,
         shards=options.shards or max(1, min(_MOST_SHARDS, -(-len(items) // _IMAGES_PER_SHARD))),
         options=options,
-        bad_records=verdicts.bad_records,
-        bad_boxes=verdicts.bad_boxes,
+        bad_records=log.bad_records,
+        bad_boxes=log.bad_boxes,
     )
     with engine(job, items) as running:
         for done, (class_ids, problems) in enumerate(running.outcomes(), start=1):
             on_image(done, len(items))
-            verdicts.problems.extend(problems)
+            log.extend(problems)
             if class_ids is None:
                 continue
             report.images_written += 1
@@ -112,12 +160,14 @@ def convert(
             report.boxes_written += len(class_ids)
             per_class.update(class_ids)
         if not report.images_written:
-            raise _nothing_written(verdicts, name)
-        write_text(output / LABEL_MAP_NAME, label_map.to_text())
+            raise _nothing_written(log, name)
+        write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     report.files = [file.name for file in running.files]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
-    report.problems = verdicts.problems.to_list()
-    report.write(output, verdicts.problems)
+    report.problems = list(log)
+    content = json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    write_whole(output / f"{name}.report.json", content.encode())
+    write_whole(output / f"{name}.report.txt", report.to_text().encode())
     return report
 
 
@@ -132,11 +182,8 @@ def _check_label_map(output: Path, label_map: LabelMap) -> None:
         )
 
 
-def _nothing_written(verdicts: Verdicts, name: str) -> UserError:
-    reasons = "; ".join(
-        f"{problem.reason} ({problem.count}), first {problem.examples[0]}"
-        for problem in verdicts.problems
-    )
+def _nothing_written(log: ConversionLog, name: str) -> UserError:
+    reasons = "; ".join(f"{p.reason} ({p.count}), first {p.examples[0]}" for p in log)
     return UserError(
         f"no image of the set {name!r} could be used: {reasons or 'the annotations name none'}",
         fix="see that the image folder and the annotations belong together",

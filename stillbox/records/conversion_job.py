@@ -1,4 +1,4 @@
-"""The conversion of one image, and what it takes to run that for a whole set."""
+"""The conversion of one image, and the interface of the engines that convert a set."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,11 +7,17 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from stillbox.records.annotated import AnnotatedImage, to_example
-from stillbox.records.boxes_policy import apply_box_policy, shown_box
+from stillbox.records.boxes_policy import apply_box_policy, format_box
 from stillbox.records.example import Example
 from stillbox.records.image_files import Exif, prepare_image
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import BadRecordError, BoxPolicy, Problem, RecordPolicy, Verdicts
+from stillbox.records.problems import (
+    BadRecordError,
+    BoxPolicy,
+    ConversionLog,
+    Problem,
+    RecordPolicy,
+)
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import ShardNames
 
@@ -27,7 +33,7 @@ class ConversionOptions:
     exif: Exif = "auto"
     """What a rotation tag in an image means for its boxes."""
     skip_images_without_boxes: bool = False
-    """Leave background images out. Kept, they teach what is no object."""
+    """Leave background images out."""
     overwrite: bool = False
     """Replace an older set of the same name."""
     workers: int = 0
@@ -36,7 +42,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionJob:
-    """What an engine has to know beside the images. It can be pickled."""
+    """The arguments of a conversion apart from the images. It can be pickled."""
 
     label_map: LabelMap
     """Classes of the set."""
@@ -49,16 +55,16 @@ class ConversionJob:
     options: ConversionOptions
     """How the set is written."""
     bad_records: RecordPolicy
-    """What becomes of images that cannot be used."""
+    """Policy for images that cannot be used."""
     bad_boxes: BoxPolicy
-    """What becomes of boxes that cannot be used."""
+    """Policy for boxes that cannot be used."""
 
 
 class Outcome(NamedTuple):
-    """What became of one image."""
+    """The result of converting one image."""
 
     class_ids: list[int] | None
-    """Classes of its boxes; None where it is left out."""
+    """Classes of its boxes; None if the image is left out."""
     problems: list[Problem]
     """What was special or wrong."""
 
@@ -70,7 +76,7 @@ class Engine(Protocol):
     """The set, in order, once the context has been left without an exception."""
 
     def outcomes(self) -> Iterable[Outcome]:
-        """Converts the images and yields what became of each, in their order."""
+        """Converts the images and yields the outcome of each, in their order."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -84,53 +90,51 @@ class Engine(Protocol):
 
 
 def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, Outcome]:
-    """Returns the record of an image, or None where it is left out, and what became of it.
+    """Returns the record of an image, or None if it is left out, and its outcome.
 
     Raises:
-        UserError: a policy says `fail`.
+        UserError: a policy is `fail`.
     """
-    # A log for each image, put together in order: the report does not depend on who runs when.
-    verdicts = Verdicts(job.bad_records, job.bad_boxes)
-    example = _prepare(item, job.options, verdicts)
-    problems = list(verdicts.problems)
+    # One log per image, merged in order, so that the report does not depend on the scheduling.
+    log = ConversionLog(job.bad_records, job.bad_boxes)
+    example = _prepare(item, job.options, log)
     if example is None:
-        return None, Outcome(None, problems)
-    return serialize_example(example, job.label_map), Outcome(example.class_ids.tolist(), problems)
+        return None, Outcome(None, list(log))
+    return serialize_example(example, job.label_map), Outcome(example.class_ids.tolist(), list(log))
 
 
 def _prepare(
-    item: AnnotatedImage, options: ConversionOptions, verdicts: Verdicts
+    item: AnnotatedImage, options: ConversionOptions, log: ConversionLog
 ) -> Example | None:
-    """Returns the finished example of an image, or None where it is left out."""
+    """Returns the finished example of an image, or None if it is left out."""
     try:
-        data = item.path.read_bytes()
-        image = prepare_image(data, (item.height, item.width), options.exif)
+        image = prepare_image(item.path.read_bytes(), (item.height, item.width), options.exif)
     except FileNotFoundError:
-        verdicts.bad_record("image file is missing", item.where, str(item.path))
+        log.bad_record("image file is missing", item.where, str(item.path))
         return None
     except OSError as error:
-        verdicts.bad_record("image file cannot be opened", item.where, str(error))
+        log.bad_record("image file cannot be opened", item.where, str(error))
         return None
     except BadRecordError as error:
-        verdicts.bad_record(error.reason, item.where, error.detail)
+        log.bad_record(error.reason, item.where, error.detail)
         return None
     for what, detail, outcome in image.notes:
-        verdicts.problems.add(what, item.where, detail, action=outcome)
-    example = to_example(item, image, verdicts.problems)
+        log.add(what, item.where, detail, action=outcome)
+    example = to_example(item, image, log)
     example, problems = apply_box_policy(
-        example, item.unknown, verdicts.bad_boxes, pixels_possible=False
+        example, item.unknown, log.bad_boxes, pixels_possible=False
     )
     for problem in problems:
-        # In the annotation's own pixels, as a person finds it there.
-        said = problem.detail
+        # In the annotation's own pixels, as they stand in its file.
+        detail = problem.detail
         if problem.box not in item.unknown:
-            said = shown_box(item.pixel_boxes[problem.box]) + f" in {item.width} x {item.height}"
+            detail = format_box(item.pixel_boxes[problem.box]) + f" in {item.width} x {item.height}"
         where = f"{item.where}, box {problem.box}"
-        verdicts.bad_box(problem.reason, where, said, action=f"box {problem.action}")
+        log.bad_box(problem.reason, where, detail, action=f"box {problem.action}")
     if not len(example.boxes):
         if len(item.pixel_boxes):
-            verdicts.problems.add("no box of the image is usable", item.where, action="background")
+            log.add("no box of the image is usable", item.where, action="background")
         if options.skip_images_without_boxes:
-            verdicts.problems.add("image without a box", item.where, action="image left out")
+            log.add("image without a box", item.where, action="image left out")
             return None
     return example

@@ -61,6 +61,10 @@ class LabelMap:
         """Returns the id of a class text, or None for a text that the map does not hold."""
         return (self._by_display_name if use_display_name else self._by_name).get(text)
 
+    def find(self, text: str) -> int:
+        """Returns the id of a name or else a display name, 0 if the map has neither."""
+        return self._by_name.get(text) or self._by_display_name.get(text) or 0
+
     def name_of(self, class_id: int) -> str:
         """Returns the name for people: the display name where there is one."""
         item = self._by_id.get(class_id)

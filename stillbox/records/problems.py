@@ -1,21 +1,18 @@
-"""What was wrong with the data: counted by reason, with the first places in full."""
+"""What was wrong with the data: counted by reason, with the first cases in full."""
 
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rich.table import Table
-from rich.text import Text
-
 from stillbox.errors import UserError
 
-EXAMPLES_KEPT = 5
+_EXAMPLES_KEPT = 5
 
 RecordPolicy = Literal["fail", "drop"]
 """A record, image or annotation file that cannot be used: stop, or leave it out and count it."""
 BoxPolicy = Literal["fix", "drop", "fail"]
-"""A box that cannot be used as it is: mend it if that is possible, drop it, or stop."""
+"""A box that cannot be used as it is: fix it if possible, drop it, or stop."""
 
 
 class BadRecordError(ValueError):
@@ -23,12 +20,12 @@ class BadRecordError(ValueError):
 
     Args:
         reason: a few words that are the same for every case; cases are counted by them.
-        detail: what is special about this one.
+        detail: what is special about this case.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, detail
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        super().__init__(with_detail(reason, detail))
 
 
 @dataclass
@@ -40,9 +37,13 @@ class Problem:
     action: str
     """What was done about it, as `box dropped`."""
     count: int = 0
-    """How many cases."""
+    """Number of cases."""
     examples: list[str] = field(default_factory=list)
     """The first cases: `file: record, object: detail`."""
+
+    def __str__(self) -> str:
+        """Returns count, reason and action, as `7 x no area, box dropped`."""
+        return f"{self.count:,} x {self.reason}{f', {self.action}' if self.action else ''}"
 
 
 class ProblemLog:
@@ -52,32 +53,25 @@ class ProblemLog:
         self._problems: dict[tuple[str, str], Problem] = {}
         self._lock = threading.Lock()
 
-    def add(
-        self, reason: str, where: str, detail: str = "", *, action: str = "", count: int = 1
-    ) -> None:
+    def add(self, reason: str, where: str, detail: str = "", *, action: str = "") -> None:
         """Counts one case.
 
         Args:
-            reason: what is wrong, in words that all cases of its kind share.
+            reason: what is wrong, the same words for all cases of a kind.
             where: file, record, object.
             detail: what is special about this case.
             action: what was done about it.
-            count: cases that this call stands for.
         """
-        with self._lock:
-            problem = self._problems.setdefault((reason, action), Problem(reason, action))
-            problem.count += count
-            if len(problem.examples) < EXAMPLES_KEPT:
-                problem.examples.append(f"{where}: {detail}" if detail else where)
+        self.extend([Problem(reason, action, 1, [with_detail(where, detail)])])
 
     def extend(self, problems: Iterable[Problem]) -> None:
-        """Takes over what another log has counted."""
+        """Adds the cases that another log has counted."""
         for problem in problems:
+            key = problem.reason, problem.action
             with self._lock:
-                key = (problem.reason, problem.action)
                 own = self._problems.setdefault(key, Problem(*key))
                 own.count += problem.count
-                own.examples += problem.examples[: EXAMPLES_KEPT - len(own.examples)]
+                own.examples += problem.examples[: _EXAMPLES_KEPT - len(own.examples)]
 
     def __iter__(self) -> Iterator[Problem]:
         """Yields the kinds of problem, the most frequent first."""
@@ -85,50 +79,13 @@ class ProblemLog:
             problems = list(self._problems.values())
         return iter(sorted(problems, key=lambda problem: (-problem.count, problem.reason)))
 
-    def __len__(self) -> int:
-        """Returns the number of cases of all kinds."""
-        return sum(problem.count for problem in self)
-
-    def counts(self) -> dict[str, int]:
-        """Returns how many cases there are of every reason."""
-        counts: dict[str, int] = {}
-        for problem in self:
-            counts[problem.reason] = counts.get(problem.reason, 0) + problem.count
-        return counts
-
-    def to_list(self) -> list[dict[str, object]]:
-        """Returns the problems as plain values, for JSON."""
-        return [
-            {"reason": p.reason, "action": p.action, "count": p.count, "examples": p.examples}
-            for p in self
-        ]
-
     def lines(self) -> list[str]:
         """Returns a line for each kind of problem, with its first case."""
-        return [
-            f"{p.count:,} x {p.reason}{f', {p.action}' if p.action else ''}: {p.examples[0]}"
-            for p in self
-        ]
-
-    def table(self, title: str = "Problems") -> Table:
-        """Returns a table of the problems for a terminal or a text file."""
-        table = Table(title=title, title_justify="left")
-        table.add_column("count", justify="right")
-        table.add_column("what")
-        table.add_column("outcome")
-        table.add_column("first cases", overflow="fold")
-        for problem in self:
-            more = problem.count - len(problem.examples)
-            cases = [*problem.examples, f"... and {more} more"] if more > 0 else problem.examples
-            # Text: a path with brackets is no markup.
-            table.add_row(
-                str(problem.count), problem.reason, problem.action, Text("\n".join(cases))
-            )
-        return table
+        return [f"{problem}: {problem.examples[0]}" for problem in self]
 
 
-class Verdicts:
-    """Applies both policies to what a converter finds, and keeps the record of it.
+class ConversionLog(ProblemLog):
+    """The problems of a conversion, which stop it where a policy is `fail`.
 
     Args:
         bad_records: for images and annotation files.
@@ -136,29 +93,34 @@ class Verdicts:
     """
 
     def __init__(self, bad_records: RecordPolicy = "drop", bad_boxes: BoxPolicy = "fix") -> None:
+        super().__init__()
         self.bad_records, self.bad_boxes = bad_records, bad_boxes
-        self.problems = ProblemLog()
 
     def bad_record(self, reason: str, where: str, detail: str = "") -> None:
-        """Leaves an image out.
+        """Counts an image that is left out.
 
         Raises:
             UserError: the policy is `fail`.
         """
         if self.bad_records == "fail":
             fix = "correct it, or leave such images out with --bad-records drop"
-            raise UserError(f"{reason}: {detail}" if detail else reason, where=where, fix=fix)
-        self.problems.add(reason, where, detail, action="image left out")
+            raise UserError(with_detail(reason, detail), where=where, fix=fix)
+        self.add(reason, where, detail, action="image left out")
 
     def bad_box(
         self, reason: str, where: str, detail: str = "", *, action: str = "box dropped"
     ) -> None:
-        """Drops a box, or whatever `action` says.
+        """Counts a box that is dropped, or whatever `action` says.
 
         Raises:
             UserError: the policy is `fail`.
         """
         if self.bad_boxes == "fail":
             fix = "correct it, or let such boxes be mended or dropped with --bad-boxes fix"
-            raise UserError(f"{reason}: {detail}" if detail else reason, where=where, fix=fix)
-        self.problems.add(reason, where, detail, action=action)
+            raise UserError(with_detail(reason, detail), where=where, fix=fix)
+        self.add(reason, where, detail, action=action)
+
+
+def with_detail(text: str, detail: str) -> str:
+    """Returns `text: detail`, or the text alone if there is no detail."""
+    return f"{text}: {detail}" if detail else text

@@ -15,7 +15,7 @@ import numpy as np
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
@@ -23,7 +23,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".ti
 def read_voc(
     annotations: str | Path,
     images: str | Path,
-    verdicts: Verdicts,
+    log: ConversionLog,
     *,
     stems: Sequence[str] | None = None,
     label_map: LabelMap | None = None,
@@ -33,13 +33,13 @@ def read_voc(
     Args:
         annotations: the folder of the XML files.
         images: the folder of the images.
-        verdicts: policies; takes note of what is wrong.
-        stems: names without suffix of the images wanted, in their order; all by default, sorted.
+        log: the policies; collects what is wrong.
+        stems: file names without suffix of the images, in their order; by default all, sorted.
         label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
-            by name, whatever `stems` says: so every set of one data set gets the same ids.
+            by name, so that every set of one data set gets the same ids.
 
     Raises:
-        UserError: a folder is absent or holds nothing, or a policy says `fail`.
+        UserError: a folder is absent or holds nothing, or a policy is `fail`.
     """
     folder, pictures = Path(annotations), Path(images)
     for path, option in ((folder, "--annotations"), (pictures, "--images")):
@@ -50,7 +50,7 @@ def read_voc(
         raise UserError(
             "the folder holds no XML file", where=str(folder), fix="see --annotations or --root"
         )
-    trees = _parse_all(files, stems, verdicts)
+    trees = _parse_all(files, stems, log)
     if label_map is None:
         names = {_name(o) for tree in trees.values() for o in tree.findall("object")} - {""}
         if not names:
@@ -60,14 +60,19 @@ def read_voc(
                 fix="give the classes with --label-map",
             )
         label_map = LabelMap.from_names(sorted(names))
-    by_stem = _images_by_stem(pictures)
-    wanted = [file.stem for file in files] if stems is None else stems
+    # Of two images with one stem, that whose suffix sorts first.
+    ordered = sorted(pictures.iterdir(), reverse=True)
+    by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
     items = []
-    for stem in wanted:
+    for stem in [file.stem for file in files] if stems is None else stems:
+        file = folder / f"{stem}.xml"
         if stem in trees:
-            items.append(_annotated(stem, trees[stem], folder, pictures, by_stem, label_map))
-        elif stems is not None and not (folder / f"{stem}.xml").exists():
-            verdicts.bad_record("annotation file is missing", str(folder / f"{stem}.xml"))
+            inside = trees[stem].findtext("filename") or stem
+            # The `filename` inside is often left over from a copy or a renaming.
+            path = by_stem.get(stem) or by_stem.get(Path(inside).stem) or pictures / inside
+            items.append(_annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
+        elif not file.exists():
+            log.bad_record("annotation file is missing", str(file))
     return items, label_map
 
 
@@ -95,7 +100,7 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
 
 
 def _parse_all(
-    files: Sequence[Path], stems: Sequence[str] | None, verdicts: Verdicts
+    files: Sequence[Path], stems: Sequence[str] | None, log: ConversionLog
 ) -> dict[str, ElementTree.Element]:
     """Returns the root of every XML file that can be read, by stem."""
     trees = {}
@@ -105,35 +110,19 @@ def _parse_all(
             trees[file.stem] = ElementTree.parse(file).getroot()
         except (ElementTree.ParseError, ValueError) as error:
             if wanted is None or file.stem in wanted:
-                verdicts.bad_record("annotation file is no XML", str(file), str(error))
+                log.bad_record("annotation file is no XML", str(file), str(error))
     return trees
 
 
-def _images_by_stem(folder: Path) -> dict[str, Path]:
-    """Returns the image files of a folder by stem; of two, the one whose suffix sorts first."""
-    files = sorted(folder.iterdir(), reverse=True)
-    return {file.stem: file for file in files if file.suffix.lower() in IMAGE_SUFFIXES}
-
-
 def _annotated(
-    stem: str,
-    tree: ElementTree.Element,
-    folder: Path,
-    pictures: Path,
-    by_stem: dict[str, Path],
-    label_map: LabelMap,
+    tree: ElementTree.Element, where: str, path: Path, label_map: LabelMap
 ) -> AnnotatedImage:
-    # The `filename` inside is often left over from a copy or a renaming; the file's name is not.
-    inside = tree.findtext("filename") or stem
-    path = by_stem.get(stem) or by_stem.get(Path(inside).stem) or pictures / inside
     objects = tree.findall("object")
     names = [_name(o) for o in objects]
-    class_ids = [
-        label_map.id_of(n) or label_map.id_of(n, use_display_name=True) or 0 for n in names
-    ]
+    class_ids = [label_map.find(name) for name in names]
     return AnnotatedImage(
         path=path,
-        where=f"{folder.name}/{stem}.xml",
+        where=where,
         image_id=path.name,
         filename=path.name,
         height=_integer(tree.findtext("size/height")),
@@ -141,10 +130,8 @@ def _annotated(
         pixel_boxes=_boxes(objects),
         class_ids=np.array(class_ids, np.int32),
         unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
-        is_crowd=np.zeros(len(objects), np.bool_),
         difficult=_flags(objects, "difficult"),
         truncated=_flags(objects, "truncated"),
-        area=np.full(len(objects), np.nan, np.float32),
     )
 
 

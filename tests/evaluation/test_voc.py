@@ -10,7 +10,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.voc import average_precision, precision_recall, score_voc
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.voc import read_voc
 from tests.evaluation.builders import random_set, result, truth
 from tests.inputs.helpers import dataset, example
@@ -241,7 +241,7 @@ BOX_ = (0.1, 0.2, 0.5, 0.6)
 @pytest.mark.proof
 def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
     bccd = SHARED / "data/bccd"
-    items, label_map = read_voc(bccd / "Annotations", bccd / "JPEGImages", Verdicts())
+    items, label_map = read_voc(bccd / "Annotations", bccd / "JPEGImages", ConversionLog())
     names = {item.id: label_map.name_of(item.id) for item in label_map}
     rng = np.random.default_rng(3)
     truths, results = [], []

@@ -72,7 +72,7 @@ def test_a_bad_image_is_left_out_and_counted_once(tmp_path):
     assert data.load(1) is None
     assert data.load(1) is None
     assert data.load(0) is not None
-    assert data.source.problems.counts() == {"image cannot be decoded": 1}
+    assert {p.reason: p.count for p in data.source.problems} == {"image cannot be decoded": 1}
 
 
 def test_the_real_size_wins_over_the_claimed_one_and_is_noted_once(tmp_path):

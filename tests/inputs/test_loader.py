@@ -144,7 +144,7 @@ def test_an_image_larger_than_the_canvas_can_be_left_out_and_is_counted(tmp_path
     assert batch.image_weights.tolist() == [1, 0]
     assert (batch.images[1] == 0).all()
     assert batch.weights[1].max() == 0
-    assert data.source.problems.counts() == {"image does not fit the canvas": 1}
+    assert {p.reason: p.count for p in data.source.problems} == {"image does not fit the canvas": 1}
 
 
 def test_an_augmentation_may_make_an_image_too_large(tmp_path):

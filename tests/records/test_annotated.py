@@ -30,7 +30,7 @@ def test_coordinates_are_the_nearest_float32_to_the_quotient(tmp_path):
     example = to_example(item, PreparedImage(b"x", 427, 640), log)
     expected = np.float32([12.34 / 427, 217.62 / 640, 240.54 / 427, 359.17 / 640])
     np.testing.assert_array_equal(example.boxes[0], expected)
-    assert len(log) == 0
+    assert not list(log)
 
 
 # The image is 40 x 60 (height x width).

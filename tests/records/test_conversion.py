@@ -12,7 +12,7 @@ from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from tests.records.making import CAT_DOG, image_bytes
 
@@ -49,14 +49,14 @@ def annotated(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def run(items, verdicts=None, name="train", label_map=CAT_DOG, **options):
+    def run(items, log=None, name="train", label_map=CAT_DOG, **options):
         return convert(
             items,
             label_map,
             tmp_path / "out",
             name,
             options=ConversionOptions(**options),
-            verdicts=verdicts or Verdicts(),
+            log=log or ConversionLog(),
         )
 
     return run
@@ -68,7 +68,7 @@ def source(tmp_path, name="train"):
 
 
 def outcomes(report):
-    return {(p["reason"], p["action"]): p["count"] for p in report.problems}
+    return {(p.reason, p.action): p.count for p in report.problems}
 
 
 def test_a_set_and_its_report(tmp_path, annotated, run):
@@ -87,7 +87,18 @@ def test_a_set_and_its_report(tmp_path, annotated, run):
         "exif": "auto",
         "skip_images_without_boxes": False,
     }
-    assert "images" in (tmp_path / "out" / "train.report.txt").read_text()
+    assert (tmp_path / "out" / "train.report.txt").read_text() == report.to_text()
+    assert report.to_text().splitlines() == [
+        "Set 'train'",
+        "                        found     written",
+        "  images                    3           3",
+        "    without a box                       1",
+        "  boxes                     3           3",
+        "  shards                                2",
+        "Boxes written",
+        "            2  cat",
+        "            1  dog",
+    ]
     # Records take turns over the shards: a and c are in the first.
     examples = [source(tmp_path).example(index) for index in range(3)]
     assert [example.image_id for example in examples] == ["a", "c", "b"]
@@ -116,9 +127,9 @@ def test_an_image_that_cannot_be_used(annotated, run, content, reason):
     report = run(items)
     assert report.images_written == 1
     assert outcomes(report) == {(reason, "image left out"): 1}
-    assert report.problems[0]["examples"][0].startswith("all.json: image b: ")
+    assert report.problems[0].examples[0].startswith("all.json: image b: ")
     with pytest.raises(UserError, match=rf"all\.json: image b: {reason}: .*\n  fix: .*--bad-rec"):
-        run(items, Verdicts("fail"), overwrite=True)
+        run(items, ConversionLog("fail"), overwrite=True)
 
 
 def test_a_folder_in_place_of_an_image(tmp_path, annotated, run):
@@ -129,7 +140,7 @@ def test_a_folder_in_place_of_an_image(tmp_path, annotated, run):
 def test_a_truncated_image(annotated, run):
     report = run([annotated("a"), annotated("b", content=image_bytes()[:-30])])
     assert outcomes(report) == {("unreadable image", "image left out"): 1}
-    assert "truncated" in report.problems[0]["examples"][0]
+    assert "truncated" in report.problems[0].examples[0]
 
 
 @pytest.mark.parametrize(
@@ -137,17 +148,17 @@ def test_a_truncated_image(annotated, run):
     [("fix", 2, "box fixed"), ("drop", 1, "box dropped")],
 )
 def test_a_box_that_can_be_mended(annotated, run, policy, written, action):
-    report = run([annotated("a", [BOX, [4, 6, 24, 90]])], Verdicts(bad_boxes=policy))
+    report = run([annotated("a", [BOX, [4, 6, 24, 90]])], ConversionLog(bad_boxes=policy))
     assert (report.boxes_found, report.boxes_written) == (2, written)
     assert outcomes(report) == {("box reaches outside the image", action): 1}
-    assert report.problems[0]["examples"] == [
+    assert report.problems[0].examples == [
         "all.json: image a, box 1: ymin 4, xmin 6, ymax 24, xmax 90 in 60 x 40"
     ]
 
 
 def test_a_bad_box_stops_under_fail(tmp_path, annotated, run):
     with pytest.raises(UserError, match=r"image a, box 0: box without area: ymin 4, xmin 6"):
-        run([annotated("a", [[4, 6, 4, 36]])], Verdicts(bad_boxes="fail"))
+        run([annotated("a", [[4, 6, 4, 36]])], ConversionLog(bad_boxes="fail"))
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -155,7 +166,7 @@ def test_an_unknown_class_is_named(annotated, run):
     item = annotated("a", [BOX, BOX], [1, 0], unknown={1: "category id 9"})
     report = run([item])
     assert outcomes(report) == {("unknown class", "box dropped"): 1}
-    assert report.problems[0]["examples"] == ["all.json: image a, box 1: category id 9"]
+    assert report.problems[0].examples == ["all.json: image a, box 1: category id 9"]
 
 
 def test_an_image_that_loses_its_last_box_is_background_and_said_so(annotated, run):
@@ -235,7 +246,7 @@ import numpy as np
 from stillbox.records import conversion
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 
 none = np.zeros(0, np.bool_)
 items = [
@@ -248,7 +259,7 @@ items = [
 ]
 conversion.convert(
     items, LabelMap.from_names(["a"]), sys.argv[2], "train",
-    options=conversion.ConversionOptions(shards=4), verdicts=Verdicts(),
+    options=conversion.ConversionOptions(shards=4), log=ConversionLog(),
     on_image=lambda done, total: time.sleep(float(sys.argv[3])),
 )
 """

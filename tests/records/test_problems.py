@@ -1,10 +1,10 @@
 import threading
 
 import pytest
-from rich.console import Console
 
 from stillbox.errors import UserError
-from stillbox.records.problems import ProblemLog, Verdicts
+from stillbox.records.conversion import ConversionReport
+from stillbox.records.problems import ConversionLog, ProblemLog
 
 
 def test_cases_are_counted_by_reason_and_outcome():
@@ -13,22 +13,28 @@ def test_cases_are_counted_by_reason_and_outcome():
         log.add("no area", f"a.record: record {box}", "ymin 1", action="box dropped")
     log.add("no area", "b.record: record 0", action="box kept")
     log.add("inverted", "a.record: record 1", action="box fixed")
-    assert len(log) == 9
-    assert log.counts() == {"no area": 8, "inverted": 1}
-    first = next(iter(log))
-    assert (first.reason, first.action, first.count) == ("no area", "box dropped", 7)
-    assert first.examples == [f"a.record: record {box}: ymin 1" for box in range(5)]
+    kinds = [(problem.reason, problem.action, problem.count) for problem in log]
+    assert kinds == [
+        ("no area", "box dropped", 7),
+        ("inverted", "box fixed", 1),
+        ("no area", "box kept", 1),
+    ]
+    assert next(iter(log)).examples == [f"a.record: record {box}: ymin 1" for box in range(5)]
 
 
-def test_the_table_shows_every_kind_and_says_what_it_left_out():
+def test_a_report_shows_every_kind_and_the_number_of_cases_left_out():
     log = ProblemLog()
     for box in range(7):
         log.add("no area", f"[red]{box}", action="box dropped")
-    console = Console(record=True, width=100)
-    with console.capture() as shown:
-        console.print(log.table())
-    assert "[red]0" in shown.get()  # a path with brackets is no markup
-    assert "and 2 more" in shown.get()
+    log.add("inverted", "a.jpg", "ymin 1")
+    assert ConversionReport(name="train", problems=list(log)).to_text().splitlines()[-10:] == [
+        "Special or wrong",
+        "  7 x no area, box dropped",
+        *(f"    [red]{box}" for box in range(5)),
+        "    ... and 2 more",
+        "  1 x inverted",
+        "    a.jpg: ymin 1",
+    ]
 
 
 def test_one_log_takes_over_another():
@@ -40,7 +46,7 @@ def test_one_log_takes_over_another():
     (problem,) = left
     assert problem.count == 6
     assert problem.examples == ["left 0", "left 1", "left 2", "right 0", "right 1"]
-    assert len(right) == 3
+    assert [problem.count for problem in right] == [3]
 
 
 def test_no_case_is_lost_between_threads():
@@ -53,18 +59,18 @@ def test_no_case_is_lost_between_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert log.counts() == {"x": 4000}
+    assert {p.reason: p.count for p in log} == {"x": 4000}
 
 
-def test_verdicts_note_or_stop():
-    mild = Verdicts()
+def test_a_conversion_log_counts_or_stops():
+    mild = ConversionLog()
     mild.bad_record("unreadable", "a.jpg")
     mild.bad_box("no area", "a.xml, box 1", "ymin 3")
-    assert [(p["reason"], p["action"]) for p in mild.problems.to_list()] == [
+    assert [(p.reason, p.action) for p in mild] == [
         ("no area", "box dropped"),
         ("unreadable", "image left out"),
     ]
-    strict = Verdicts("fail", "fail")
+    strict = ConversionLog("fail", "fail")
     with pytest.raises(UserError, match=r"a\.jpg: unreadable: why\n  fix: .*--bad-records drop"):
         strict.bad_record("unreadable", "a.jpg", "why")
     with pytest.raises(UserError, match=r"a\.xml: no area\n  fix: .*--bad-boxes fix"):

@@ -95,7 +95,7 @@ def test_records_coco_json_and_images_say_the_same(written):
             corners = [[y, x, y + h, x + w] for x, y, w, h in (row["bbox"] for row in rows)]
             np.testing.assert_allclose(pixels, np.reshape(corners, (-1, 4)), atol=1e-3)
         assert not images
-        assert len(source.problems) == 0
+        assert not list(source.problems)
 
 
 def test_the_jpegs_are_the_drawn_scenes(written):

@@ -11,7 +11,7 @@ from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import parse_features, serialize_features
 from stillbox.records.tfrecord import read_records
@@ -23,10 +23,8 @@ DATA = SHARED / "data"
 MAPS = SHARED / "configs" / "label_maps"
 
 
-def converted(items, label_map, tmp_path, verdicts, name="set"):
-    report = convert(
-        items, label_map, tmp_path, name, options=ConversionOptions(shards=2), verdicts=verdicts
-    )
+def converted(items, label_map, tmp_path, log, name="set"):
+    report = convert(items, label_map, tmp_path, name, options=ConversionOptions(shards=2), log=log)
     return report, ExampleSource([f"{tmp_path}/{name}.record@2"], label_map)
 
 
@@ -72,7 +70,7 @@ def test_the_built_in_map_of_coco_has_the_names_and_ids_that_others_use():
         LabelMap.from_file(MAPS / "mscoco_label_map.pbtxt").names
     )
     path = DATA / "tiny_coco" / "annotations" / "instances_train2017.json"
-    _, label_map = read_coco(path, DATA / "tiny_coco" / "train2017", Verdicts())
+    _, label_map = read_coco(path, DATA / "tiny_coco" / "train2017", ConversionLog())
     assert label_map == LabelMap.from_file("coco")
 
 
@@ -90,7 +88,7 @@ def test_records_of_other_peoples_tools(name):
     examples = [source.example(index) for index in range(len(source))]
     assert len(examples) == records
     assert sum(len(example.boxes) for example in examples) == boxes
-    assert len(source.problems) == 0
+    assert not list(source.problems)
     assert not (DATA / name).with_name(f".{(DATA / name).name}.index").exists()
 
 
@@ -135,20 +133,20 @@ BCCD = {
 def test_bccd(tmp_path, name):
     images, found, written, bad = BCCD[name]
     root = DATA / "bccd"
-    verdicts = Verdicts()
+    log = ConversionLog()
     stems = read_image_set(root, name)
-    items, label_map = read_voc(root / "Annotations", root / "JPEGImages", verdicts, stems=stems)
+    items, label_map = read_voc(root / "Annotations", root / "JPEGImages", log, stems=stems)
     assert [item.name for item in label_map] == ["Platelets", "RBC", "WBC"]
-    report, source = converted(items, label_map, tmp_path, verdicts)
+    report, source = converted(items, label_map, tmp_path, log)
     assert (report.images_written, report.boxes_found, report.boxes_written) == (
         images,
         found,
         written,
     )
-    problems = verdicts.problems.to_list()
-    assert [p["reason"] for p in problems] == (["box without area"] if bad else [])
+    problems = list(log)
+    assert [p.reason for p in problems] == (["box without area"] if bad else [])
     if bad:
-        assert bad in problems[0]["examples"][0]
+        assert bad in problems[0].examples[0]
     example = source.example(0)
     tree = ElementTree.parse(root / "Annotations" / f"{stems[0]}.xml")
     sides = [[float(o.findtext(f"bndbox/{s}")) for s in ("ymin", "xmin", "ymax", "xmax")]
@@ -159,12 +157,12 @@ def test_bccd(tmp_path, name):
 
 def test_raccoon_with_its_three_grayscale_images(tmp_path):
     root = DATA / "raccoon"
-    verdicts = Verdicts()
-    items, label_map = read_voc(root / "annotations", root / "images", verdicts)
+    log = ConversionLog()
+    items, label_map = read_voc(root / "annotations", root / "images", log)
     assert label_map == LabelMap.from_file(root / "label_map.pbtxt")
-    report, _ = converted(items, label_map, tmp_path, verdicts)
+    report, _ = converted(items, label_map, tmp_path, log)
     assert (report.images_written, report.boxes_written) == (200, 217)
-    assert verdicts.problems.counts() == {"grayscale image": 3}
+    assert {p.reason: p.count for p in log} == {"grayscale image": 3}
 
 
 # images, boxes, crowds, images without a box
@@ -176,13 +174,13 @@ def test_tiny_coco(tmp_path, name):
     images, boxes, crowds, empty = TINY_COCO[name]
     root = DATA / "tiny_coco"
     annotations = root / "annotations" / f"instances_{name}2017.json"
-    verdicts = Verdicts("fail", "fail")
-    items, label_map = read_coco(annotations, root / f"{name}2017", verdicts)
+    log = ConversionLog("fail", "fail")
+    items, label_map = read_coco(annotations, root / f"{name}2017", log)
     assert (len(label_map), label_map.max_id) == (80, 90)
-    report, source = converted(items, label_map, tmp_path, verdicts)
+    report, source = converted(items, label_map, tmp_path, log)
     assert (report.images_written, report.boxes_written) == (images, boxes)
     assert report.images_without_boxes == empty
-    assert len(verdicts.problems) == 0
+    assert not list(log)
     stored = json.loads(annotations.read_text())
     by_image = {str(image["id"]): image for image in stored["images"]}
     found_crowds = 0

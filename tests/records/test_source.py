@@ -27,7 +27,7 @@ def test_shards_follow_each_other_in_sorted_order(tmp_path):
     assert len(source) == 6
     assert image_ids(source) == ["0", "1", "2", "3", "4", "5"]
     assert source.location(4).startswith(f"{tmp_path}/a-00001-of-00003: record 1 (byte ")
-    assert len(source.problems) == 0
+    assert not list(source.problems)
 
 
 def test_every_nth_record(tmp_path):
@@ -57,13 +57,13 @@ def test_one_empty_file_among_others_is_noted(tmp_path):
     write_records(tmp_path / "a-00001-of-00002", numbered([1]))
     source = ExampleSource([f"{tmp_path}/a-*"])
     assert image_ids(source) == ["1"]
-    assert source.problems.counts() == {"file without a record": 1}
+    assert {p.reason: p.count for p in source.problems} == {"file without a record": 1}
 
 
 def test_an_incomplete_set_is_noted(tmp_path):
     write_records(tmp_path / "a-00001-of-00002", numbered([1]))
     source = ExampleSource([f"{tmp_path}/a-*"])
-    assert source.problems.counts() == {"incomplete set of shards": 1}
+    assert {p.reason: p.count for p in source.problems} == {"incomplete set of shards": 1}
 
 
 def damaged(path):
@@ -100,7 +100,7 @@ def test_a_truncated_file_stops_or_gives_what_it_has(tmp_path):
         ExampleSource([str(path)])
     source = ExampleSource([str(path)], bad_records="drop")
     assert image_ids(source) == ["0", "1"]
-    assert source.problems.counts() == {"damaged file": 1}
+    assert {p.reason: p.count for p in source.problems} == {"damaged file": 1}
 
 
 def test_a_file_that_is_none_is_refused_under_any_policy(tmp_path):
@@ -116,7 +116,7 @@ def test_content_that_is_no_example_stops_or_is_left_out(tmp_path):
         ExampleSource([str(path)]).example(0)
     source = ExampleSource([str(path)], bad_records="drop")
     assert source.example(0) is None
-    assert source.problems.counts() == {"not a tf.Example": 1}
+    assert {p.reason: p.count for p in source.problems} == {"not a tf.Example": 1}
 
 
 def test_bad_boxes_are_dropped_and_counted_once(tmp_path):
@@ -146,7 +146,7 @@ def test_an_unknown_class_is_counted(tmp_path):
     path = write_records(tmp_path / "a", [serialize_features(stored)])
     source = ExampleSource([str(path)], CAT_DOG)
     assert len(source.example(0).boxes) == 0
-    assert source.problems.counts() == {"unknown class": 1}
+    assert {p.reason: p.count for p in source.problems} == {"unknown class": 1}
 
 
 def test_side_lists_and_disagreeing_classes_are_noted(tmp_path):
@@ -157,7 +157,7 @@ def test_side_lists_and_disagreeing_classes_are_noted(tmp_path):
     source = ExampleSource([str(path)], CAT_DOG)
     assert source.example(0).class_ids.tolist() == [1]
     counts = {"side list of wrong length": 1, "class text and label differ": 1}
-    assert source.problems.counts() == counts
+    assert {p.reason: p.count for p in source.problems} == counts
     with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 boxes"):
         ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
 
@@ -170,7 +170,8 @@ def test_a_later_reader_may_reject_a_record(tmp_path):
     source.example(0)  # its box problem does not hide the image's
     for _ in range(2):
         source.reject(0, "unreadable image", "why")
-    assert source.problems.counts() == {"box without area": 1, "unreadable image": 1}
+    counts = {p.reason: p.count for p in source.problems}
+    assert counts == {"box without area": 1, "unreadable image": 1}
 
 
 def test_threads_see_the_same_examples_and_count_problems_once(tmp_path):
@@ -185,4 +186,4 @@ def test_threads_see_the_same_examples_and_count_problems_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(read, [0] * 8))
     assert all(result == [str(number) for number in range(50)] for result in results)
-    assert source.problems.counts() == {"box without area": 50}
+    assert {p.reason: p.count for p in source.problems} == {"box without area": 50}

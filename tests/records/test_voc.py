@@ -3,7 +3,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.records.voc import read_image_set, read_voc
 
 BOX = "<bndbox><xmin>6</xmin><ymin>4</ymin><xmax>36</xmax><ymax>24</ymax></bndbox>"
@@ -26,9 +26,9 @@ def read(root):
     def run(files, policy=None, **options):
         for name, content in files.items():
             (root / "Annotations" / name).write_text(content)
-        verdicts = policy or Verdicts()
-        items, label_map = read_voc(root / "Annotations", root / "JPEGImages", verdicts, **options)
-        return items, label_map, verdicts.problems
+        log = policy or ConversionLog()
+        items, label_map = read_voc(root / "Annotations", root / "JPEGImages", log, **options)
+        return items, label_map, log
 
     return run
 
@@ -48,7 +48,7 @@ def test_an_object_with_everything(read, root):
     assert item.path == root / "JPEGImages" / "a.jpg"
     assert np.isnan(item.area).all()
     assert [entry.name for entry in label_map] == ["dog"]
-    assert len(problems) == 0
+    assert not list(problems)
 
 
 def test_the_boxes_of_parts_are_not_the_objects(read):
@@ -130,18 +130,18 @@ def test_what_is_no_xml_is_left_out_or_stops(read):
     files = {"a.xml": annotation(), "b.xml": "<annotation>"}
     items, _, problems = read(files)
     assert len(items) == 1
-    assert problems.counts() == {"annotation file is no XML": 1}
+    assert {p.reason: p.count for p in problems} == {"annotation file is no XML": 1}
     with pytest.raises(UserError, match=r"b\.xml: annotation file is no XML: no element found"):
-        read(files, Verdicts("fail"))
-    assert len(read(files, Verdicts("fail"), stems=["a"])[0]) == 1  # not of this set
+        read(files, ConversionLog("fail"))
+    assert len(read(files, ConversionLog("fail"), stems=["a"])[0]) == 1  # not of this set
 
 
 def test_a_missing_annotation_file_is_left_out_or_stops(read):
     items, _, problems = read({"a.xml": annotation()}, stems=["a", "b"])
     assert len(items) == 1
-    assert problems.counts() == {"annotation file is missing": 1}
+    assert {p.reason: p.count for p in problems} == {"annotation file is missing": 1}
     with pytest.raises(UserError, match=r"b\.xml: annotation file is missing"):
-        read({}, Verdicts("fail"), stems=["b"])
+        read({}, ConversionLog("fail"), stems=["b"])
 
 
 def test_no_object_anywhere_needs_a_label_map(read):
@@ -153,11 +153,11 @@ def test_no_object_anywhere_needs_a_label_map(read):
 
 def test_folders_that_hold_nothing_are_refused(root):
     with pytest.raises(UserError, match="the folder holds no XML file"):
-        read_voc(root / "Annotations", root / "JPEGImages", Verdicts())
+        read_voc(root / "Annotations", root / "JPEGImages", ConversionLog())
     with pytest.raises(UserError, match=r"no such folder\n  fix: see --annotations"):
-        read_voc(root / "x", root / "JPEGImages", Verdicts())
+        read_voc(root / "x", root / "JPEGImages", ConversionLog())
     with pytest.raises(UserError, match=r"no such folder\n  fix: see --images"):
-        read_voc(root / "Annotations", root / "x", Verdicts())
+        read_voc(root / "Annotations", root / "x", ConversionLog())
 
 
 def test_image_sets(root):

@@ -8,7 +8,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
-from stillbox.records.problems import Verdicts
+from stillbox.records.problems import ConversionLog
 from stillbox.scaling import beam as under_test
 from stillbox.scaling.beam import BeamEngine
 from tests.records.making import image_bytes
@@ -46,15 +46,15 @@ def run(folder):
     """Converts into a folder and returns its files."""
 
     def run(output, policy="drop", more=None, **options):
-        verdicts = Verdicts(policy)
-        items, label_map = read_coco(folder / "instances.json", folder, verdicts)
+        log = ConversionLog(policy)
+        items, label_map = read_coco(folder / "instances.json", folder, log)
         convert(
             items,
             label_map,
             folder / output,
             "train",
             options=ConversionOptions(**options),
-            verdicts=verdicts,
+            log=log,
             **(more or {}),
         )
         return contents(folder / output)
