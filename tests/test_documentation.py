@@ -19,6 +19,7 @@ import json
 import re
 import shlex
 import shutil
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -47,6 +48,7 @@ RUN_HERE = {
     "CHANGELOG.md": (),
     "docs/README.md": (),
     "docs/models.md": (),
+    "docs/dependencies.md": (),
     "docs/checking.md": (),
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
@@ -251,6 +253,15 @@ def test_every_page_is_in_the_sidebar_of_the_site():
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
     assert sorted(listed) == sorted(pages)
+
+
+def test_every_dependency_and_extra_is_explained():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]]
+    rows = re.findall(r"^\| (.+?) \|", PAGES["docs/dependencies.md"], re.MULTILINE)
+    assert [row for row in rows if row in names] == names
+    extras = [extra for row in rows for extra in re.findall(r"`(\w+)`", row)]
+    assert extras == list(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("page", RUN_HERE)
