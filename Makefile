@@ -21,10 +21,8 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Exports load other runtimes into the process; after one of them a signal ends it with a fault.
 test: setup lint
-	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup --ignore tests/exporting
-	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup tests/exporting
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup
 
 proof: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[proof]'

@@ -1,5 +1,6 @@
 """OpenVINO as the runtime of an ONNX artefact."""
 
+import functools
 import sys
 import threading
 from importlib.metadata import version
@@ -27,13 +28,12 @@ def load_openvino(file: Path, manifest: Manifest) -> Run:
     Raises:
         UserError: OpenVINO is not installed, or refuses the file.
     """
-    openvino = import_openvino()
+    core = openvino_core()
     settings = {
         # On some processors OpenVINO takes bfloat16 unless told otherwise.
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": own_processors(),
     }
-    core = openvino.Core()
     try:
         model = core.read_model(file)
         compiled = core.compile_model(model, "CPU", settings)
@@ -58,10 +58,28 @@ def load_openvino(file: Path, manifest: Manifest) -> Run:
     return run
 
 
-def import_openvino() -> ModuleType:
-    """Imports OpenVINO without letting it report that to its makers' statistics.
+def openvino_core() -> Any:  # noqa: ANN401
+    """Returns the one `openvino.Core` of this process.
 
-    The report would also fork this process, which JAX's threads do not survive.
+    The CPU plugin of each core replaces the thread's alternate signal stack, and unmaps its own
+    when the core is destroyed. With two cores, of which the first is destroyed first, the thread
+    keeps an unmapped stack, and the next signal ends the process with a segmentation fault.
+
+    Raises:
+        UserError: OpenVINO is not installed.
+    """
+    return _shared_core(_import_openvino())
+
+
+@functools.cache
+def _shared_core(openvino: ModuleType) -> Any:  # noqa: ANN401
+    return openvino.Core()
+
+
+def _import_openvino() -> ModuleType:
+    """Imports OpenVINO without its telemetry.
+
+    The telemetry sends a report and forks this process, which JAX's threads do not survive.
     """
     name = "openvino_telemetry"
     hide = name not in sys.modules

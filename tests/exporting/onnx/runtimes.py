@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx.openvino import import_openvino
+from stillbox.exporting.onnx.openvino import openvino_core
 
 pytest.importorskip("onnx")
 RUNTIMES = ("onnxruntime", "openvino")
@@ -19,7 +19,7 @@ def loaded(model, runtime):
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         return partial(session.run, None)
     try:
-        core = import_openvino().Core()
+        core = openvino_core()
     except UserError as error:
         pytest.skip(str(error))
     settings = {"INFERENCE_PRECISION_HINT": "f32"}

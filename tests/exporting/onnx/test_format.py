@@ -1,6 +1,7 @@
 """ONNX artefacts: both runtimes, every input and both signatures."""
 
 import dataclasses
+import subprocess
 import sys
 
 import jax
@@ -148,6 +149,26 @@ def test_the_manifest_says_what_it_needs(free):
 def test_openvino_tells_nobody(free):
     load(free.folder, free.manifest, "openvino")
     assert "openvino_telemetry" not in sys.modules
+
+
+def test_signals_are_handled_after_two_models_were_dropped_by_openvino(free):
+    pytest.importorskip("openvino")
+    code = """
+import signal, sys
+from pathlib import Path
+from stillbox.exporting.manifest import Manifest
+from stillbox.exporting.onnx.format import load
+
+folder = Path(sys.argv[1])
+for _ in range(2):
+    run = load(folder, Manifest.read(folder), "openvino")
+del run
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGTERM)
+"""
+    command = [sys.executable, "-c", code, str(free.folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "handled\n"), ended.stderr
 
 
 @pytest.mark.parametrize("absent", ["onnxruntime", "openvino"])
