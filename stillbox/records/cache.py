@@ -1,50 +1,61 @@
 """The cache folder: `$XDG_CACHE_HOME/stillbox`, by default `~/.cache/stillbox`.
 
-Gzip has no random access. Such a TFRecord file is decompressed once into this folder and read from
-there: memory stays flat, and the second start costs nothing.
+Gzip has no random access. A compressed TFRecord file is decompressed once into this folder and read
+from there: memory stays flat, and the second start costs nothing.
 """
 
 import gzip
 import hashlib
 import os
 import tempfile
+import zlib
 from pathlib import Path
+from typing import IO
 
 from stillbox.errors import UserError
-from stillbox.records.tfrecord import BROKEN_GZIP
+from stillbox.records.framing import is_header
 
 BROKEN = ".broken"
+"""Suffix of the copy of a gzip file that breaks off."""
 _COPY_BYTES = 1 << 20
 
 
+def is_gzip(first_bytes: bytes) -> bool:
+    """Distinguishes a gzip file from a plain TFRecord file by its first 12 bytes.
+
+    A record of 559,903 bytes starts like gzip too, but then the checksum of the length is right.
+    """
+    return first_bytes.startswith(b"\x1f\x8b\x08") and not is_header(first_bytes)
+
+
 def cache_folder() -> Path:
-    """Returns the folder for what can be made again: indexes and decompressed files."""
+    """Returns the folder for files that can be made again: indexes and decompressed files."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "stillbox"
 
 
 def path_key(path: Path) -> str:
-    """Returns a short name for a path that no other path has."""
+    """Returns a short name that is unique to a path."""
     return hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
 
 
 def decompressed(path: Path) -> Path:
     """Returns the plain copy of a gzip file, made on the first call.
 
-    A gzip stream that breaks off gives the bytes before the break, under a name that says so.
+    A gzip stream that breaks off gives the bytes before the break in a file with suffix `BROKEN`.
     """
     state = path.stat()
     folder = cache_folder() / "decompressed"
     key = path_key(path)
     whole = folder / f"{key}-{state.st_size}-{state.st_mtime_ns}.record"
-    broken = whole.with_name(whole.stem + BROKEN)
+    broken = whole.with_suffix(BROKEN)
     for copy in (whole, broken):
         if copy.exists():
             return copy
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".new-", delete=False) as file:
-            sound = _inflate(path, file)
+            complete = _decompress(path, file.file)
     except OSError as error:
         raise UserError(
             f"there is no room for the decompressed copy of a gzip file: {error}",
@@ -53,20 +64,16 @@ def decompressed(path: Path) -> Path:
         ) from error
     for outdated in folder.glob(f"{key}-*"):
         outdated.unlink(missing_ok=True)
-    copy = whole if sound else broken
-    Path(file.name).replace(copy)
-    return copy
+    return Path(file.name).replace(whole if complete else broken)
 
 
-def _inflate(path: Path, target: "tempfile._TemporaryFileWrapper[bytes]") -> bool:
-    """Decompresses as far as it goes; tells whether that was to the end."""
+def _decompress(path: Path, target: IO[bytes]) -> bool:
+    """Decompresses up to the first fault; returns whether there was none."""
     with gzip.open(path, "rb") as stream:
-        while True:
-            try:
-                # read1: what was decompressed before the break is not lost with the rest.
-                block = stream.read1(_COPY_BYTES)
-            except BROKEN_GZIP:
-                return False
-            if not block:
-                return True
-            target.write(block)
+        try:
+            # read1 returns what was decompressed before a fault.
+            while block := stream.read1(_COPY_BYTES):
+                target.write(block)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            return False
+    return True

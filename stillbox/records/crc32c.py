@@ -1,7 +1,7 @@
-"""The masked CRC-32C that guards every TFRecord (fact sheet 4.1).
+"""The masked CRC-32C of TFRecord files and TF1 checkpoints.
 
-The checksum itself is google-crc32c's: it runs at memory speed (about 20 GB/s here), where the best
-form in numpy reaches 130 MB/s, less than one record for every image that an input pipeline decodes.
+google-crc32c computes several GB/s. The best form in numpy reaches 130 MB/s, less than an input
+pipeline reads.
 """
 
 import google_crc32c
@@ -15,9 +15,9 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum as TFRecord stores it: rotated right by 15 bits, plus a constant.
+    """Returns the checksum rotated right by 15 bits, plus a constant (tensorflow/core/lib/hash).
 
-    The mask keeps the checksum of data that itself holds checksums from being degenerate.
+    The mask keeps the checksum of data that contains checksums from being degenerate.
     """
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,6 +1,7 @@
 """Writing a file whole or not at all."""
 
 import os
+import threading
 from pathlib import Path
 
 from stillbox.errors import UserError
@@ -12,15 +13,14 @@ def write_whole(path: Path, content: bytes) -> Path:
     Raises:
         UserError: the folder cannot be made or written to.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(content)
-        partial.replace(path)
+        return partial.replace(path)
     except OSError as error:
         raise UserError(
             f"cannot be written: {error.strerror}",
             where=str(path),
             fix="choose another folder, or make room on its disk",
         ) from error
-    return path

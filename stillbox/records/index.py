@@ -1,13 +1,12 @@
 """Random access to a TFRecord file: the byte offset of every record, built once and kept.
 
-The index lies beside the file as `.<name>.index`, or in the cache folder where the file's own
-folder cannot be written. It is made anew when size or modification time of the file change.
-A gzip file is read through its decompressed copy (`cache`).
+The index is stored beside the file as `.<name>.index`, or in the cache folder if the file's own
+folder is read-only. It is rebuilt when the file's size or modification time changes. A gzip file is
+read through its decompressed copy.
 """
 
 import json
 import os
-import tempfile
 import threading
 import weakref
 from pathlib import Path
@@ -15,23 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.records.cache import BROKEN, cache_folder, decompressed, path_key
+from stillbox.errors import UserError
+from stillbox.records.cache import BROKEN, cache_folder, decompressed, is_gzip, path_key
 from stillbox.records.crc32c import crc32c
+from stillbox.records.files import write_whole
 from stillbox.records.framing import (
-    FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
-    PAYLOAD_FAULT,
-    REPAIR,
     RecordError,
     header_fault,
-    is_header,
-    length_fault,
-    payload_is_sound,
     payload_length,
-    record_place,
+    record_error,
+    record_location,
+    unframe,
 )
-from stillbox.records.tfrecord import GZIP_FAULT, is_gzip
 
 _FORMAT = "stillbox index 1"
 # Descriptors that stay open, over all files; the rest is opened for every read. Sets of thousands
@@ -44,7 +40,7 @@ class RecordFile:
 
     Args:
         path: the file, plain or gzip.
-        salvage: of a damaged file, use the records before the damage and say so in `damage`;
+        salvage: of a damaged file, use the records before the damage and report it in `damage`;
             otherwise it is refused.
 
     Raises:
@@ -54,18 +50,20 @@ class RecordFile:
     def __init__(self, path: str | Path, *, salvage: bool = False) -> None:
         self.path = Path(path)
         self.damage: RecordError | None = None
-        """What is wrong with the file after its last usable record."""
+        """The fault after the last usable record."""
         with self.path.open("rb") as file:
             first = file.read(HEADER_BYTES)
         self._data = decompressed(self.path) if is_gzip(first) else self.path
         state = self._data.stat()
         offsets = _load_index(self._data, state)
         if offsets is None:
-            offsets, self.damage = _scan(self._data, self.path, state.st_size)
-            if self.damage is None and self._data.suffix == BROKEN:
-                place = record_place(self.path, len(offsets) - 1, int(offsets[-1]))
-                self.damage = RecordError(GZIP_FAULT, where=place, fix=REPAIR)
-            if self.damage is None:
+            offsets, fault = _scan(self._data, state.st_size)
+            if not fault and self._data.suffix == BROKEN:
+                fault = "the gzip stream breaks off or is damaged from here on"
+            if fault:
+                where = record_location(self.path, len(offsets) - 1, int(offsets[-1]))
+                self.damage = record_error(fault, where)
+            else:
                 _save_index(self._data, state, offsets)
         if self.damage is not None and not salvage:
             raise self.damage
@@ -80,23 +78,18 @@ class RecordFile:
         """Returns the payload of a record.
 
         Raises:
-            RecordError: its bytes are not what the checksums say.
+            RecordError: its bytes do not match the checksums.
         """
-        offset = int(self._offsets[record])
-        size = int(self._offsets[record + 1]) - offset
-        framed = self._read_at(offset, size)
-        payload, footer = framed[HEADER_BYTES:-FOOTER_BYTES], framed[-FOOTER_BYTES:]
-        if (
-            len(framed) < size
-            or not is_header(framed[:HEADER_BYTES])
-            or not payload_is_sound(payload, footer)
-        ):
-            raise RecordError(PAYLOAD_FAULT, where=self.place(record), fix=REPAIR)
+        offset, end = int(self._offsets[record]), int(self._offsets[record + 1])
+        payload = unframe(self._read_at(offset, end - offset))
+        if payload is None:
+            fault = "the checksum of the record's content is wrong: its bytes are damaged"
+            raise record_error(fault, self.location(record))
         return payload
 
-    def place(self, record: int) -> str:
-        """Returns the words for a record: file, number, byte."""
-        return record_place(self.path, record, int(self._offsets[record]))
+    def location(self, record: int) -> str:
+        """Returns the description of a record in messages: file, number, byte."""
+        return record_location(self.path, record, int(self._offsets[record]))
 
     def _read_at(self, offset: int, size: int) -> bytes:
         if self._descriptor < 0 and _KEPT_OPEN.acquire(blocking=False):
@@ -110,7 +103,7 @@ class RecordFile:
             os.close(descriptor)
 
     def _keep_open(self) -> None:
-        """Opens the file for good; the caller has taken one of the permits."""
+        """Opens the file for good; the caller has acquired one of the permits."""
         with self._lock:
             if self._descriptor >= 0:  # another thread was faster
                 _KEPT_OPEN.release()
@@ -124,45 +117,38 @@ def _close(descriptor: int) -> None:
     _KEPT_OPEN.release()
 
 
-def _scan(data: Path, shown: Path, size: int) -> tuple[NDArray[np.uint64], RecordError | None]:
-    """Walks over the record headers.
+def _scan(data: Path, size: int) -> tuple[NDArray[np.uint64], str]:
+    """Reads the record headers.
 
     Returns:
-        The offset of every record and of the end of the last one, and the damage if there is some.
+        The offset of every record and of the end of the last one, and the fault there, if any.
     """
-    offsets, damage, at = [0], None, 0
+    offsets, at, fault = [0], 0, ""
     with data.open("rb", buffering=0) as file:
-        while at < size:
+        while at < size and not fault:
             file.seek(at)
             header = file.read(HEADER_BYTES)
-            fault = None
-            if not is_header(header):
-                fault = header_fault(header, len(offsets) - 1)
-            elif payload_length(header) + FOOTER_BYTES > size - at - HEADER_BYTES:
-                fault = length_fault(payload_length(header), size - at - HEADER_BYTES)
-            if fault:
-                place = record_place(shown, len(offsets) - 1, at)
-                damage = RecordError(fault, where=place, fix=REPAIR)
-                break
-            at += FRAME_BYTES + payload_length(header)
-            offsets.append(at)
-    return np.array(offsets, np.uint64), damage
+            fault = header_fault(header, size - at, first=at == 0)
+            if not fault:
+                at += FRAME_BYTES + payload_length(header)
+                offsets.append(at)
+    return np.array(offsets, np.uint64), fault
 
 
-def _index_places(data: Path) -> tuple[Path, Path]:
+def _index_paths(data: Path) -> tuple[Path, Path]:
     name = f".{data.name}.index"
     return data.parent / name, cache_folder() / "indexes" / f"{path_key(data)}{name}"
 
 
 def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
-    """Returns the kept offsets, or None where there are none that fit the file."""
-    for place in _index_places(data):
+    """Returns the stored offsets, or None if there are none that fit the file."""
+    for path in _index_paths(data):
         try:
-            head, _, body = place.read_bytes().partition(b"\n")
-            says = json.loads(head)
+            head, _, body = path.read_bytes().partition(b"\n")
+            stored = json.loads(head)
         except (OSError, ValueError):
             continue
-        if says == _index_head(state, body):
+        if stored == _index_head(state, body):
             return np.frombuffer(body, "<u8")
     return None
 
@@ -179,22 +165,12 @@ def _index_head(state: os.stat_result, body: bytes) -> dict[str, object]:
 def _save_index(data: Path, state: os.stat_result, offsets: NDArray[np.uint64]) -> None:
     body = offsets.astype("<u8").tobytes()
     content = json.dumps(_index_head(state, body)).encode() + b"\n" + body
-    beside, cached = _index_places(data)
-    for place in (beside, cached):
-        # Root may write anywhere; a folder that is marked read-only is left alone all the same.
-        if place is beside and not data.parent.stat().st_mode & 0o222:
-            continue
+    beside, cached = _index_paths(data)
+    # Root may write anywhere; a folder that is marked read-only is left alone all the same.
+    writable = data.parent.stat().st_mode & 0o222
+    for path in (beside, cached) if writable else (cached,):
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(place, content)
-        except OSError:
-            continue  # a cache is a help, not a condition
+            write_whole(path, content)
+        except UserError:
+            continue  # reading works without an index
         return
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-        file.write(content)
-    fresh = Path(file.name)
-    fresh.chmod(0o644)  # a temporary file is its owner's alone
-    fresh.replace(path)

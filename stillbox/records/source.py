@@ -169,7 +169,7 @@ class ExampleSource:
     def location(self, index: int) -> str:
         """Returns `file: record n (byte b)` of an example; records are counted from 0."""
         file, record = self._find(index)
-        return file.place(record)
+        return file.location(record)
 
     def _find(self, index: int) -> tuple[RecordFile, int]:
         if not 0 <= index < len(self):

@@ -12,8 +12,7 @@ import pytest
 
 from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
-from stillbox.records.tfrecord import read_records
-from tests.records.making import image_bytes
+from tests.records.making import image_bytes, read_records
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coco.md").read_text()
 FIRST = 139  # the image that the page predicts on
@@ -98,7 +97,7 @@ def test_the_files_have_the_names_and_numbers_of_the_page(after):
     assert files == [*train, *(f"val-{shard:05d}-of-00032.tfrecord" for shard in range(32))]
     counts = {"train": 0, "val": 0}
     for path in (after / "coco" / "records").glob("*.tfrecord"):
-        counts[path.name.partition("-")[0]] += len(list(read_records(path)))
+        counts[path.name.partition("-")[0]] += len(read_records(path))
     assert counts == {"train": 256, "val": 40}
     assert LabelMap.from_file(after / "coco/records/label_map.pbtxt") == LabelMap.from_file("coco")
 

@@ -13,8 +13,9 @@ from stillbox.checkpoints import model_directory
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.records.scenes import write_scenes
-from stillbox.records.tfrecord import TFRecordWriter, read_records
+from stillbox.records.tfrecord import TFRecordWriter
 from stillbox.training import loop
+from tests.records.making import read_records
 
 
 @pytest.fixture
@@ -331,7 +332,7 @@ def test_records_that_were_left_out_are_named_at_the_end(train, scenes, tmp_path
 def test_an_unreadable_record_stops_the_run_with_its_place(train, scenes, tmp_path):
     path = tmp_path / "bad.record"
     with TFRecordWriter(path) as writer:
-        writer.write(next(iter(read_records(scenes / "train.record-00000-of-00001"))))
+        writer.write(read_records(scenes / "train.record-00000-of-00001")[0])
         writer.write(b"no example")
     code, _, err = train(f"data.train.paths={path}", evaluated=False)
     assert code == 2

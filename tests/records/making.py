@@ -1,5 +1,6 @@
 """Small images, examples and record files for the tests."""
 
+import gzip
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,10 +53,22 @@ def make_example(
     return Example(**(defaults | values))
 
 
-def write_records(path: Path, payloads: Sequence[bytes | Example], **options: str) -> Path:
-    with TFRecordWriter(path, **options) as writer:
+def write_records(path: Path, payloads: Sequence[bytes | Example], *, gz: bool = False) -> Path:
+    with TFRecordWriter(path) as writer:
         for payload in payloads:
             if isinstance(payload, Example):
                 payload = serialize_example(payload, CAT_DOG)
             writer.write(payload)
+    if gz:
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     return path
+
+
+def read_records(path: Path) -> list[bytes]:
+    """Reads the payloads of a sound file without its checksums and without an index."""
+    data, payloads = path.read_bytes(), []
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        payloads.append(data[12 : 12 + length])
+        data = data[16 + length :]
+    return payloads

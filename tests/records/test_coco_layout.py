@@ -8,8 +8,7 @@ import pytest
 
 from stillbox.cli.main import main
 from stillbox.records.tf_example import parse_features
-from stillbox.records.tfrecord import read_records
-from tests.records.making import image_bytes
+from tests.records.making import image_bytes, read_records
 from tests.shared import SHARED, needs_shared
 
 TINY = SHARED / "data" / "tiny_coco"

@@ -14,8 +14,8 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import parse_features, serialize_features
-from stillbox.records.tfrecord import read_records
 from stillbox.records.voc import read_image_set, read_voc
+from tests.records.making import read_records
 from tests.shared import SHARED, needs_shared
 
 pytestmark = needs_shared
@@ -118,7 +118,7 @@ def test_raccoon_records_hold_the_boxes_of_the_csv():
 def test_the_index_agrees_with_reading_in_order():
     path = DATA / "tfrecords" / "raccoon_test.record"
     file = RecordFile(path)
-    assert [file.read(n) for n in range(len(file))] == list(read_records(path))
+    assert [file.read(n) for n in range(len(file))] == read_records(path)
 
 
 # images, boxes found, boxes written; the degenerate box of each set

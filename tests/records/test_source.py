@@ -40,7 +40,7 @@ def test_every_nth_record(tmp_path):
 
 
 def test_gzip_shards_mix_with_plain_ones(tmp_path):
-    write_records(tmp_path / "a", numbered([0, 1]), compression="gzip")
+    write_records(tmp_path / "a", numbered([0, 1]), gz=True)
     write_records(tmp_path / "b", numbered([2]))
     assert image_ids(ExampleSource([f"{tmp_path}/a", f"{tmp_path}/b"])) == ["0", "1", "2"]
 

@@ -12,9 +12,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
 from stillbox.evaluation.history import HISTORY
-from stillbox.records.tfrecord import read_records
 from stillbox.training.event_file import EventFile
 from stillbox.training.summaries import Summaries
+from tests.records.making import read_records
 
 
 def steps_of(directory):
@@ -99,7 +99,7 @@ def test_events_are_the_bytes_that_tensorboard_writes(tmp_path):
             events.scalar("Loss/total_l\u00f6ss", value, 0)
         events.image("picture", picture, 1)
     (file,) = tmp_path.iterdir()
-    payloads = list(read_records(file))
+    payloads = read_records(file)
     encoded = Event.FromString(payloads[-1]).summary.value[0].image.encoded_image_string
     image = SummaryProto.Image(height=2, width=300, colorspace=3, encoded_image_string=encoded)
     expected = [
