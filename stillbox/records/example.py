@@ -21,7 +21,7 @@ class Example:
     """One image as it is stored, with its ground truth. N is the number of its boxes.
 
     Boxes are `[ymin, xmin, ymax, xmax]`, normalised to the stored image. Class ids are the label
-    map's, from 1. Columns of `_DEFAULTS` that are left out are filled with their default.
+    map's, from 1. A column of `DEFAULTS` that is empty is filled with its default.
     """
 
     image_id: str
@@ -50,12 +50,12 @@ class Example:
     """`[N]`, segment area in square pixels of the stored image; NaN: not known."""
 
     def __post_init__(self) -> None:
-        for name, default in _DEFAULTS.items():
+        for name, default in DEFAULTS.items():
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.full(len(self.boxes), default))
 
 
-_DEFAULTS: dict[str, np.generic] = {
+DEFAULTS: dict[str, np.generic] = {
     "weights": np.float32(1),
     "is_crowd": np.False_,
     "difficult": np.False_,

@@ -17,7 +17,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.patterns import expand, missing_shards
 from stillbox.records.problems import BadRecordError, BoxPolicy, ProblemLog, RecordPolicy
-from stillbox.records.tf_example import Parsed, parse_example
+from stillbox.records.tf_example import ParsedExample, parse_example
 
 _RECORD_DROPPED = "record left out"
 _OPENED_AT_ONCE = 16
@@ -85,7 +85,7 @@ class ExampleSource:
         file, record = self._find(index)
         return file.read(record)
 
-    def parse(self, index: int) -> Parsed:
+    def parse(self, index: int) -> ParsedExample:
         """Returns a record as it is, with no rule applied to its boxes.
 
         Raises:

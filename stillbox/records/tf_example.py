@@ -1,47 +1,48 @@
-"""`tf.Example` to `Example` and back, with the keys of fact sheet 4.1.
+"""`tf.Example` to `Example` and back.
 
 Read: `image/{encoded,filename,source_id,height,width}` and, under `image/object/`,
 `bbox/{ymin,xmin,ymax,xmax}`, `class/{text,label}`, `weight`, `is_crowd`, `difficult`, `truncated`,
-`area`. Every other key is left alone, `image/object/group_of`, masks and keypoints among them.
-`image/format` is information only: the image's own first bytes decide.
+`area`. All other keys are ignored, `image/object/group_of`, masks and keypoints among them, and
+`image/format` too: the image's own first bytes decide.
+Source: object_detection/core/standard_fields.py, `TfExampleFields`.
 """
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.records.example import Example
+from stillbox.records.example import DEFAULTS, Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.wire import Feature, parse_features, serialize_features
 
-__all__ = [
-    "Feature",
-    "Parsed",
-    "parse_example",
-    "parse_features",
-    "serialize_example",
-    "serialize_features",
-]
-
 _OBJECT = "image/object/"
-_BOX_KEYS = tuple(f"{_OBJECT}bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
 _KINDS = {"f": "float32", "i": "int64"}
 _TEXT, _LABEL = f"{_OBJECT}class/text", f"{_OBJECT}class/label"
+# Feature and its type, by attribute of `Example`.
+_COLUMNS = {
+    "weights": ("weight", "float32"),
+    "is_crowd": ("is_crowd", "int64"),
+    "difficult": ("difficult", "int64"),
+    "truncated": ("truncated", "int64"),
+    "area": ("area", "float32"),
+}
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedExample:
     """A record as it was read, before any rule about boxes."""
 
     example: Example
-    """Class id 0 stands for a class that is unknown; `unknown` says what the record calls it."""
+    """Class id 0 stands for an unknown class."""
     unknown: dict[int, str] = field(default_factory=dict)
-    """What the record says in place of a known class, by box."""
+    """The record's text or label of an unknown class, by box."""
     wrong_lists: tuple[str, ...] = ()
-    """Side lists whose length is not the number of boxes; they were left out."""
+    """Optional columns whose length is not the number of boxes; they were left out."""
     disagreeing: tuple[str, ...] = ()
     """Boxes whose class text and label name different classes; the text was used."""
 
@@ -52,51 +53,47 @@ def parse_example(
     *,
     use_display_name: bool = False,
     fallback_id: str = "",
-) -> Parsed:
+) -> ParsedExample:
     """Reads a serialised `tf.Example`.
 
-    Where a label map is given, a class text wins over a label, as in the original.
+    With a label map, a class text has precedence over a label, as in the original.
 
     Args:
         data: the record's payload.
-        label_map: turns class texts into ids; without it the labels are taken as they are.
+        label_map: turns class texts into ids; without it the labels are the ids.
         use_display_name: match class texts against display names.
         fallback_id: image id of a record that has neither source id nor file name.
 
     Raises:
         BadRecordError: the bytes are no `tf.Example`, hold no image, or their box and class
-            lists do not fit together.
+            lists differ in length.
     """
     features = parse_features(data)
-    encoded = _first_bytes(features, "image/encoded")
+    encoded = _first(features, "image/encoded", "bytes", b"")
     if not encoded:
         raise BadRecordError(
             "no image in the record", f"it has {', '.join(sorted(features)) or 'no features'}"
         )
     boxes = _boxes(features)
-    count = len(boxes)
-    class_ids, unknown, disagreeing = _classes(features, count, label_map, use_display_name)
-    filename = _first_text(features, "image/filename")
-    sides = _SideLists(features, count)
+    class_ids, unknown, disagreeing = _classes(features, len(boxes), label_map, use_display_name)
+    columns, wrong = _columns(features, len(boxes))
+    filename = _first(features, "image/filename", "bytes", b"").decode(errors="replace")
+    source_id = _first(features, "image/source_id", "bytes", b"").decode(errors="replace")
     example = Example(
-        image_id=_first_text(features, "image/source_id") or filename or fallback_id,
+        image_id=source_id or filename or fallback_id,
         encoded=encoded,
         filename=filename,
-        height=_first_integer(features, "image/height"),
-        width=_first_integer(features, "image/width"),
+        height=int(_first(features, "image/height", "int64", 0)),
+        width=int(_first(features, "image/width", "int64", 0)),
         boxes=boxes,
         class_ids=class_ids,
-        weights=sides.floats("weight", 1.0),
-        is_crowd=sides.flags("is_crowd"),
-        difficult=sides.flags("difficult"),
-        truncated=sides.flags("truncated"),
-        area=sides.floats("area", np.nan),
+        **columns,
     )
-    return Parsed(example, unknown, tuple(sides.wrong), disagreeing)
+    return ParsedExample(example, unknown, wrong, disagreeing)
 
 
 def serialize_example(example: Example, label_map: LabelMap | None = None) -> bytes:
-    """Writes an example with class labels, and with class texts where a label map is given."""
+    """Writes an example with class labels, and with class texts if a label map is given."""
     kind = b"png" if example.encoded.startswith(b"\x89PNG") else b"jpeg"
     features: dict[str, Feature] = {
         "image/encoded": [example.encoded],
@@ -107,25 +104,22 @@ def serialize_example(example: Example, label_map: LabelMap | None = None) -> by
         "image/height": np.array([example.height]),
         "image/width": np.array([example.width]),
         _LABEL: example.class_ids.astype(np.int64),
-        f"{_OBJECT}is_crowd": example.is_crowd.astype(np.int64),
     }
-    for column, key in enumerate(_BOX_KEYS):
-        features[key] = example.boxes[:, column]
+    for column, side in enumerate(_SIDES):
+        features[f"{_OBJECT}bbox/{side}"] = example.boxes[:, column]
     if label_map is not None:
         features[_TEXT] = [label_map.text_of(int(i)).encode() for i in example.class_ids]
-    # Left out where they say nothing, as for all of COCO; a reader then uses the same defaults.
-    for name in ("difficult", "truncated"):
-        if np.any(getattr(example, name)):
-            features[_OBJECT + name] = getattr(example, name).astype(np.int64)
-    if np.any(example.weights != 1):
-        features[f"{_OBJECT}weight"] = example.weights
-    if not np.all(np.isnan(example.area)):
-        features[f"{_OBJECT}area"] = example.area
+    for name, (key, dtype) in _COLUMNS.items():
+        values = getattr(example, name)
+        default = np.full(len(values), DEFAULTS[name])
+        # Columns of defaults are left out, except `is_crowd`, which COCO's converter always writes.
+        if name == "is_crowd" or not np.array_equal(values, default, equal_nan=True):
+            features[_OBJECT + key] = values.astype(dtype)
     return serialize_features(features)
 
 
 def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
-    """Returns the values of a feature, empty where it is absent."""
+    """Returns the values of a feature, empty if it is absent."""
     values = features.get(key, ())
     if len(values) == 0:
         return values
@@ -135,37 +129,38 @@ def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
     return values
 
 
-def _first_bytes(features: dict[str, Feature], key: str) -> bytes:
-    values = _values(features, key, "bytes")
-    return bytes(values[0]) if len(values) else b""
-
-
-def _first_text(features: dict[str, Feature], key: str) -> str:
-    return _first_bytes(features, key).decode(errors="replace")
-
-
-def _first_integer(features: dict[str, Feature], key: str) -> int:
-    values = _values(features, key, "int64")
-    return int(values[0]) if len(values) else 0
+def _first(features: dict[str, Feature], key: str, kind: str, default: Any) -> Any:  # noqa: ANN401
+    values = _values(features, key, kind)
+    return values[0] if len(values) else default
 
 
 def _boxes(features: dict[str, Feature]) -> NDArray[np.float32]:
     """Returns `[N, 4]`, ymin, xmin, ymax, xmax as stored."""
-    sides = [np.asarray(_values(features, key, "float32"), np.float32) for key in _BOX_KEYS]
-    lengths = [len(side) for side in sides]
-    if len(set(lengths)) > 1:
-        said = ", ".join(
-            f"{key.rsplit('/', 1)[1]} {length}"
-            for key, length in zip(_BOX_KEYS, lengths, strict=True)
-        )
-        raise BadRecordError("box coordinates do not fit together", f"lengths: {said}")
-    return np.stack(sides, axis=1)
+    sides = [_values(features, f"{_OBJECT}bbox/{side}", "float32") for side in _SIDES]
+    if len({len(side) for side in sides}) > 1:
+        lengths = ", ".join(f"{n} {len(side)}" for n, side in zip(_SIDES, sides, strict=True))
+        raise BadRecordError("box coordinates do not fit together", f"lengths: {lengths}")
+    return np.stack([np.asarray(side, np.float32) for side in sides], axis=1)
+
+
+def _columns(
+    features: dict[str, Feature], count: int
+) -> tuple[dict[str, NDArray], tuple[str, ...]]:
+    """Returns the optional columns of `Example`, and those of the wrong length in words."""
+    columns, wrong = {}, []
+    for name, (key, kind) in _COLUMNS.items():
+        values = _values(features, _OBJECT + key, kind)
+        if len(values) == count:
+            columns[name] = np.asarray(values).astype(DEFAULTS[name].dtype)
+        elif len(values):
+            wrong.append(f"{key} has {len(values)} values for {count} boxes")
+    return columns, tuple(wrong)
 
 
 def _classes(
     features: dict[str, Feature], count: int, label_map: LabelMap | None, use_display_name: bool
 ) -> tuple[NDArray[np.int32], dict[int, str], tuple[str, ...]]:
-    """Returns ids (0: unknown), what the unknown ones are called, where text and label differ."""
+    """Returns ids (0: unknown), descriptions of unknown ones, boxes whose text and label differ."""
     texts = list(_values(features, _TEXT, "bytes"))
     labels = np.asarray(_values(features, _LABEL, "int64"), np.int64)
     for name, length in (("class/text", len(texts)), ("class/label", len(labels))):
@@ -192,25 +187,3 @@ def _classes(
         if not ids[box]:
             unknown[box] = repr(text) if text else f"id {label}"
     return ids, unknown, tuple(disagreeing)
-
-
-class _SideLists:
-    """Reads the lists that may be absent; one of the wrong length is left out and named."""
-
-    def __init__(self, features: dict[str, Feature], count: int) -> None:
-        self.features, self.count = features, count
-        self.wrong: list[str] = []
-
-    def floats(self, name: str, default: float) -> NDArray[np.float32]:
-        return self._read(name, "float32", np.full(self.count, default, np.float32))
-
-    def flags(self, name: str) -> NDArray[np.bool_]:
-        return self._read(name, "int64", np.zeros(self.count, np.int64)) != 0
-
-    def _read(self, name: str, kind: str, default: NDArray[np.generic]) -> NDArray:
-        values = _values(self.features, _OBJECT + name, kind)
-        if len(values) == self.count:
-            return np.asarray(values, default.dtype)
-        if len(values):
-            self.wrong.append(f"{name} has {len(values)} values for {self.count} boxes")
-        return default

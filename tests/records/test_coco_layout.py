@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.cli.main import main
-from stillbox.records.tf_example import parse_features
+from stillbox.records.wire import parse_features
 from tests.records.making import image_bytes, read_records
 from tests.shared import SHARED, needs_shared
 

@@ -13,8 +13,8 @@ from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
-from stillbox.records.tf_example import parse_features, serialize_features
 from stillbox.records.voc import read_image_set, read_voc
+from stillbox.records.wire import parse_features, serialize_features
 from tests.records.making import read_records
 from tests.shared import SHARED, needs_shared
 

@@ -6,7 +6,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.source import ExampleSource
-from stillbox.records.tf_example import parse_features, serialize_example, serialize_features
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.wire import parse_features, serialize_features
 from tests.records.making import CAT_DOG, make_example, write_records
 
 FLAT = [[0.1, 0.2, 0.5, 0.6], [0.3, 0.3, 0.3, 0.9]]  # box 1 has no height
