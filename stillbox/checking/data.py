@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stillbox.checking.data_findings import SEVERITIES, TOO_MANY_BOXES, Finding, finding_of
 from stillbox.records.example import Example
-from stillbox.records.image_files import ImageFacts, inspect_image
+from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, ProblemLog
@@ -141,7 +141,7 @@ class _Seen:
 
     image_id: str
     claimed: tuple[int, int]
-    facts: ImageFacts
+    facts: ImageInfo
     class_ids: np.ndarray
 
 

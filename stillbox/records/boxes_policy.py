@@ -1,9 +1,9 @@
-"""What happens to boxes that no one can train on: mended, dropped, or a reason to stop.
+"""Fixes or drops unusable boxes.
 
-Under `fix`, sides in the wrong order are swapped, what lies outside is clipped, and pixel
-coordinates are divided by the size that the record claims. What cannot be mended is dropped: no
-area, not a number, wholly outside, unknown class. Under `drop` every such box goes, under `fail`
-the first one stops the run. (Fact sheet 7, rows 4 and 14.)
+Under `fix`, sides in the wrong order are swapped, parts outside the image are clipped, and pixel
+coordinates are divided by the size that the record claims. Boxes that cannot be fixed are dropped:
+no area, not a number, wholly outside, unknown class. Under `drop` every such box is dropped, under
+`fail` the first one stops the run.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ WHOLLY_OUTSIDE = "box lies wholly outside the image"
 NO_AREA = "box without area"
 UNKNOWN_CLASS = "unknown class"
 
-# A sixteenth of a pixel at 640: what rounding leaves behind is clipped without a word.
+# A sixteenth of a pixel at 640: rounding errors are clipped without a report.
 _ROUNDING = 1e-4
 # No normalised box reaches twice its image's size; coordinates beyond that are pixels.
 _PIXELS_FROM = 2.0
@@ -32,7 +32,7 @@ _PER_BOX = ("class_ids", "weights", "is_crowd", "difficult", "truncated", "area"
 
 @dataclass(frozen=True)
 class BoxProblem:
-    """One thing that is wrong with one box."""
+    """A fault of one box."""
 
     reason: str
     """One of this module's reasons."""
@@ -51,15 +51,14 @@ def apply_box_policy(
     *,
     pixels_possible: bool = True,
 ) -> tuple[Example, list[BoxProblem]]:
-    """Returns the example with sound boxes only, and what was wrong.
+    """Returns the example with its sound boxes, and the problems of the others.
 
     Args:
-        example: boxes normalised, class id 0 where the class is unknown.
-        unknown: what the record calls those classes, by box.
-        policy: what to do. Under `fail` nothing is changed where there is a problem: the caller
-            stops with the first one.
-        pixels_possible: take coordinates above 2 for pixels. A converter, which divides by the
-            image size itself, says False.
+        example: boxes normalised, class id 0 for an unknown class.
+        unknown: the record's names of those classes, by box.
+        policy: under `fail`, an example with a problem is returned unchanged: the caller stops.
+        pixels_possible: take coordinates above 2 for pixels; False in a converter, which divides by
+            the image size itself.
     """
     boxes = example.boxes
     if not unknown and _all_sound(boxes):
@@ -70,9 +69,9 @@ def apply_box_policy(
     for bad in np.flatnonzero(~np.isfinite(boxes).all(axis=1)):
         review.drop(int(bad), NOT_A_NUMBER, format_box(boxes[bad]))
     if pixels_possible:
-        review.mend_pixels(example.height, example.width)
-    review.mend_order()
-    review.mend_outside()
+        review.fix_pixels(example.height, example.width)
+    review.fix_order()
+    review.fix_outside()
     if policy == "fail" and review.problems:
         return example, review.problems
     kept = review.kept
@@ -87,13 +86,13 @@ def _all_sound(boxes: NDArray[np.float32]) -> bool:
 
 
 def format_box(box: NDArray[np.floating]) -> str:
-    """Returns `[4]` coordinates in words."""
+    """Returns the coordinates `[4]` as text."""
     ymin, xmin, ymax, xmax = (f"{value:.6g}" for value in box)
     return f"ymin {ymin}, xmin {xmin}, ymax {ymax}, xmax {xmax}"
 
 
 class _Review:
-    """The boxes of one example on their way through the rules."""
+    """The boxes of one example while the policy is applied."""
 
     def __init__(self, boxes: NDArray[np.float64], policy: BoxPolicy) -> None:
         self.boxes, self.policy = boxes, policy
@@ -106,31 +105,30 @@ class _Review:
             self.kept[box] = False
             self._note(box, reason, detail, "stopped" if self.policy == "fail" else "dropped")
 
-    def mend(self, box: int, reason: str, mended: NDArray[np.float64]) -> None:
+    def fix(self, box: int, reason: str, fixed: NDArray[np.float64]) -> None:
         if self.policy == "fix":
-            self.boxes[box] = mended
+            self.boxes[box] = fixed
             self._note(box, reason, "", "fixed")
         else:
             self.drop(box, reason)
 
-    def mend_pixels(self, height: int, width: int) -> None:
+    def fix_pixels(self, height: int, width: int) -> None:
         size = np.array([height, width, height, width], np.float64)
         for box in self._where(self.boxes.max(axis=1, initial=0) > _PIXELS_FROM):
             # One pixel of grace: many tools count from 1.
             if height > 0 and width > 0 and np.all(self.boxes[box] <= size + 1):
-                self.mend(box, IN_PIXELS, self.boxes[box] / size)
+                self.fix(box, IN_PIXELS, self.boxes[box] / size)
             else:
-                self.drop(
-                    box, IN_PIXELS, f"{format_box(self.stored[box])}; the size is unknown or less"
-                )
+                detail = f"{format_box(self.stored[box])}; the size is unknown or less"
+                self.drop(box, IN_PIXELS, detail)
 
-    def mend_order(self) -> None:
+    def fix_order(self) -> None:
         low, high = self.boxes[:, :2], self.boxes[:, 2:]
         for box in self._where(np.any(low > high, axis=1)):
             pairs = np.sort(self.boxes[box].reshape(2, 2), axis=0)
-            self.mend(box, INVERTED, pairs.reshape(4))
+            self.fix(box, INVERTED, pairs.reshape(4))
 
-    def mend_outside(self) -> None:
+    def fix_outside(self) -> None:
         low, high = self.boxes[:, :2], self.boxes[:, 2:]
         for box in self._where(np.any(high <= low, axis=1)):
             self.drop(box, NO_AREA)
@@ -141,7 +139,7 @@ class _Review:
             self.drop(box, WHOLLY_OUTSIDE)
         beyond = np.abs(clipped - self.boxes).max(axis=1, initial=0)
         for box in self._where(beyond > _ROUNDING):
-            self.mend(box, OUTSIDE, clipped[box])
+            self.fix(box, OUTSIDE, clipped[box])
         self.boxes = self.boxes.clip(0, 1)
 
     def _where(self, mask: NDArray[np.bool_]) -> list[int]:

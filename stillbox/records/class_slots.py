@@ -1,6 +1,6 @@
-"""Class indices of a model and label map ids: the one place that knows how they belong together.
+"""Class indices of a model and label map ids.
 
-Records, annotations, tables and predictions speak of ids, arrays of indices. Ids start at 1 and may
+Records, annotations, tables and predictions use ids, arrays use indices. Ids start at 1 and may
 have gaps; indices start at 0 and have none.
 """
 
@@ -16,18 +16,16 @@ from stillbox.errors import UserError
 from stillbox.records.label_map import LabelMap
 
 SlotRule = Literal["label_map_id", "contiguous"]
-"""`label_map_id`: class index c is id c + 1, and an id that the label map leaves out is an index
-that nothing uses. `contiguous`: class index c is the c-th id of the label map."""
-
-_BELONGING = "give the label map that belongs to the model"
+"""`label_map_id`: class index c is id c + 1; gaps between ids leave indices unused.
+`contiguous`: class index c is the c-th id of the label map."""
 
 
 @dataclass(frozen=True)
 class ClassSlots:
-    """Which label map id every class index of a model stands for."""
+    """The label map ids of a model's class indices."""
 
     ids: tuple[int, ...]
-    """`[num_classes]`, the id of each class index; they rise."""
+    """`[num_classes]`, the id of each class index, ascending."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,7 +34,7 @@ class ClassSlots:
         return class_id in self.ids
 
     def __str__(self) -> str:
-        """Returns the ids in words, such as `1 to 11, 13`."""
+        """Returns the ids as text, such as `1 to 11, 13`."""
         runs = [
             [class_id for _, class_id in run]
             for _, run in groupby(enumerate(self.ids), lambda pair: pair[1] - pair[0])
@@ -46,8 +44,7 @@ class ClassSlots:
     def index_of(self, class_ids: NDArray[np.integer]) -> NDArray[np.int32]:
         """Returns class indices `[N]` of label map ids `[N]`.
 
-        An id that the model does not have becomes `num_classes`, an index without a slot: a target
-        of it is all zeros.
+        An id that the model does not have becomes `num_classes`, whose target is all zeros.
         """
         places = np.searchsorted(self._ids, class_ids)
         known = self._ids[np.minimum(places, len(self) - 1)] == class_ids
@@ -71,13 +68,13 @@ def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> Class
     """Returns the class slots of a model.
 
     Args:
-        label_map: what the model is trained with.
+        label_map: of the training records.
         num_classes: foreground classes of the model.
-        rule: how indices and ids belong together.
+        rule: the relation of indices and ids.
 
     Raises:
-        UserError: label map and `num_classes` do not fit together under this rule; says which
-            number would, and whether the other rule would.
+        UserError: label map and `num_classes` do not fit together under this rule; the message
+            names a number that does, and the other rule if it does.
     """
     wanted = classes_wanted(label_map, rule)
     if rule == "contiguous":
@@ -99,9 +96,10 @@ def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> Class
 
 
 def _remedy(number: str, label_map: LabelMap, num_classes: int, rule: SlotRule) -> str:
-    """Names the other rule only where it would fit as it is."""
-    ways = [f"set model.num_classes={number}"]
     other: SlotRule = "label_map_id" if rule == "contiguous" else "contiguous"
-    if classes_wanted(label_map, other) == num_classes:
-        ways.append(f"set model.class_slots={other}")
-    return ", or ".join([*ways, _BELONGING])
+    fits = classes_wanted(label_map, other) == num_classes
+    return (
+        f"set model.num_classes={number}, or "
+        + f"set model.class_slots={other}, or " * fits
+        + "give the label map that belongs to the model"
+    )

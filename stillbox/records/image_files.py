@@ -1,12 +1,12 @@
-"""What kind of image a file holds, and how it goes into a record.
+"""Inspects image files and prepares them for records.
 
 JPEG and PNG are stored as they are, grayscale and palette too: decoders make three channels of
-them. The rest has one outcome each, which is reported:
+them. Other files are treated as follows, and reported:
 
-- CMYK (no detector input, and decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
+- CMYK (decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
 - BMP, GIF, TIFF and others: PNG without loss, of the first frame; WEBP: JPEG, quality 95;
 - an EXIF orientation: see `Exif`;
-- what cannot be decoded to its last row: refused.
+- an image that cannot be decoded to its last row: refused.
 """
 
 import io
@@ -18,25 +18,26 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from stillbox.records.problems import BadRecordError
 
 Exif = Literal["auto", "upright", "stored"]
-"""What a camera's rotation tag means for the boxes.
+"""The relation of boxes to a camera's rotation tag.
 
-`upright`: the boxes were drawn on the rotated image, so its pixels are turned and encoded anew.
-`stored`: they were drawn on the pixels as stored; the file stays as it is, and the tag, which no
-reader of records heeds, has no effect. `auto`: what the size in the annotation says. Where there is
-none, or rotation does not change the size, it is `upright`, as most tools show an image."""
+`upright`: the boxes were drawn on the rotated image, so its pixels are rotated and re-encoded.
+`stored`: they were drawn on the pixels as stored; the file stays as it is, and readers of records
+ignore the tag. `auto`: decided by the size in the annotation; `upright`, as most tools show images,
+if there is none or rotation does not change it."""
 
 _ORIENTATION = 0x0112
 _QUALITY = 95
+_JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
 
 
 @dataclass(frozen=True)
-class ImageFacts:
-    """What an image file says about itself."""
+class ImageInfo:
+    """Properties of an image file."""
 
     format: str
-    """`JPEG`, `PNG`, ... in Pillow's words."""
+    """Pillow's name, such as `JPEG`."""
     mode: str
-    """`RGB`, `L` (grayscale), `CMYK`, `P` (palette), `RGBA`, ... in Pillow's words."""
+    """Pillow's mode: `RGB`, `L` (grayscale), `CMYK`, `P` (palette), `RGBA`, ..."""
     height: int
     """Rows as stored."""
     width: int
@@ -46,9 +47,9 @@ class ImageFacts:
 
     @property
     def upright_size(self) -> tuple[int, int]:
-        """Height and width after the rotation that the tag asks for."""
-        turned = self.orientation >= 5
-        return (self.width, self.height) if turned else (self.height, self.width)
+        """Height and width after rotation according to the tag."""
+        size = (self.height, self.width)
+        return size[::-1] if self.orientation >= 5 else size
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,15 @@ class PreparedImage:
     width: int
     """Columns."""
     notes: tuple[tuple[str, str, str], ...] = ()
-    """(what was special, detail, outcome) for the report."""
+    """(reason, detail, action) for the report."""
 
 
-def inspect_image(data: bytes, *, whole: bool = True) -> ImageFacts:
-    """Returns what an image is.
+def inspect_image(data: bytes, *, whole: bool = True) -> ImageInfo:
+    """Returns the properties of an image file.
 
     Args:
         data: the file's bytes.
-        whole: decode it to its end; otherwise look at its first bytes only.
+        whole: decode it to its end; otherwise read its header only.
 
     Raises:
         BadRecordError: it cannot be decoded, or not to the end.
@@ -83,35 +84,35 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
 
     Args:
         data: the file's bytes.
-        claimed: height and width in the annotation, 0 where it says nothing.
-        exif: what a rotation tag means.
+        claimed: height and width in the annotation, 0 if it has none.
+        exif: the relation of boxes to a rotation tag.
 
     Raises:
         BadRecordError: it cannot be decoded, or not to the end.
     """
-    image, facts = _open(data, True)
+    image, info = _open(data, True)
     notes = []
     upright = False
-    if facts.orientation != 1:
-        upright, why = _is_upright(facts, claimed, exif)
+    if info.orientation != 1:
+        upright, why = _is_upright(info, claimed, exif)
         outcome = "turned upright and re-encoded" if upright else "kept as stored, tag ignored"
-        notes.append((f"EXIF orientation ({why})", f"orientation {facts.orientation}", outcome))
-    if facts.mode in ("L", "LA", "1"):
-        notes.append(("grayscale image", facts.format, "kept; decoders make three channels"))
-    if facts.mode in ("RGBA", "LA", "PA"):
-        notes.append(("image with transparency", facts.format, "kept; decoders drop it"))
-    if facts.mode.startswith("I") and facts.format == "PNG":
-        notes.append(("image with 16 bits per channel", facts.mode, "kept; decoders use 8"))
-    target = _target_format(facts, notes)
+        notes.append((f"EXIF orientation ({why})", f"orientation {info.orientation}", outcome))
+    if info.mode in ("L", "LA", "1"):
+        notes.append(("grayscale image", info.format, "kept; decoders make three channels"))
+    if info.mode in ("RGBA", "LA", "PA"):
+        notes.append(("image with transparency", info.format, "kept; decoders drop it"))
+    if info.mode.startswith("I") and info.format == "PNG":
+        notes.append(("image with 16 bits per channel", info.mode, "kept; decoders use 8"))
+    target = _target_format(info, notes)
     if not target and not upright:
-        return PreparedImage(data, facts.height, facts.width, tuple(notes))
+        return PreparedImage(data, info.height, info.width, tuple(notes))
     if upright:
         image = ImageOps.exif_transpose(image)
-    encoded = _encode(image, target or _plain_format(facts))
+    encoded = _encode(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
     return PreparedImage(encoded, image.height, image.width, tuple(notes))
 
 
-def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageFacts]:
+def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
     try:
         image = Image.open(io.BytesIO(data))
         if whole:
@@ -125,44 +126,34 @@ def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageFacts]:
     except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:
         # Pillow's decoders use all of these for damaged files.
         raise BadRecordError("unreadable image", str(error)) from error
-    facts = ImageFacts(
-        str(image.format),
-        image.mode,
-        image.height,
-        image.width,
-        orientation if 1 <= orientation <= 8 else 1,
-    )
-    return image, facts
+    orientation = orientation if 1 <= orientation <= 8 else 1
+    info = ImageInfo(str(image.format), image.mode, image.height, image.width, orientation)
+    return image, info
 
 
-def _is_upright(facts: ImageFacts, claimed: tuple[int, int], exif: Exif) -> tuple[bool, str]:
-    """Tells whether boxes belong to the rotated image, and what says so."""
+def _is_upright(info: ImageInfo, claimed: tuple[int, int], exif: Exif) -> tuple[bool, str]:
+    """Returns whether boxes belong to the rotated image, and the reason."""
     if exif != "auto":
         return exif == "upright", "as asked for"
-    stored = (facts.height, facts.width)
-    if facts.upright_size == stored:
+    stored = (info.height, info.width)
+    if info.upright_size == stored:
         return True, "size tells nothing"
-    if claimed == facts.upright_size:
+    if claimed == info.upright_size:
         return True, "annotation has the rotated size"
     if claimed == stored:
         return False, "annotation has the stored size"
     return True, "annotation has neither size"
 
 
-def _plain_format(facts: ImageFacts) -> str:
-    # MPO is a JPEG with a second picture behind the first.
-    return "JPEG" if facts.format in ("JPEG", "MPO") else "PNG"
-
-
-def _target_format(facts: ImageFacts, notes: list[tuple[str, str, str]]) -> str:
-    """Returns the format to encode anew in, or nothing where the file can stay as it is."""
-    if facts.mode in ("CMYK", "YCCK"):
-        notes.append(("CMYK image", facts.format, "re-encoded as RGB JPEG"))
+def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
+    """Returns the format to re-encode in, or nothing if the file can stay as it is."""
+    if info.mode in ("CMYK", "YCCK"):
+        notes.append(("CMYK image", info.format, "re-encoded as RGB JPEG"))
         return "JPEG"
-    if facts.format in ("JPEG", "MPO", "PNG"):
+    if info.format in (*_JPEG, "PNG"):
         return ""
-    target = "JPEG" if facts.format == "WEBP" else "PNG"
-    notes.append((f"{facts.format} image", facts.mode, f"re-encoded as {target}"))
+    target = "JPEG" if info.format == "WEBP" else "PNG"
+    notes.append((f"{info.format} image", info.mode, f"re-encoded as {target}"))
     return target
 
 

@@ -1,7 +1,8 @@
-"""Label maps: which class name has which id (`StringIntLabelMap` of the Object Detection API)."""
+"""Label maps: classes with their ids (`StringIntLabelMap` of the Object Detection API)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
@@ -12,9 +13,9 @@ _FOLDER = Path(__file__).parent / "label_maps"
 
 @dataclass(frozen=True)
 class LabelMap:
-    """The classes of a data set, by id. Gaps between ids are fine.
+    """The classes of a data set, by id. Gaps between ids are allowed.
 
-    The item `background` with id 0 that some maps carry is read over: no record holds it.
+    The item `background` with id 0 of some maps is ignored: no record holds it.
 
     Raises:
         UserError: an id below 1, or an id or a name that occurs twice.
@@ -24,19 +25,24 @@ class LabelMap:
     """In the order of their ids."""
     where: str = field(default="label map", compare=False)
     """File that it comes from, for messages."""
-    _by_id: dict[int, LabelMapItem] = field(init=False, repr=False, compare=False)
-    _by_name: dict[str, int] = field(init=False, repr=False, compare=False)
-    _by_display_name: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.items, key=lambda item: item.id))
         object.__setattr__(self, "items", ordered)
         _check([(item, self.where) for item in ordered])
-        object.__setattr__(self, "_by_id", {item.id: item for item in ordered})
-        object.__setattr__(self, "_by_name", {item.name: item.id for item in ordered})
-        # The first of two equal display names counts, as it has the lower id.
-        display = {item.display_name or item.name: item.id for item in reversed(ordered)}
-        object.__setattr__(self, "_by_display_name", display)
+
+    @cached_property
+    def _by_id(self) -> dict[int, LabelMapItem]:
+        return {item.id: item for item in self.items}
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {item.name: item.id for item in self.items}
+
+    @cached_property
+    def _by_display_name(self) -> dict[str, int]:
+        # Of two equal display names the first, with the lower id.
+        return {item.display_name or item.name: item.id for item in reversed(self.items)}
 
     def __len__(self) -> int:
         return len(self.items)
@@ -49,16 +55,16 @@ class LabelMap:
 
     @property
     def max_id(self) -> int:
-        """The greatest id: a model needs at least as many classes."""
+        """The greatest id, 0 without classes."""
         return self.items[-1].id if self.items else 0
 
     @property
     def names(self) -> Mapping[int, str]:
-        """Names for people by id."""
+        """Display names by id."""
         return {item.id: self.name_of(item.id) for item in self}
 
     def id_of(self, text: str, *, use_display_name: bool = False) -> int | None:
-        """Returns the id of a class text, or None for a text that the map does not hold."""
+        """Returns the id of a name or display name, None if the map has none."""
         return (self._by_display_name if use_display_name else self._by_name).get(text)
 
     def find(self, text: str) -> int:
@@ -66,17 +72,17 @@ class LabelMap:
         return self._by_name.get(text) or self._by_display_name.get(text) or 0
 
     def name_of(self, class_id: int) -> str:
-        """Returns the name for people: the display name where there is one."""
+        """Returns the display name of a class, or else its name."""
         item = self._by_id.get(class_id)
         return (item.display_name or item.name) if item else f"class {class_id}"
 
     def text_of(self, class_id: int) -> str:
-        """Returns the class text that a record carries for an id of this map."""
+        """Returns the class text in records of an id of this map."""
         return self._by_id[class_id].name
 
     @classmethod
     def from_names(cls, names: Iterable[str]) -> "LabelMap":
-        """Returns a map that gives the names, in their order, the ids from 1."""
+        """Returns a map of the names, with the ids 1, 2, ... in their order."""
         return cls(tuple(LabelMapItem(index, name) for index, name in enumerate(names, start=1)))
 
     @classmethod
@@ -130,24 +136,20 @@ class LabelMap:
 
 
 def is_label_map(path: str | Path) -> bool:
-    """Tells whether `LabelMap.from_file` finds something: a file, or else a built-in label map."""
+    """Tells whether `LabelMap.from_file` finds a file or a built-in label map."""
     return Path(path).is_file() or str(path) in _built_in()
 
 
 def missing_label_map(path: str | Path) -> UserError:
-    """Returns what is to be said of a label map that is neither a file nor built in."""
+    """Returns the error for a label map that is neither a file nor built in."""
     path = Path(path)
     names = {entry.name for entry in path.parent.glob("*.pbtxt")}
     if path.parent == Path():
         names |= _built_in().keys()
-    known = ", ".join(sorted(_built_in()))
-    return UserError(
-        "there is no such label map",
-        where=str(path),
-        fix=nearest(path.name, names)
-        if names
-        else f"give the path of a .pbtxt file, or a built-in one: {known}",
-    )
+    fix = f"give the path of a .pbtxt file, or a built-in one: {', '.join(sorted(_built_in()))}"
+    if names:
+        fix = nearest(path.name, names)
+    return UserError("there is no such label map", where=str(path), fix=fix)
 
 
 def _built_in() -> dict[str, Path]:
@@ -158,25 +160,16 @@ def _check(items: list[tuple[LabelMapItem, str]]) -> None:
     """Refuses ids below 1 and ids or names that occur twice."""
     ids: dict[int, str] = {}
     names: dict[str, int] = {}
-    for item, place in items:
+    for item, where in items:
         if item.id == 0 and item.name == "background":
             continue
         if item.id < 1:
-            raise UserError(
-                f"{item.name!r} has id {item.id}",
-                where=place,
-                fix="let ids start at 1; 0 stands for the background",
-            )
+            what, fix = f"{item.name!r} has id {item.id}", "let ids start at 1; 0 is the background"
+            raise UserError(what, where=where, fix=fix)
         if item.id in ids:
-            raise UserError(
-                f"id {item.id} belongs to {ids[item.id]!r} and to {item.name!r}",
-                where=place,
-                fix="give every class an id of its own",
-            )
+            what = f"id {item.id} belongs to {ids[item.id]!r} and to {item.name!r}"
+            raise UserError(what, where=where, fix="give every class an id of its own")
         if item.name in names:
-            raise UserError(
-                f"the name {item.name!r} has two ids, {names[item.name]} and {item.id}",
-                where=place,
-                fix="give every class a name of its own",
-            )
+            what = f"the name {item.name!r} has two ids, {names[item.name]} and {item.id}"
+            raise UserError(what, where=where, fix="give every class a name of its own")
         ids[item.id], names[item.name] = item.name, item.id

@@ -14,12 +14,11 @@ _MOST_WORKERS = 8
 def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0) -> Iterator[R]:
     """Yields `function(item)` in the order of the items.
 
-    Only a few results wait at any time: a data set is larger than memory. (`Executor.map` starts on
-    everything at once.)
+    Few results wait at any time, unlike with `Executor.map`: a data set is larger than memory.
 
     Args:
         function: called on threads.
-        items: what it is called with.
+        items: its arguments.
         workers: threads; 0 takes one for each core, at most 8.
     """
     workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""From the paths of a data set, patterns among them, to its files."""
+"""Expands the paths and patterns of a data set to files."""
 
 import glob
 import re
@@ -10,14 +10,15 @@ from stillbox.errors import UserError, nearest
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
 _SHOWN = 8
+_LONGEST_HINT = 200
 
 
 def expand(paths: Sequence[str]) -> list[Path]:
-    """Returns the files that the paths mean, sorted within each pattern and without repetition.
+    """Returns the files of the paths, sorted within each pattern and without repetition.
 
     Args:
-        paths: files, glob patterns (`*`, `?`, `[...]`), or `name@10` for `name-00000-of-00010` and
-            its nine sisters; `name@10.tfrecord` where their names end so.
+        paths: files, glob patterns (`*`, `?`, `[...]`), `name@10` for `name-00000-of-00010` to
+            `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
@@ -33,14 +34,10 @@ def expand(paths: Sequence[str]) -> list[Path]:
 
 
 def missing_shards(files: Iterable[Path]) -> list[str]:
-    """Returns what is absent from sets of which some `-of-00010` files were named.
-
-    Each entry is a phrase such as `train.record: 1 of 10 shards`.
-    """
+    """Returns a phrase such as `train.record: 1 of 10 shards` for each incomplete set."""
     found: dict[tuple[str, int], set[int]] = {}
     for file in files:
-        match = _OF.match(file.name)
-        if match:
+        if match := _OF.match(file.name):
             name = file.with_name(match["stem"] + (match["ending"] or ""))
             key = (str(name), int(match["count"]))
             found.setdefault(key, set()).add(int(match["shard"]))
@@ -63,10 +60,9 @@ def _expand_one(pattern: str) -> list[Path]:
         return [path]
     if path.is_dir():
         raise UserError(
-            "this is a folder, not a record file", where=pattern, fix=_what_lies_in(path, "")
+            "this is a folder, not a record file", where=pattern, fix=_content_of(path, "")
         )
-    match = _SHARDS.match(str(path))
-    if match:
+    if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
     matches = glob.glob(str(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
     files = sorted(Path(name) for name in matches if not Path(name).is_dir())
@@ -89,28 +85,25 @@ def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
 
 
 def _nearby(path: Path) -> str:
-    """Leads from a path that leads nowhere to what is there."""
+    """Suggests what a path that does not exist may have been meant to be."""
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     if folder != path.parent:
         wanted = path.parts[len(folder.parts)]
         inside = [entry.name for entry in folder.iterdir() if entry.is_dir()]
-        hint = nearest(wanted, inside) if len(inside) <= _SHOWN else nearest(wanted, inside)[:200]
-        return f"there is no folder {folder / wanted}; {hint}"
-    return _what_lies_in(folder, path.name)
+        return f"there is no folder {folder / wanted}; {nearest(wanted, inside)[:_LONGEST_HINT]}"
+    return _content_of(folder, path.name)
 
 
-def _what_lies_in(folder: Path, wanted: str) -> str:
+def _content_of(folder: Path, wanted: str) -> str:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
     if not names:
         return f"the folder {folder} holds no file"
     if wanted:
-        # A pattern's own characters are no part of the names that it is like.
+        # The characters of the pattern are not part of a file name.
         hint = nearest(re.sub(r"[*?\[\]]", "0", wanted), names)
         if hint.startswith("did you mean"):
             return f"{hint} (in {folder})"
-    shown = ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-    )
-    return f"{folder} holds {shown}"
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return f"{folder} holds {', '.join(names[:_SHOWN])}{more}"

@@ -1,4 +1,4 @@
-"""A data set on disk as one row of examples, in any order, from any thread."""
+"""The examples of a data set on disk, in any order, from any thread."""
 
 import threading
 from collections.abc import Sequence
@@ -16,30 +16,35 @@ from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.patterns import expand, missing_shards
-from stillbox.records.problems import BadRecordError, BoxPolicy, ProblemLog, RecordPolicy
+from stillbox.records.problems import (
+    BadRecordError,
+    BoxPolicy,
+    ProblemLog,
+    RecordPolicy,
+    with_detail,
+)
 from stillbox.records.tf_example import ParsedExample, parse_example
 
-_RECORD_DROPPED = "record left out"
 _OPENED_AT_ONCE = 16
 
 
 class ExampleSource:
     """The examples of a set of TFRecord files.
 
-    The files are opened, indexed and counted here; a record is read when it is asked for. What is
-    wrong with a record is noted in `problems` once, however often it is read.
+    The files are opened, indexed and counted here; records are read on demand. The problems of a
+    record are added to `problems` once, however often it is read.
 
     Args:
-        paths: files and patterns (`patterns.expand`). The order of records is that of the sorted
-            files, so it does not depend on the file system.
-        label_map: turns class texts into ids; without it, labels are taken as they are.
+        paths: files and patterns (`patterns.expand`). Records are in the order of the sorted files,
+            which does not depend on the file system.
+        label_map: turns class texts into ids; without it, the labels are the ids.
         use_display_name: match class texts against display names.
         bad_records: stop at a record that cannot be read, or leave it out.
         bad_boxes: see `boxes_policy`.
         sample_1_of_n: use every n-th record, from the first.
 
     Raises:
-        UserError: nothing matches, nothing is in it, or a file is damaged under policy `fail`.
+        UserError: no file matches, there is no record, or a file is damaged under policy `fail`.
     """
 
     def __init__(
@@ -61,11 +66,11 @@ class ExampleSource:
         self.files = self._open(expand(paths))
         self._starts = np.cumsum([0, *map(len, self.files)])
         if self._starts[-1] == 0:
-            for file in self.files:
-                if file.damage is not None:
-                    raise file.damage
+            for damage in filter(None, (file.damage for file in self.files)):
+                raise damage
+            count, first = len(self.files), self.files[0].path
             raise UserError(
-                "there is no record in " + _several([str(file.path) for file in self.files]),
+                f"there is no record in {first if count == 1 else f'the {count} files that match'}",
                 where=self.where,
                 fix="write the records again; a writer that was killed leaves empty files",
             )
@@ -77,7 +82,7 @@ class ExampleSource:
         return -(-int(self._starts[-1]) // self._step)
 
     def read(self, index: int) -> bytes:
-        """Returns the bytes of a record as they are stored.
+        """Returns the payload of a record.
 
         Raises:
             RecordError: its checksums are wrong.
@@ -86,7 +91,7 @@ class ExampleSource:
         return file.read(record)
 
     def parse(self, index: int) -> ParsedExample:
-        """Returns a record as it is, with no rule applied to its boxes.
+        """Returns a record as it is stored, without any box policy.
 
         Raises:
             RecordError: its checksums are wrong.
@@ -101,7 +106,7 @@ class ExampleSource:
         )
 
     def example(self, index: int) -> Example | None:
-        """Returns an example whose boxes are sound, or None where the record is left out.
+        """Returns an example with sound boxes, or None if the record is left out.
 
         Raises:
             UserError: record or box is bad and the policy is `fail`; it names file and record.
@@ -117,54 +122,42 @@ class ExampleSource:
         example, problems = apply_box_policy(parsed.example, parsed.unknown, self._bad_boxes)
         if not (problems or parsed.wrong_lists or parsed.disagreeing):
             return example
+        faults = [f"box {p.box}: {p.reason}: {p.detail}" for p in problems]
+        faults += [f"image/object/{detail}" for detail in parsed.wrong_lists]
         where = self.location(index)
-        if self._bad_boxes == "fail" and (problems or parsed.wrong_lists):
-            what = (
-                f"box {problems[0].box}: {problems[0].reason}: {problems[0].detail}"
-                if problems
-                else f"image/object/{parsed.wrong_lists[0]}"
-            )
-            raise UserError(
-                what,
-                where=where,
-                fix="correct the data, or set data.bad_boxes=fix to mend what can be mended",
-            )
+        if self._bad_boxes == "fail" and faults:
+            fix = "correct the data, or set data.bad_boxes=fix to mend what can be mended"
+            raise UserError(faults[0], where=where, fix=fix)
         if self._first_time(self._reviewed, index):
-            for problem in problems:
-                place = f"{where}, box {problem.box}"
-                self.problems.add(
-                    problem.reason, place, problem.detail, action=f"box {problem.action}"
-                )
+            add = self.problems.add
+            for p in problems:
+                add(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
             for detail in parsed.wrong_lists:
-                self.problems.add("side list of wrong length", where, detail, action="left out")
+                add("side list of wrong length", where, detail, action="left out")
             for detail in parsed.disagreeing:
-                self.problems.add("class text and label differ", where, detail, action="text used")
+                add("class text and label differ", where, detail, action="text used")
         return example
 
     def reject(
         self, index: int, reason: str, detail: str = "", *, fix: str = "write this record again"
     ) -> None:
-        """Deals with a record that turned out unusable, here or later (as an image that cannot
-        be decoded): stops under policy `fail`, notes it otherwise.
+        """Leaves out an unusable record, such as one whose image cannot be decoded.
 
         Args:
             index: the record.
-            reason: what is wrong, in words that all cases of its kind share.
-            detail: what is special about this one.
-            fix: what mends it, other than to go on without it.
+            reason: what is wrong, the same words for all cases of a kind.
+            detail: what is special about this case.
+            fix: how to mend it, other than to go on without it.
 
         Raises:
             UserError: under policy `fail`, with file, record number and reason.
         """
         where = self.location(index)
         if self._bad_records == "fail":
-            raise UserError(
-                f"{reason}: {detail}" if detail else reason,
-                where=where,
-                fix=f"{fix}, or set data.bad_records=drop to go on without it",
-            )
+            fix = f"{fix}, or set data.bad_records=drop to go on without it"
+            raise UserError(with_detail(reason, detail), where=where, fix=fix)
         if self._first_time(self._rejected, index):
-            self.problems.add(reason, where, detail, action=_RECORD_DROPPED)
+            self.problems.add(reason, where, detail, action="record left out")
 
     def location(self, index: int) -> str:
         """Returns `file: record n (byte b)` of an example; records are counted from 0."""
@@ -185,23 +178,17 @@ class ExampleSource:
             return first
 
     def _open(self, paths: Sequence[Path]) -> list[RecordFile]:
-        # What a new index waits for is the disk, and a network's answers many at once.
+        # Building an index waits for the disk; network file systems serve many requests at once.
         opening = partial(RecordFile, salvage=self._bad_records == "drop")
         files = list(ordered_map(opening, paths, workers=_OPENED_AT_ONCE))
         for file in files:
             if file.damage is not None:
+                where, action = str(file.damage.where), f"only the {len(file)} records before it"
                 self.problems.add(
-                    "damaged file",
-                    str(file.damage.where),
-                    file.damage.what,
-                    action=f"only the {len(file)} records before it are used",
+                    "damaged file", where, file.damage.what, action=f"{action} are used"
                 )
             elif len(file) == 0:
                 self.problems.add("file without a record", str(file.path), action="passed over")
         for phrase in missing_shards(paths):
             self.problems.add("incomplete set of shards", phrase, action="the rest is used")
         return files
-
-
-def _several(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"the {len(names)} files that match"
