@@ -12,8 +12,8 @@ from stillbox.checkpoints.model_directory import own_checkpoint
 from stillbox.checkpoints.name_tables.rules import Library
 from stillbox.checkpoints.npz import read_npz_weights
 from stillbox.checkpoints.safetensors_file import SafetensorsFile
-from stillbox.checkpoints.tf1 import read_tf1_checkpoint
-from stillbox.checkpoints.tf1_table import is_table
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf1_index import is_table
 from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
 
@@ -62,7 +62,7 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
         return _open_folder(path, prefer_ema)
     prefix = _tf1_prefix(path)
     if prefix:
-        return Weights(prefix, read_tf1_checkpoint(prefix), "tensorflow")
+        return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
     if not path.is_file():
         raise _missing(path)
     if path.suffix in _READERS:
@@ -74,7 +74,7 @@ def _open_folder(path: Path, prefer_ema: bool) -> Weights:
     checkpoint = own_checkpoint(path)
     if checkpoint is None:
         prefix = _prefix_in_folder(path)
-        return Weights(prefix, read_tf1_checkpoint(prefix), "tensorflow")
+        return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
     return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.tf1 import list_variables, read_tf1_checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.errors import UserError
 from tests.checkpoints import tf1_writer
 
@@ -26,7 +26,7 @@ def test_every_type_comes_back_bit_for_bit(prefix):
         for dtype in (np.float32, np.float64, np.float16, jnp.bfloat16, np.int32, np.int64, bool)
     }
     tf1_writer.write_checkpoint(prefix, arrays)
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert list(checkpoint) == sorted(arrays)
     for name, array in arrays.items():
         assert checkpoint[name].dtype == array.dtype
@@ -37,7 +37,7 @@ def test_every_type_comes_back_bit_for_bit(prefix):
 def test_scalars_and_empty_arrays_keep_their_shape(prefix):
     arrays = {"global_step": np.array(12345, np.int64), "empty": np.zeros((0, 4), np.float32)}
     tf1_writer.write_checkpoint(prefix, arrays)
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert checkpoint["global_step"] == 12345
     assert checkpoint["global_step"].shape == ()
     assert checkpoint["empty"].shape == (0, 4)
@@ -47,7 +47,7 @@ def test_scalars_and_empty_arrays_keep_their_shape(prefix):
 def test_many_names_over_many_blocks_and_shards(prefix, block_entries):
     arrays = {f"Layer_{i}/weights": np.full((i % 3 + 1, 2), i, np.float32) for i in range(120)}
     tf1_writer.write_checkpoint(prefix, arrays, shards=3, block_entries=block_entries)
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert len(checkpoint) == 120
     assert all(np.array_equal(checkpoint[name], array) for name, array in arrays.items())
 
@@ -55,22 +55,22 @@ def test_many_names_over_many_blocks_and_shards(prefix, block_entries):
 def test_listing_needs_no_data_file(prefix):
     tf1_writer.write_checkpoint(prefix, {"w": np.zeros((3, 2), np.float32)})
     _data(prefix).unlink()
-    (variable,) = list_variables(prefix)
-    assert (variable.name, variable.shape, variable.dtype) == ("w", (3, 2), np.float32)
+    ((name, entry),) = Tf1Checkpoint(prefix).entries.items()
+    assert (name, entry.shape, entry.dtype) == ("w", (3, 2), np.float32)
     with pytest.raises(UserError, match="data file is missing"):
-        read_tf1_checkpoint(prefix)["w"]
+        Tf1Checkpoint(prefix)["w"]
 
 
 def test_a_name_that_is_not_there_is_a_key_error(prefix):
     tf1_writer.write_checkpoint(prefix, {"w": np.zeros(3, np.float32)})
-    assert "v" not in read_tf1_checkpoint(prefix)
+    assert "v" not in Tf1Checkpoint(prefix)
     with pytest.raises(KeyError):
-        read_tf1_checkpoint(prefix)["v"]
+        Tf1Checkpoint(prefix)["v"]
 
 
 def test_a_missing_index_is_named(prefix):
     with pytest.raises(UserError, match=r"model\.ckpt-100\.index: this checkpoint has no index"):
-        read_tf1_checkpoint(prefix)
+        Tf1Checkpoint(prefix)
 
 
 def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
@@ -79,7 +79,7 @@ def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
     content = bytearray(_data(prefix).read_bytes())
     content[41] ^= 1  # bytes 40 to 79 are the second's
     _data(prefix).write_bytes(content)
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert np.array_equal(checkpoint["first"], arrays["first"])
     with pytest.raises(UserError, match="'second' are damaged"):
         checkpoint["second"]
@@ -89,7 +89,7 @@ def test_data_that_is_cut_off_is_said_to_be(prefix):
     tf1_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
     _data(prefix).write_bytes(_data(prefix).read_bytes()[:-1])
     with pytest.raises(UserError, match="'w' should have 40 bytes and has 39"):
-        read_tf1_checkpoint(prefix)["w"]
+        Tf1Checkpoint(prefix)["w"]
 
 
 def test_no_flipped_bit_in_the_index_goes_unnoticed(prefix):
@@ -102,7 +102,7 @@ def test_no_flipped_bit_in_the_index_goes_unnoticed(prefix):
         damaged[position] ^= 0x10
         index.write_bytes(damaged)
         try:
-            checkpoint = read_tf1_checkpoint(prefix)
+            checkpoint = Tf1Checkpoint(prefix)
         except UserError:
             continue
         # What may change without harm is not read: the metaindex block and the footer's padding.
@@ -116,7 +116,7 @@ def test_an_index_that_is_cut_off_is_refused(prefix, size):
     index = Path(prefix + ".index")
     index.write_bytes(index.read_bytes()[:size])
     with pytest.raises(UserError, match="index cannot be read"):
-        read_tf1_checkpoint(prefix)
+        Tf1Checkpoint(prefix)
 
 
 def _write_index(prefix, entries, **options):
@@ -126,13 +126,13 @@ def _write_index(prefix, entries, **options):
 def test_compressed_blocks_are_refused_by_name(prefix):
     _write_index(prefix, [(b"", tf1_writer.bundle_header(1))], compression=1)
     with pytest.raises(UserError, match="compressed \\(snappy\\)"):
-        read_tf1_checkpoint(prefix)
+        Tf1Checkpoint(prefix)
 
 
 def test_big_endian_checkpoints_are_refused(prefix):
     _write_index(prefix, [(b"", tf1_writer.bundle_header(1, endianness=1))])
     with pytest.raises(UserError, match="big-endian"):
-        read_tf1_checkpoint(prefix)
+        Tf1Checkpoint(prefix)
 
 
 def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
@@ -147,8 +147,8 @@ def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
             (b"parts", tf1_writer.bundle_entry(array, 0, 0, extra=one_slice)),
         ],
     )
-    checkpoint = read_tf1_checkpoint(prefix)
-    assert [variable.dtype for variable in checkpoint.variables] == [None, np.float32]
+    checkpoint = Tf1Checkpoint(prefix)
+    assert [entry.dtype for entry in checkpoint.entries.values()] == [None, np.float32]
     with pytest.raises(UserError, match="'graph' has type number 7"):
         checkpoint["graph"]
     with pytest.raises(UserError, match="'parts' is partitioned"):
@@ -158,4 +158,4 @@ def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
 def test_an_entry_that_is_no_message_is_refused(prefix):
     _write_index(prefix, [(b"", tf1_writer.bundle_header(1)), (b"w", struct.pack("<I", 2**31))])
     with pytest.raises(UserError, match="index cannot be read"):
-        read_tf1_checkpoint(prefix)
+        Tf1Checkpoint(prefix)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints import tf1_writer
-from stillbox.checkpoints.tf1 import read_tf1_checkpoint
-from stillbox.checkpoints.tf1_table import read_table
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf1_index import read_table
 from stillbox.checkpoints.tf1_writer import checkpoint_files, write_tf1_checkpoint
 from tests.checkpoints import tf1_writer as other_writer
 
@@ -26,7 +26,7 @@ def test_every_type_and_shape_comes_back_bit_for_bit(prefix):
         "turned": np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1),
     }
     write_tf1_checkpoint(prefix, arrays)
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert list(checkpoint) == sorted(arrays)
     for name, array in arrays.items():
         assert (checkpoint[name].dtype, checkpoint[name].shape) == (array.dtype, array.shape)
@@ -39,7 +39,7 @@ def test_a_thousand_names_fill_many_blocks(prefix):
     index = checkpoint_files(prefix)[1].read_bytes()
     assert len(index) > 5 * 4096
     assert list(read_table(index)) == [b"", *sorted(name.encode() for name in arrays)]
-    checkpoint = read_tf1_checkpoint(prefix)
+    checkpoint = Tf1Checkpoint(prefix)
     assert all(np.array_equal(checkpoint[name], array) for name, array in arrays.items())
 
 
@@ -70,4 +70,4 @@ def test_what_is_written_before_a_failure_is_no_checkpoint(prefix, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_tf1_checkpoint(prefix, {"w": np.zeros(3, np.float32)})
     # The old one is as it was.
-    assert np.array_equal(read_tf1_checkpoint(prefix)["w"], np.ones(3))
+    assert np.array_equal(Tf1Checkpoint(prefix)["w"], np.ones(3))

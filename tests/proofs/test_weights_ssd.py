@@ -6,7 +6,7 @@ import pytest
 
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.names import reference_names
-from stillbox.checkpoints.tf1 import list_variables
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
@@ -80,7 +80,7 @@ def test_imagenet_weights_fill_the_whole_backbone(kind):
 def test_a_real_detection_checkpoint_is_covered_name_by_name():
     """The index of the published SSD MobileNet v1: names and shapes, against our own detector."""
     prefix = WEIGHTS / "tf1_checkpoints" / "names" / "ssd_mobilenet_v1_coco"
-    theirs = {variable.name: variable.shape for variable in list_variables(prefix)}
+    theirs = {name: entry.shape for name, entry in Tf1Checkpoint(prefix).entries.items()}
     del theirs["global_step"]
     _, params, stats = split_detector(build_detector(_model(1.0)))
     arrays = params | stats

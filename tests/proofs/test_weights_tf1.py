@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.tf1 import list_variables, read_tf1_checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from tests.shared import SHARED, needs_shared
 
 pytestmark = [pytest.mark.proof, needs_shared]
@@ -81,7 +81,7 @@ def bottleneck_projection(block, x):
     ],
 )
 def test_variables_give_the_results_that_tensorflow_got(folder, compute):
-    variables = read_tf1_checkpoint(FOLDER / folder / "model.ckpt")
+    variables = Tf1Checkpoint(FOLDER / folder / "model.ckpt")
     x = jnp.asarray(variables["input_tensor"])
     output = compute(Block(variables), x)
     results = json.loads((FOLDER / folder / "results.json").read_text())
@@ -96,6 +96,7 @@ def test_variables_give_the_results_that_tensorflow_got(folder, compute):
 def test_a_full_detectors_index_lists_the_200_names_that_tensorflow_lists():
     prefix = FOLDER / "names" / "ssd_mobilenet_v1_coco"
     lines = prefix.with_suffix(".names.txt").read_text().splitlines()
-    ours = [f"{variable.name}\t{list(variable.shape)}" for variable in list_variables(prefix)]
+    entries = Tf1Checkpoint(prefix).entries
+    ours = [f"{name}\t{list(entry.shape)}" for name, entry in entries.items()]
     assert ours == [line.rpartition("\t")[0] for line in lines]
     assert len(ours) == 200
