@@ -1,8 +1,7 @@
-"""One checkpoint: a folder that explains itself.
+"""One checkpoint: a self-contained folder.
 
-Every section of the training state is one `.npz` that numpy can open; `checkpoint.json` says which
-there are, and holds what else training needs to go on. The folder carries copies of the experiment,
-the label map and the versions that it was made with.
+Each section of the training state is an `.npz`; `checkpoint.json` lists the sections and holds
+metadata. The folder has copies of the experiment, the label map and the versions.
 """
 
 import json
@@ -20,8 +19,6 @@ from stillbox.errors import UserError, nearest
 MANIFEST = "checkpoint.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
 _FORMAT = 1
-# Sections that `Checkpoint.parameters` looks into; all others belong to whoever wrote them.
-PARAMS, STATS, EMA = "params", "stats", "ema"
 
 Arrays = dict[str, np.ndarray]
 
@@ -51,7 +48,7 @@ def write_checkpoint(
 def flatten_section(tree: Any) -> Arrays:  # noqa: ANN401
     """Names the leaves of a pytree by their path: `0.trace.backbone.conv_0.kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # `device_get` says that the transfer is meant; a guard against others may be on.
+    # An explicit transfer, which `jax.transfer_guard` allows.
     return {_leaf_name(path): np.asarray(jax.device_get(leaf)) for path, leaf in leaves}
 
 
@@ -66,19 +63,19 @@ class Checkpoint:
         folder: the checkpoint's folder.
 
     Raises:
-        UserError: the folder is none, or a newer stillbox wrote it.
+        UserError: the folder is no checkpoint, or one of a newer format.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             self._manifest = json.loads((folder / MANIFEST).read_text())
-            known, self.step = self._manifest["format"], int(self._manifest["step"])
+            written, self.step = self._manifest["format"], int(self._manifest["step"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
-        if known != _FORMAT:
+        if written != _FORMAT:
             raise UserError(
-                f"the checkpoint has format {known}, this version reads format {_FORMAT}",
+                f"the checkpoint has format {written}, this version reads format {_FORMAT}",
                 where=str(folder),
                 fix="use the version of stillbox that versions.json names",
             )
@@ -117,7 +114,7 @@ class Checkpoint:
             )
         path = self.folder / f"{section}.npz"
         arrays, expected = read_npz(path), self._manifest["sections"][section]
-        # The archive guards the arrays that it lists, but nothing guards its list.
+        # The archive's checksums cover the arrays, not the list of them.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))
         return arrays
@@ -126,8 +123,8 @@ class Checkpoint:
         """Returns pytrees of the structure of `like`, bit for bit as they were saved.
 
         Args:
-            like: a pytree for each section that is wanted. Where a leaf has a sharding, the array
-                is put there; otherwise it stays a numpy array.
+            like: a pytree for each wanted section. An array is put where the leaf's sharding says;
+                without one it stays a numpy array.
 
         Raises:
             UserError: names, shapes or types of the stored arrays are not those of `like`.
@@ -154,20 +151,18 @@ class Checkpoint:
         return jax.tree_util.tree_unflatten(structure, placed)
 
     def parameters(self, *, prefer_ema: bool = False) -> Arrays:
-        """Returns parameters and moving statistics by path; needs no knowledge of the optimizer.
+        """Returns parameters and moving statistics by path.
 
         Args:
             prefer_ema: take the moving average of every parameter that has one.
         """
-        sections = [PARAMS, STATS] + [EMA] * prefer_ema
+        sections = ["params", "stats"] + ["ema"] * prefer_ema
         found = [self.read(name) for name in sections if name in self.sections]
         return {path: array for arrays in found for path, array in arrays.items()}
 
 
 def _describe(leaf: Any) -> str:  # noqa: ANN401
-    if leaf is None:
-        return "nothing"
-    return f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
+    return "nothing" if leaf is None else f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
 
 
 def _place(array: np.ndarray, leaf: Any) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""One writer a directory."""
+"""Locks a directory for one writer."""
 
 import os
 import weakref
@@ -8,15 +8,14 @@ from stillbox.errors import UserError
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows has no flock, and there nothing is guarded
+except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
     fcntl = None  # type: ignore[assignment]
 
 
 class DirectoryLock:
-    """Keeps other processes from writing into a directory for as long as it is held.
+    """An exclusive lock of a directory, held until `release` or the end of the process.
 
-    The operating system lets go of it when the process ends, however it ends: a killed run leaves
-    nothing behind that would have to be removed by hand.
+    The operating system releases it however the process ends.
 
     Args:
         directory: an existing folder.
@@ -27,7 +26,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        # Also when the owner is forgotten: a notebook may train twice in one process.
+        # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
         if fcntl is None:
             return
@@ -42,6 +41,6 @@ class DirectoryLock:
                 fix="wait for it to end, or take another --model-dir",
             ) from error
         except OSError:
-            return  # a file system without locks, as some network folders are: nothing is guarded
+            return  # some network file systems have no locks
         os.ftruncate(self._file, 0)
         os.write(self._file, f"process {os.getpid()}".encode())

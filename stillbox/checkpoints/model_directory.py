@@ -1,11 +1,11 @@
-"""The model directory: all that evaluation, prediction, export and serving need of a model.
+"""The model directory: everything that evaluation, prediction, export and serving need of a model.
 
-    DIR/experiment.yaml, label_map.pbtxt, versions.json   what the model is
-    DIR/best.json                                         which step scored best
+    DIR/experiment.yaml, label_map.pbtxt, versions.json   the model's configuration
+    DIR/best.json                                         the step that scored best
     DIR/checkpoints/<step>/                               see `checkpoint.py`
 
-A step's folder gets its name in one rename, after the disk has all of its content. So whatever is
-called `<step>` is whole, and everything else there is rubbish that the next training run removes.
+A step's folder gets its name in one rename, after the disk has all of its content: a folder
+`<step>` is complete. Other folders there are leftovers, which the next training run removes.
 """
 
 import json
@@ -37,7 +37,7 @@ from stillbox.errors import UserError, nearest
 
 _BEST = "best.json"
 _CHECKPOINTS = "checkpoints"
-UNFINISHED = ".unfinished-"
+_UNFINISHED = ".unfinished-"
 
 Which = int | Literal["best", "latest"]
 
@@ -78,16 +78,15 @@ class ModelDirectory:
         keep: int = 3,
         writes: bool = True,
     ) -> "ModelDirectory":
-        """Makes the directory, or goes on with one, for the one process that writes into it.
+        """Creates the directory, or continues one, for the one process that writes into it.
 
         Args:
-            path: the folder; a new one, or one that may already hold checkpoints.
+            path: the folder; it may already hold checkpoints.
             experiment: the experiment as YAML.
-            label_map: the label map as text; empty where there is none.
-            versions: versions of whatever the numbers may depend on.
-            keep: newest checkpoints that are kept, beside the best; 0 keeps all.
-            writes: False for the other processes of a job: they call what the one that writes
-                calls, and nothing comes of it.
+            label_map: the label map as text; may be empty.
+            versions: of programs that the numbers may depend on.
+            keep: see `ModelDirectory`.
+            writes: False for the other processes of a job; their calls that write do nothing.
 
         Raises:
             UserError: a file has that name, or another process writes into the directory.
@@ -101,7 +100,7 @@ class ModelDirectory:
         directory._checkpoints.mkdir(parents=True, exist_ok=True)
         directory._lock = DirectoryLock(directory.path)
         for leftover in directory._checkpoints.iterdir():
-            if leftover.name.startswith((UNFINISHED, DELETED)):
+            if leftover.name.startswith((_UNFINISHED, DELETED)):
                 shutil.rmtree(leftover)
         replace_durably(directory.path / EXPERIMENT, experiment)
         replace_durably(directory.path / LABEL_MAP, label_map)
@@ -110,7 +109,7 @@ class ModelDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "ModelDirectory":
-        """Opens a directory for reading. Changes nothing, so training may be going on in it.
+        """Opens a directory for reading, also while training writes into it.
 
         Raises:
             UserError: there is no such folder, or it is no model directory.
@@ -151,7 +150,7 @@ class ModelDirectory:
         return max(self.steps(), default=None)
 
     def best(self) -> Best | None:
-        """Returns the best checkpoint as far as one was marked and is still there."""
+        """Returns the best checkpoint, if one was marked and still exists."""
         try:
             best = Best(**json.loads((self.path / _BEST).read_text()))
         except FileNotFoundError:
@@ -167,17 +166,16 @@ class ModelDirectory:
         """Opens a checkpoint.
 
         Args:
-            which: a step, the newest, or the best; the best is the newest where none was marked.
+            which: a step, the newest, or the best, which is the newest if none was marked.
 
         Raises:
-            UserError: there is none like that.
+            UserError: there is no such checkpoint.
         """
-        step: int | None
-        if isinstance(which, int):
-            step = which
-        else:
-            best = self.best_step() if which == "best" else None
-            step = self.latest_step() if best is None else best
+        step: int | None = which if isinstance(which, int) else None
+        if which == "best":
+            step = self.best_step()
+        if step is None:
+            step = self.latest_step()
         steps = self.steps()
         if step not in steps:
             held = ", ".join(map(str, steps)) or "none"
@@ -196,18 +194,18 @@ class ModelDirectory:
         *,
         wait: bool = True,
     ) -> None:
-        """Writes a checkpoint; then removes those that are too many.
+        """Writes a checkpoint; then removes the oldest that are no longer kept.
 
         Args:
             step: updates done so far.
             arrays: a pytree for each section of the training state. `params`, `stats` and `ema`
-                are flat dictionaries keyed by parameter path; others may be anything.
-            metadata: what JSON can hold: position in the data, metrics, counters.
-            wait: return when the disk has it. Otherwise a thread writes, and `wait` waits.
+                are flat dictionaries keyed by parameter path.
+            metadata: as JSON: position in the data, metrics, counters.
+            wait: return when the disk has it. Otherwise a thread writes.
 
         Raises:
-            FileExistsError: this step has a checkpoint; a finished one never changes its arrays.
-            UserError: the disk does not take it, or did not take the one before.
+            FileExistsError: this step has a checkpoint; a finished one never changes.
+            UserError: this checkpoint, or the one before, could not be written.
         """
         if not self._writes:
             return
@@ -215,7 +213,7 @@ class ModelDirectory:
         target = self._checkpoints / str(step)
         if target.exists():
             raise FileExistsError(f"{target} exists")
-        # On the host before this returns: the next training step may give the buffers away.
+        # Copied to the host now: the next training step may donate the buffers.
         sections = {name: flatten_section(tree) for name, tree in arrays.items()}
         if wait:
             self._write(step, sections, metadata)
@@ -224,13 +222,13 @@ class ModelDirectory:
         self._pending = self._writer.submit(self._write, step, sections, metadata)
 
     def wait(self) -> None:
-        """Waits for a checkpoint that is being written, and raises what went wrong with it."""
+        """Waits for a checkpoint that is being written; raises as `save`."""
         pending, self._pending = self._pending, None
         if pending:
             pending.result()
 
     def close(self) -> None:
-        """Waits like `wait`, then ends the thread and lets other writers in."""
+        """Waits as `wait`, then ends the thread and releases the lock."""
         try:
             self.wait()
         finally:
@@ -242,7 +240,7 @@ class ModelDirectory:
                 self._lock = None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
-        """Remembers a finished checkpoint as the best, and keeps it from then on."""
+        """Marks a finished checkpoint as the best; it is kept from then on."""
         if not self._writes:
             return
         self.wait()
@@ -258,19 +256,10 @@ class ModelDirectory:
         """Returns what was stored beside the arrays of a step."""
         return self.checkpoint(step).metadata
 
-    def restore_parameters(self, which: Which = "latest", *, prefer_ema: bool = False) -> Arrays:
-        """Returns parameters and moving statistics by path, without their optimizer.
-
-        Args:
-            which: a step, the newest, or the best.
-            prefer_ema: take the moving average of every parameter that has one.
-        """
-        return self.checkpoint(which).parameters(prefer_ema=prefer_ema)
-
     def _write(
         self, step: int, sections: Mapping[str, Arrays], metadata: Mapping[str, Any]
     ) -> None:
-        unfinished = self._checkpoints / f"{UNFINISHED}{step}"
+        unfinished = self._checkpoints / f"{_UNFINISHED}{step}"
         copies = [self.path / name for name in (EXPERIMENT, LABEL_MAP, VERSIONS)]
         try:
             unfinished.mkdir()
@@ -278,7 +267,7 @@ class ModelDirectory:
             unfinished.rename(self._checkpoints / str(step))
             sync_folder(self._checkpoints)
         except OSError as error:
-            shutil.rmtree(unfinished, ignore_errors=True)  # a full disk needs the room
+            shutil.rmtree(unfinished, ignore_errors=True)
             kept = ", ".join(map(str, self.steps())) or "none"
             raise UserError(
                 f"the checkpoint of step {step} cannot be written: {error.strerror or error}",
@@ -294,12 +283,12 @@ class ModelDirectory:
 
 
 def is_model_directory(path: Path) -> bool:
-    """Whether a folder looks like one that training wrote."""
+    """Whether training wrote a folder."""
     return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()
 
 
 def own_checkpoint(path: Path) -> Checkpoint | None:
-    """Returns what a model directory or one of its checkpoints is loaded from, None elsewhere.
+    """Returns the checkpoint to load from a model directory or a checkpoint's folder, if it is one.
 
     Raises:
         UserError: it is a model directory without a checkpoint.

@@ -1,4 +1,4 @@
-"""Arrays in numpy's `.npz`: our own checkpoints, and weights that somebody else exported."""
+"""Reads and writes arrays as `.npz`: our own checkpoints, and exported weights."""
 
 import os
 import zipfile
@@ -10,7 +10,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 
-# numpy's format has no bfloat16: its bits travel as uint16 under a name that says so.
+# numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
 
 
@@ -32,7 +32,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a file and verifies their CRC-32.
 
     Raises:
-        UserError: the file is damaged, or is something else under that name.
+        UserError: the file is damaged, or of another format.
     """
     arrays: dict[str, np.ndarray] = {}
     try:
@@ -54,13 +54,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_npz_weights(path: Path) -> dict[str, np.ndarray]:
-    """Reads weights that somebody exported, under the names that they had in TensorFlow.
+    """Reads exported weights by their names in TensorFlow.
 
-    A bar may stand for the slash of a name (file systems and zip members do not like slashes),
-    and a tensor's `:0` is dropped.
+    `|` in a name stands for a slash, which file systems do not allow; a tensor's `:0` is dropped.
 
     Raises:
-        UserError: the file is damaged, or is something else under that name.
+        UserError: as `read_npz`.
     """
     return {
         name.replace("|", "/").removesuffix(":0"): array for name, array in read_npz(path).items()

@@ -1,21 +1,18 @@
 """Reads TF1 checkpoints (format V2: `.index` and `.data-00000-of-00001`) without TensorFlow."""
 
 import math
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from stillbox.checkpoints.lazy_arrays import LazyArrays
 from stillbox.checkpoints.tf1_index import BundleEntry, read_index
 from stillbox.errors import UserError
 from stillbox.records.crc32c import masked_crc32c
 
 
-class Tf1Checkpoint(Mapping[str, np.ndarray]):
+class Tf1Checkpoint(LazyArrays[BundleEntry]):
     """The variables of a checkpoint by name; values are read and verified on access.
-
-    Attributes:
-        entries: shape and type by name; the data files need not exist for these.
 
     Args:
         prefix: path without `.index`, as `model.ckpt-1000`.
@@ -30,24 +27,14 @@ class Tf1Checkpoint(Mapping[str, np.ndarray]):
         if not index.is_file():
             raise UserError("this checkpoint has no index", where=str(index))
         try:
-            self._shards, self.entries = read_index(index.read_bytes())
+            self._shards, entries = read_index(index.read_bytes())
         except ValueError as error:
             raise UserError(
                 f"the index cannot be read: {error}", where=str(index), fix="copy the file again"
             ) from error
+        super().__init__(entries)
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Reads one variable.
-
-        Returns:
-            A read-only array.
-
-        Raises:
-            KeyError: there is no such variable.
-            UserError: the data file is missing, too short or damaged, or the variable is of a
-                kind that is not supported.
-        """
-        entry = self.entries[name]
+    def _read(self, name: str, entry: BundleEntry) -> np.ndarray:
         if entry.dtype is None or entry.sliced:
             kind = "is partitioned" if entry.sliced else f"has type number {entry.dtype_number}"
             raise UserError(
@@ -55,12 +42,6 @@ class Tf1Checkpoint(Mapping[str, np.ndarray]):
             )
         data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
         return np.frombuffer(data, entry.dtype).reshape(entry.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
     def _read_bytes(self, name: str, entry: BundleEntry, expected: int) -> bytes:
         path = Path(f"{self._prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")

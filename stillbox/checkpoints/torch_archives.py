@@ -1,8 +1,7 @@
-"""The three forms in which `torch.save` has put a pickle and the numbers beside it into one file.
+"""The three file formats of `torch.save`, each with a pickle and the bytes of its storages.
 
-A zip archive since PyTorch 1.6; since 0.1.9 several pickles in a row with the numbers behind them;
-before that a tar archive. torchvision's first ResNets (`resnet34-333f7ec4.pth`) are of the last
-kind, its present ones (`resnet34-b627a593.pth`) of the first.
+A zip archive since PyTorch 1.6 (as torchvision's `resnet34-b627a593.pth`); a sequence of pickles
+followed by the storages since 0.1.9; a tar archive before that (as `resnet34-333f7ec4.pth`).
 """
 
 import io
@@ -25,29 +24,29 @@ from stillbox.checkpoints.torch_pickle import (
 
 _ZIP_START = b"PK\x03\x04"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
-# The first two pickles of a file of several.
+# The first two pickles of a sequence.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _BIG_ENDIAN = "its numbers are big-endian, which is not supported"
 
 
 class DamagedFileError(Exception):
-    """The file is not what `torch.save` writes."""
+    """The file is not in a format of `torch.save`."""
 
 
 class Archive(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     saved: Any
-    """What was saved, with a `Tensor` for each tensor."""
+    """The saved object, with a `Tensor` for each tensor."""
     read: Callable[[Storage], bytes]
-    """Reads the bytes of the whole storage with this key."""
+    """Returns all bytes of the storage with the same key."""
 
 
 def open_archive(path: Path) -> Archive:
-    """Opens a file of any of the three forms.
+    """Opens a file of any of the three formats.
 
     Raises:
-        ForbiddenCallError: it asks to run something.
+        ForbiddenCallError: the pickle calls a function that tensors do not need.
         Exception: of any kind, if it is damaged.
     """
     with path.open("rb") as file:
@@ -65,7 +64,7 @@ def _open_zip(path: Path) -> Archive:
     root = next((name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")), "")
     if not root:
         raise DamagedFileError("the archive has no data.pkl")
-    # What torch writes is not compressed, so that no member is larger than the file.
+    # torch does not compress members, so that none is larger than the file.
     if any(member.file_size > most for member in archive.infolist()):
         raise DamagedFileError("a member is larger than the archive")
     if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
@@ -91,7 +90,7 @@ def _open_pickles(path: Path) -> Archive:
 
     with path.open("rb") as file:
         if (load_pickle(file), load_pickle(file)) != (_MAGIC, _PROTOCOL):
-            raise DamagedFileError("it does not begin as torch.save does")
+            raise DamagedFileError("it does not begin as files of torch.save")
         if not load_pickle(file)["little_endian"]:
             raise DamagedFileError(_BIG_ENDIAN)
         saved, keys = load_pickle(file, resolve), load_pickle(file)
@@ -111,7 +110,7 @@ def _open_tar(path: Path) -> Archive:
 def _tar_storages(
     archive: tarfile.TarFile,
 ) -> tuple[dict[int, Storage], dict[str, tuple[int, int]]]:
-    """Returns the storages by number, and where in the archive their bytes are."""
+    """Returns the storages by number, and position and size of their bytes in the archive."""
     file, start = _member(archive, "storages"), archive.getmember("storages").offset_data
     storages, places = {}, {}
     for _ in range(load_pickle(file)):
@@ -130,7 +129,6 @@ def _tar_tensors(archive: tarfile.TarFile, storages: dict[int, Storage]) -> dict
     tensors = {}
     for _ in range(load_pickle(file)):
         number, storage, _ = load_pickle(file)
-        # The count of axes takes eight bytes, of which the last four are zero.
         (axes,) = struct.unpack("<q", file.read(8))
         *numbers, offset = struct.unpack(f"<{2 * axes + 1}q", file.read(8 * (2 * axes + 1)))
         shape, strides = numbers[:axes], numbers[axes:]
@@ -146,11 +144,7 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _skip_numbers(file: IO[bytes], dtype: str) -> tuple[int, int]:
-    """Passes over a storage that says how many numbers it has.
-
-    Returns:
-        The position of its first byte, and how many bytes it has.
-    """
+    """Skips a storage that begins with its length; returns position and size of its bytes."""
     (count,) = struct.unpack("<q", file.read(8))
     position, size = file.tell(), count * jnp.dtype(dtype).itemsize
     if count < 0 or file.seek(0, io.SEEK_END) < position + size:

@@ -1,75 +1,51 @@
 """Reads what PyTorch's `torch.save` writes (`.pth`, `.pt`), without PyTorch."""
 
 import zipfile
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.checkpoints.lazy_arrays import LazyArrays
 from stillbox.checkpoints.torch_archives import DamagedFileError, open_archive
 from stillbox.checkpoints.torch_pickle import ForbiddenCallError, Tensor, named_tensors
 from stillbox.errors import UserError
 
 
-class TorchFile(Mapping[str, np.ndarray]):
-    """The tensors of a file by name, those of nested dictionaries with their keys joined by dots.
+class TorchFile(LazyArrays[Tensor]):
+    """The tensors of a file by name; keys of nested dictionaries are joined by dots.
 
-    Names and shapes are read at once, values when they are asked for. Nothing that the file asks to
-    run is run.
-
-    Args:
-        path: of the file.
+    No code in the file is run.
 
     Raises:
-        UserError: the file is damaged, is something else under that name, holds no tensors, or
-            asks to run something.
+        UserError: the file is damaged, of another format, holds no tensors, or needs code to run.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             archive = open_archive(path)
-            self._tensors = dict(named_tensors(archive.saved))
+            super().__init__(dict(named_tensors(archive.saved)))
         except ForbiddenCallError as error:
             raise _refusal(path, str(error)) from error
-        # A pickle that is none can fail in every way that Python knows.
+        # Unpickling arbitrary bytes can raise anything.
         except Exception as error:
             raise _damage(path, error) from error
-        if not self._tensors:
+        if not self.entries:
             raise UserError(
                 "the file holds no tensors under names",
                 where=str(path),
                 fix="save the weights with torch.save(model.state_dict(), 'weights.pth')",
             )
         # Tensors that share a storage mostly follow one another.
-        self._read = lru_cache(maxsize=1)(archive.read)
+        self._read_storage = lru_cache(maxsize=1)(archive.read)
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Reads one tensor.
-
-        Returns:
-            A read-only array, which need not be contiguous.
-
-        Raises:
-            KeyError: there is no such tensor.
-            UserError: its values are damaged.
-        """
-        tensor = self._tensors[name]
+    def _read(self, name: str, entry: Tensor) -> np.ndarray:
         try:
-            return _view(tensor, self._read(tensor.storage))
+            return _view(entry, self._read_storage(entry.storage))
         except (DamagedFileError, zipfile.BadZipFile, OSError) as error:
             raise _damage(self._path, error) from error
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
 
 def _view(tensor: Tensor, data: bytes) -> np.ndarray:
@@ -84,7 +60,7 @@ def _view(tensor: Tensor, data: bytes) -> np.ndarray:
         return np.zeros(tensor.shape, dtype)
     numbers = np.frombuffer(data, dtype)[storage.offset + tensor.offset :]
     strides = tuple(step * dtype.itemsize for step in tensor.strides)
-    # `make_tensor` has seen to it that the view stays inside of the storage.
+    # `make_tensor` has checked that the view stays inside of the storage.
     return np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False)
 
 

@@ -1,8 +1,7 @@
-"""Reads the pickles inside PyTorch's files, and runs nothing that they ask for.
+"""Unpickles PyTorch's files without running code from them.
 
-A pickle is a program that may call any function of any module. The ones that `torch.save` writes
-call a dozen at most to put tensors together; those are done here, and everything else is refused
-by name.
+A pickle may call any function of any module. Those of `torch.save` need a dozen to build tensors;
+these have substitutes here, and every other one is refused by name.
 """
 
 import pickle
@@ -10,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
-# Type of the numbers by torch's name of it. Strings can neither be called nor changed.
+# numpy's type by torch's. Strings, because a pickle can neither call nor change them.
 _DTYPES = {
     "BFloat16": "bfloat16",
     "Bool": "bool",
@@ -26,20 +25,20 @@ _DTYPES = {
 
 
 class Storage(NamedTuple):
-    """Numbers in one row, which several tensors may share."""
+    """A one-dimensional buffer that several tensors may share."""
 
     key: str
-    """Where in the file they lie."""
+    """Of the bytes in the file."""
     dtype: str
     """Name of the numpy type."""
     size: int
-    """How many numbers the file holds under this key."""
+    """Number of elements under the key."""
     offset: int = 0
-    """The first of them, where this is only a part."""
+    """First element, of a part of another storage."""
 
 
 class Tensor(NamedTuple):
-    """A view of a storage; offset and strides count numbers, not bytes."""
+    """A view of a storage; offset and strides count elements, not bytes."""
 
     storage: Storage
     offset: int
@@ -48,32 +47,32 @@ class Tensor(NamedTuple):
 
 
 class ForbiddenCallError(Exception):
-    """A pickle asks for something that weights do not need."""
+    """A pickle names a function or class that tensors do not need."""
 
 
 def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None) -> Any:  # noqa: ANN401
-    """Reads one pickle, and leaves the file behind it.
+    """Reads one pickle and leaves the file at its end.
 
     Args:
         file: at the start of the pickle.
-        resolve: returns what a reference to something outside of the pickle stands for.
+        resolve: returns the object of a persistent id.
 
     Returns:
-        What was saved, with a `Tensor` for each tensor.
+        The saved object, with a `Tensor` for each tensor.
 
     Raises:
-        ForbiddenCallError: it names a function or class other than those of tensors.
+        ForbiddenCallError: it names a function or class that tensors do not need.
         Exception: of any kind, if it is damaged.
     """
     return _Unpickler(file, resolve).load()
 
 
 def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
-    """Returns the storage that a pickle since PyTorch 0.1.9 refers to."""
+    """Returns the storage of a persistent id, as pickled since PyTorch 0.1.9."""
     kind, dtype, key, _, size, *view = reference
     if kind != "storage" or dtype not in _DTYPES.values():
         raise pickle.UnpicklingError(f"{reference!r} is no storage")
-    # Old files have storages that are parts of others: name, offset and size of the part.
+    # In old files a storage may be part of another: name, offset and size of the part.
     offset = view[0][1] if view and view[0] else 0
     return Storage(str(key), dtype, int(size), int(offset))
 
@@ -81,7 +80,7 @@ def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
 def make_tensor(
     storage: Storage, offset: int, shape: Iterable[int], strides: Iterable[int]
 ) -> Tensor:
-    """Returns a tensor that stays inside of its storage: strides decide which memory is read."""
+    """Returns a tensor, checking that its strides stay inside of the storage."""
     tensor = Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
     shape, strides, first = tensor.shape, tensor.strides, storage.offset + tensor.offset
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
@@ -93,7 +92,7 @@ def make_tensor(
 
 def named_tensors(saved: object) -> Iterator[tuple[str, Tensor]]:
     """Yields the tensors in nested dictionaries; keys are joined by dots."""
-    # Each dictionary once: a hostile file may put one inside of itself.
+    # Each dictionary once: a hostile file may nest one in itself.
     seen: set[int] = set()
     waiting = [("", saved)]
     while waiting:
@@ -104,18 +103,18 @@ def named_tensors(saved: object) -> Iterator[tuple[str, Tensor]]:
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
             prefix = f"{name}." if name else ""
-            # dict's own method, because a file can give an OrderedDict another one.
+            # dict's own method: a pickle can override it on an OrderedDict.
             waiting += [(f"{prefix}{key}", item) for key, item in reversed(dict.items(value))]
 
 
 class _Parameter:
-    """A tensor to train, as PyTorch up to 0.3 saved it."""
+    """A parameter as PyTorch up to 0.3 saved it."""
 
     def __init__(self, data: object = None, *_: object) -> None:
         self.data = data
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        # The oldest have five values, the tensor first; later ones hold none here.
+        # The oldest have five values, the tensor first; later ones have none here.
         if len(state) == 5:
             self.data = state[0]
 
@@ -124,7 +123,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], resolve: Callable[[Any], object] | None) -> None:
         super().__init__(file, encoding="utf-8")
         self._resolve = resolve
-        # A pickle can set attributes of what it is given; of these it can set none that matter.
+        # A pickle can set attributes of these objects; none of them matters.
         self._allowed = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch", "Size"): tuple,
@@ -144,14 +143,14 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401
         if self._resolve is None:
-            raise pickle.UnpicklingError("a reference where there should be none")
+            raise pickle.UnpicklingError("an unexpected persistent id")
         return self._resolve(pid)
 
     def _rebuild_tensor(
         self, storage: Storage, offset: int, shape: list[int], strides: list[int], *_: object
     ) -> Tensor:
         if not isinstance(storage, Storage):
-            raise pickle.UnpicklingError("a tensor is put together of something else")
+            raise pickle.UnpicklingError("a tensor without a storage")
         return make_tensor(storage, offset, shape, strides)
 
     def _rebuild_parameter(self, tensor: Tensor, *_: object) -> Tensor:

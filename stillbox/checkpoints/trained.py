@@ -1,15 +1,15 @@
-"""A trained model, from nothing but its model directory."""
+"""A trained model, loaded from a model directory or from weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import jax
 import numpy as np
 
 from stillbox.checkpoints.importer import ImportReport, import_weights
-from stillbox.checkpoints.model_directory import ModelDirectory, own_checkpoint
+from stillbox.checkpoints.model_directory import ModelDirectory, Which, own_checkpoint
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
@@ -24,12 +24,11 @@ from stillbox.records.label_map import LabelMap
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What evaluation, prediction, export and serving need."""
+    """A detector's configuration, weights and classes."""
 
     experiment: schema.Experiment
-    """The experiment that the weights belong to."""
     label_map: LabelMap | None
-    """Names of the classes; None where weights came without any."""
+    """Names of the classes; None for weights that came without any."""
     params: Arrays
     """Parameters by path."""
     stats: Arrays
@@ -37,18 +36,16 @@ class TrainedModel:
     source: str
     """Where the weights come from, for reports."""
     step: int | None = None
-    """Training step of the weights, where it is known."""
+    """Training step of the weights, if known."""
     report: ImportReport | None = None
-    """What was taken from a weights file."""
+    """Of the import of a weights file."""
 
     def class_names(self) -> Mapping[int, str]:
-        """Returns names for people by label map id."""
-        if self.label_map is None:
-            return {}
-        return self.label_map.names
+        """Returns display names by label map id; none without a label map."""
+        return self.label_map.names if self.label_map else {}
 
     def named_by_config(self) -> Self:
-        """Returns the model with the label map of the experiment's records, if it came without any.
+        """Returns the model with the label map of the experiment's records, if it has none.
 
         Raises:
             UserError: the label map cannot be read.
@@ -60,10 +57,10 @@ class TrainedModel:
         return replace(self, label_map=LabelMap.from_file(path))
 
     def slots(self) -> ClassSlots:
-        """Returns what the class indices of detections stand for.
+        """Returns the label map's classes by class index of detections.
 
         Raises:
-            UserError: the label map is not known, or does not fit the model's classes.
+            UserError: there is no label map, or it does not fit the model's classes.
         """
         if self.label_map is None:
             raise UserError(
@@ -77,26 +74,20 @@ class TrainedModel:
 
 
 def load_trained(
-    directory: Path,
-    *,
-    step: int | Literal["best", "latest"] = "best",
-    overrides: Sequence[str] = (),
+    directory: Path, *, step: Which = "best", overrides: Sequence[str] = ()
 ) -> TrainedModel:
     """Loads a model directory.
 
     Args:
         directory: what `stillbox train` wrote.
-        step: which checkpoint; `best` is the newest where none was marked.
+        step: which checkpoint; `best` is the newest if none was marked.
         overrides: changes to the stored experiment, of the form `path=value`.
 
     Raises:
         UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides.
     """
-    store = ModelDirectory.open(directory)
-    if step == "best" and store.best_step() is None:
-        step = "latest"
-    checkpoint = store.checkpoint(step)
+    checkpoint = ModelDirectory.open(directory).checkpoint(step)
     stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
     experiment = apply_overrides(stored, overrides, {})
     check(experiment, {})
@@ -116,7 +107,7 @@ def load_trained(
 def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     """Builds the experiment's detector with all its weights from a file or a model directory.
 
-    A model directory brings its label map along; no other weights say what their classes are.
+    Only a model directory brings a label map.
 
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
@@ -132,9 +123,12 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         prefer_ema=experiment.evaluation.use_ema,
     )
     _, params, stats = split_detector(detector)
+    own = own_checkpoint(Path(weights))
     return TrainedModel(
         experiment=experiment,
-        label_map=_label_map_beside(weights),
+        label_map=LabelMap.from_text(own.label_map, str(own.folder))
+        if own and own.label_map
+        else None,
         params=params,
         stats=stats,
         source=weights,
@@ -142,21 +136,15 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     )
 
 
-def _label_map_beside(weights: str) -> LabelMap | None:
-    checkpoint = own_checkpoint(Path(weights))
-    if checkpoint is None or not checkpoint.label_map:
-        return None
-    return LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder))
-
-
 def _check_shapes(
     wanted: Mapping[str, jax.ShapeDtypeStruct], stored: Mapping[str, np.ndarray], where: str
 ) -> None:
     """Refuses a checkpoint of another architecture: overrides may have changed the model."""
+    shapes = {path: str(list(array.shape)) for path, array in stored.items()}
     differences = [
-        f"{path}: {list(array.shape)} wanted, {_shape(stored.get(path))} stored"
+        f"{path}: {list(array.shape)} wanted, {shapes.get(path, 'nothing')} stored"
         for path, array in wanted.items()
-        if path not in stored or stored[path].shape != array.shape
+        if shapes.get(path) != str(list(array.shape))
     ]
     if differences:
         raise UserError(
@@ -165,7 +153,3 @@ def _check_shapes(
             where=where,
             fix="leave out what --set changes in the model's parts, sizes or classes",
         )
-
-
-def _shape(array: np.ndarray | None) -> str:
-    return "nothing" if array is None else str(list(array.shape))

@@ -1,4 +1,4 @@
-"""Finds out what kind of weights a path stands for, and opens them."""
+"""Opens weights of any kind."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,20 +28,18 @@ _READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
     ".pt": TorchFile,
 }
 _LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch"}
-# Name of the text file in which TensorFlow writes down its newest checkpoint.
-_TF_STATE_FILE = "checkpoint"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Named arrays, read when they are asked for."""
+    """Named arrays, read on access."""
 
     path: str
-    """What they were read from, in the form that the reader wants."""
+    """The file, prefix or folder that they are read from."""
     arrays: Mapping[str, np.ndarray]
-    """By the name that a framework gave them, or by our own path."""
+    """By a framework's name, or by our own path."""
     library: Library | None = None
-    """The framework, where the kind of file says so."""
+    """The framework, if the kind of file tells."""
 
 
 def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
@@ -51,8 +49,7 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
         path: `.npz`, `.safetensors`, `.pth` or `.pt` file; TF1 prefix or any of its files; folder
             with a TF1 checkpoint; stillbox model directory (its best checkpoint, or else its
             newest) or one checkpoint in it.
-        prefer_ema: take moving averages from a model directory. In TF1 files they have names of
-            their own.
+        prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
 
     Raises:
         UserError: there is nothing, or nothing readable, under that path.
@@ -79,12 +76,12 @@ def _open_folder(path: Path, prefer_ema: bool) -> Weights:
 
 
 def _prefix_in_folder(path: Path) -> str:
-    """Follows the `checkpoint` file; without one, takes the only index that there is."""
-    state = path / _TF_STATE_FILE
+    """Returns the newest checkpoint by TensorFlow's `checkpoint` file, or else the only one."""
+    state = path / "checkpoint"
     if state.is_file():
         named = re.search(r'^model_checkpoint_path:\s*"(.*)"', state.read_text(), re.MULTILINE)
         if named:
-            # The file often holds the absolute path of another machine: only the name counts.
+            # Often an absolute path of another machine: only the name counts.
             prefix = path / re.split(r"[/\\]", named[1])[-1]
             if Path(f"{prefix}.index").is_file():
                 return str(prefix)
@@ -104,7 +101,7 @@ def _prefix_in_folder(path: Path) -> str:
 
 
 def _tf1_prefix(path: Path) -> str | None:
-    """Returns the prefix that a path is, or belongs to."""
+    """Returns the prefix that a path is, or is a file of."""
     prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
     if Path(prefix + ".index").is_file():
         return prefix

@@ -83,9 +83,9 @@ def test_saving_works_under_a_transfer_guard(directory):
 def test_parameters_are_found_without_knowing_the_optimizer(directory):
     state = _state(5)
     directory.save(5, state, {})
-    arrays = directory.restore_parameters()
+    arrays = directory.checkpoint().parameters()
     assert arrays.keys() == state["params"].keys() | state["stats"].keys()
-    averages = directory.restore_parameters("latest", prefer_ema=True)
+    averages = directory.checkpoint("latest").parameters(prefer_ema=True)
     name = "backbone.conv_0.kernel"
     assert np.array_equal(arrays[name], state["params"][name])
     assert np.array_equal(averages[name], state["ema"][name])
@@ -94,7 +94,7 @@ def test_parameters_are_found_without_knowing_the_optimizer(directory):
 
 def test_where_no_average_is_kept_the_parameters_serve(directory):
     directory.save(1, {"params": {"w": np.ones(2)}, "stats": {}, "ema": {}}, {})
-    assert list(directory.restore_parameters(prefer_ema=True)) == ["w"]
+    assert list(directory.checkpoint().parameters(prefer_ema=True)) == ["w"]
 
 
 def test_a_single_checkpoint_explains_itself(directory):
@@ -219,13 +219,13 @@ def test_damaged_and_missing_arrays_are_refused(directory):
     content[len(content) // 3] ^= 1  # among the first array's values
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"params\.npz: the file is damaged .*Bad CRC-32"):
-        directory.restore_parameters()
+        directory.checkpoint().parameters()
     write_npz(path, {"backbone.conv_0.kernel": np.ones(3)})
     with pytest.raises(UserError, match=r"params\.npz: 1 of 2 arrays are left"):
-        directory.restore_parameters()
+        directory.checkpoint().parameters()
     path.unlink()
     with pytest.raises(UserError, match=r"params\.npz"):
-        directory.restore_parameters()
+        directory.checkpoint().parameters()
 
 
 def test_a_format_of_the_future_is_refused(directory):

@@ -56,6 +56,7 @@ def test_listing_needs_no_data_file(prefix):
     tf1_writer.write_checkpoint(prefix, {"w": np.zeros((3, 2), np.float32)})
     _data(prefix).unlink()
     ((name, entry),) = Tf1Checkpoint(prefix).entries.items()
+    assert "w" in Tf1Checkpoint(prefix)
     assert (name, entry.shape, entry.dtype) == ("w", (3, 2), np.float32)
     with pytest.raises(UserError, match="data file is missing"):
         Tf1Checkpoint(prefix)["w"]
