@@ -1,21 +1,19 @@
 from pathlib import Path
 
-from stillbox.experiment.reference import field_reference
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import leaf_paths
+from tools.fields import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "fields.md"
 
 
 def test_the_page_of_all_fields_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == field_reference(), (
-        "python -m stillbox.experiment.reference > docs/fields.md"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tools.fields > docs/fields.md"
 
 
 def test_every_field_is_listed_under_the_path_of_its_section():
     sections = {}
-    for line in field_reference().splitlines():
+    for line in page().splitlines():
         if line.startswith("## "):
             title = line
         elif line.startswith("| `"):

@@ -1,4 +1,4 @@
-"""The reference of all fields, made from the schema: `python -m stillbox.experiment.reference`."""
+"""The page of all fields, made from the schema: `python -m tools.fields`."""
 
 import ast
 import dataclasses
@@ -16,12 +16,12 @@ from stillbox.experiment.values import Hint, Value, choices, field_types, to_pla
 _HEADER = """\
 # All fields of an experiment
 
-Made from the schema by `python -m stillbox.experiment.reference > docs/fields.md`.
+Made from the schema by `python -m tools.fields > docs/fields.md`.
 A path such as `train.optimizer` holds one of several kinds; `kind` says which.
 """
 
 
-def field_reference() -> str:
+def page() -> str:
     """Returns a Markdown page: one section for each class, one row for each field."""
     places: dict[type, list[str]] = {}
     for cls, path in _sections(Experiment, ""):
@@ -103,4 +103,4 @@ def _meanings(cls: Hint) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(field_reference())
+    sys.stdout.write(page())

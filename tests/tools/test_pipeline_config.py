@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.experiment.pipeline_config import no_effect, probing
-from stillbox.experiment.pipeline_config.messages import load_schema
+from stillbox.experiment.pipeline_config import no_effect
+from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
-from stillbox.experiment.pipeline_config.probing import BASES, ROOT, fates
 from stillbox.experiment.pipeline_config.reader import read_pipeline_config
-from stillbox.experiment.pipeline_config.reference import language_reference
+from tools import pipeline_config
+from tools.effects import Effect
+from tools.pipeline_config import BASES, effects, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline_config.md"
 
 
 def test_the_page_is_what_the_reader_does_today():
-    # `python -m stillbox.experiment.pipeline_config.reference > docs/pipeline_config.md` mends it.
-    assert PAGE.read_text(encoding="utf-8") == language_reference()
+    # `python -m tools.pipeline_config > docs/pipeline_config.md` mends it.
+    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def reachable(message, found):
@@ -66,39 +67,37 @@ def test_messages_of_other_detectors_have_a_line_each():
         ("EvalConfig", "use_moving_averages", "evaluation.use_ema"),
     ],
 )
-def test_what_is_honoured_is_found_where_it_went(message, field, expected):
-    assert expected in fates()[message][field].honoured
+def test_an_honoured_name_changes_its_field(message, field, expected):
+    assert expected in effects()[message][field].honoured
 
 
 def test_what_is_listed_without_effect_has_none():
     for message, fields in NO_EFFECT.items():
         for name, reason in fields.items():
-            fate = fates()[message][name]
-            assert not fate.honoured, (message, name)
-            assert any(said.endswith(f"here: {reason}") for said in fate.ignored), (message, name)
+            effect = effects()[message][name]
+            assert not effect.honoured, (message, name)
+            assert reason in effect.reasons(), (message, name)
 
 
 def test_what_is_listed_as_refused_is_refused_for_that_reason():
     for label, reason in REFUSED.items():
         message, _, field = label.rpartition(".")
-        assert reason in fates()[message][field].refused.values(), label
+        assert reason in effects()[message][field].refused.values(), label
 
 
-def test_a_field_that_nobody_asks_for_any_more_shows(monkeypatch):
-    def fate():
-        probing._read.cache_clear()
+def test_a_field_that_is_no_longer_read_shows(monkeypatch):
+    def effect():
+        pipeline_config._read.cache_clear()
         kind = load_schema().messages["TrainConfig"].fields["sync_replicas"]
-        found = probing.Fate()
-        probing._probe(
-            found, BASES[0], ("train_config",), load_schema().messages["TrainConfig"], kind
-        )
+        found = Effect()
+        pipeline_config.probe(found, BASES[0], ("train_config",), kind)
         return found
 
-    assert fate().ignored
+    assert effect().ignored
     monkeypatch.delitem(no_effect.NO_EFFECT["TrainConfig"], "sync_replicas")
-    assert list(fate().refused.values()) == ["has no counterpart in stillbox"]
+    assert list(effect().refused.values()) == ["has no counterpart in stillbox"]
     monkeypatch.undo()
-    probing._read.cache_clear()
+    pipeline_config._read.cache_clear()
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -1,0 +1,1 @@
+"""Programs for developers of stillbox; none of them is part of the package."""

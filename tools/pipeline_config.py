@@ -1,0 +1,314 @@
+"""The page of the language of pipeline.config: `python -m tools.pipeline_config`.
+
+Text format merges what is written twice, so that a sound file with one more line behind it is the
+same file with another value of one field.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.augmentations import POLICIES
+from stillbox.experiment.pipeline_config.evaluation import METRICS
+from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
+from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
+from stillbox.experiment.pipeline_config.reader import PipelineReading, read_pipeline_config
+from stillbox.textformat.schema import FieldType, MessageType
+from tools.effects import PROBE, Effect, changed_paths, new_messages, shorten, table
+
+Path = tuple[str, ...]
+"""Names of the fields that lead to a message."""
+
+_HEADER = """\
+# The language of pipeline.config
+
+Made by `python -m tools.pipeline_config > docs/pipeline_config.md`, which sets every field to
+another value than its default and lists what the reader does:
+
+- **honoured**: the experiment changes, in the fields that are named (see
+  [All fields](fields.md)); `section` leads to a message of its own;
+- **no effect**: the field is accepted with a note and changes nothing, for the reason given;
+- **refused**: reading stops with file, line, this reason and a remedy. A value that is the default
+  is never refused.
+"""
+
+_START = "initializer { truncated_normal_initializer { } }"
+_HEADS = {
+    "convolutional_box_predictor": "num_layers_before_predictor: 1 max_depth: 8",
+    "weight_shared_convolutional_box_predictor": "num_layers_before_predictor: 1 depth: 8",
+}
+_BASE = """
+model {{ ssd {{
+  image_resizer {{ fixed_shape_resizer {{ }} }}
+  feature_extractor {{
+    type: "{extractor}" override_base_feature_extractor_hyperparams: true
+    conv_hyperparams {{ {start} }}
+  }}
+  box_coder {{ faster_rcnn_box_coder {{ }} }}
+  matcher {{ argmax_matcher {{ }} }}
+  similarity_calculator {{ iou_similarity {{ }} }}
+  anchor_generator {{ {anchors} {{ }} }}
+  box_predictor {{ {head} {{ {inside} conv_hyperparams {{ {start} activation: RELU_6 }} }} }}
+  loss {{
+    classification_loss {{ weighted_sigmoid {{ }} }}
+    localization_loss {{ weighted_smooth_l1 {{ }} }}
+  }}
+}} }}
+train_config {{
+  optimizer {{ momentum_optimizer {{ learning_rate {{ constant_learning_rate {{ }} }} }} }}
+}}
+train_input_reader {{ tf_record_input_reader {{ }} }}
+"""
+BASES = tuple(
+    _BASE.format(extractor=extractor, anchors=anchors, head=head, inside=_HEADS[head], start=_START)
+    for extractor, anchors, head in (
+        ("ssd_mobilenet_v1", "ssd_anchor_generator", "convolutional_box_predictor"),
+        (
+            "ssd_resnet50_v1_fpn",
+            "multiscale_anchor_generator",
+            "weight_shared_convolutional_box_predictor",
+        ),
+        (
+            "ssd_mobilenet_v2_fpn_keras",
+            "multiscale_anchor_generator",
+            "convolutional_box_predictor",
+        ),
+    )
+)
+"""Sound files with different feature extractors and box predictors."""
+
+# Content without which a message is refused, whatever else is in it.
+_NEEDS = {
+    "LearningRate": "constant_learning_rate { }",
+    "Optimizer": "momentum_optimizer { learning_rate { constant_learning_rate { } } }",
+    "RMSPropOptimizer": "learning_rate { constant_learning_rate { } }",
+    "AdamOptimizer": "learning_rate { constant_learning_rate { } }",
+    "MomentumOptimizer": "learning_rate { constant_learning_rate { } }",
+    "InputReader": "tf_record_input_reader { }",
+    "Hyperparams": _START,
+    "Initializer": "truncated_normal_initializer { }",
+    "Regularizer": "l2_regularizer { }",
+    "PreprocessingStep": "random_horizontal_flip { }",
+    "SubtractChannelMean": "means: [1, 2, 3]",
+    "ConvolutionalBoxPredictor": f"conv_hyperparams {{ {_START} }}",
+    "WeightSharedConvolutionalBoxPredictor": f"conv_hyperparams {{ {_START} }}",
+    "CalibrationConfig": "sigmoid_calibration { }",
+}
+# Legal values of strings that are not free text.
+_TEXTS: dict[str, tuple[str, ...]] = {
+    "SsdFeatureExtractor.type": EXTRACTORS,
+    "EvalConfig.metrics_set": tuple(METRICS),
+    "AutoAugmentImage.policy_name": POLICIES,
+    "TrainConfig.fine_tune_checkpoint_type": ("classification", "detection", "full"),
+}
+# One more than the default is out of range.
+_NUMBERS = {"SsdFeatureExtractor.num_layers": ("5",)}
+
+
+@functools.cache
+def effects() -> dict[str, dict[str, Effect]]:
+    """Returns the effect of every field of every message that is read, by message and field."""
+    found: dict[str, dict[str, Effect]] = {}
+    for path, message in _read_messages():
+        fields = found.setdefault(message.name, {})
+        for kind in message.fields.values():
+            effect = fields.setdefault(kind.name, Effect())
+            for base in BASES:
+                probe(effect, base, path, kind)
+    return found
+
+
+@functools.cache
+def _read_messages() -> tuple[tuple[Path, MessageType], ...]:
+    """Returns every message that is read, once for each path to it."""
+    return tuple(_walk((), load_schema().messages[ROOT]))
+
+
+def _walk(path: Path, message: MessageType) -> Iterator[tuple[Path, MessageType]]:
+    yield path, message
+    for kind in message.fields.values():
+        inner = load_schema().messages.get(kind.type)
+        if inner is not None and any(_is_read(base, path, kind.name) for base in BASES):
+            yield from _walk((*path, kind.name), inner)
+
+
+def _is_read(base: str, path: Path, name: str) -> bool:
+    """Says whether a message is neither refused nor ignored as a whole."""
+    before, after = _read(base + _snippet(path)), _read(base + _snippet((*path, name)))
+    if isinstance(before, UserError) or isinstance(after, UserError):
+        return False
+    return not any("has no effect" in said for said in new_messages(before, after))
+
+
+def probe(effect: Effect, base: str, path: Path, kind: FieldType) -> None:
+    """Enters the effect of a field of the message at `path`, in one of the sound files."""
+    before, message = _read(base + _snippet(path)), _message_at(path)
+    if isinstance(before, UserError):
+        return
+    for value in _values(message, kind):
+        after = _read(base + _snippet(path, f"{kind.name}{value}"))
+        if isinstance(after, UserError):
+            effect.refuse(value, after, f"{message.name}.{kind.name}")
+            continue
+        paths = changed_paths(before, after)
+        # The member of a choice that the file has already differs from its siblings alone.
+        for sibling in _siblings(message, kind):
+            other = _read(base + _snippet(path, sibling))
+            if not paths and not isinstance(other, UserError):
+                paths = changed_paths(other, after)
+        effect.add(value, before, after, paths)
+
+
+def _message_at(path: Path) -> MessageType:
+    message = load_schema().messages[ROOT]
+    for name in path:
+        message = load_schema().messages[message.fields[name].type]
+    return message
+
+
+def _siblings(message: MessageType, kind: FieldType) -> list[str]:
+    """Returns the other members of the choice that a message belongs to, empty."""
+    return [
+        f"{other.name} {{ {_NEEDS.get(other.type, '')} }}"
+        for other in message.fields.values()
+        if kind.oneof and other.oneof == kind.oneof and other.name != kind.name
+        if other.type in load_schema().messages
+    ]
+
+
+def _values(message: MessageType, kind: FieldType) -> list[str]:
+    """Returns texts behind a field's name that give it another value than its default."""
+    label, default = f"{message.name}.{kind.name}", kind.default
+    if kind.is_message:
+        return [f" {{ {_NEEDS.get(kind.type, '')} }}"]
+    if kind.type in load_schema().enums:
+        return [f": {name}" for name in load_schema().enums[kind.type] if name != default]
+    if kind.type == "bool":
+        # Where ours is another default than the format's, only one of the two shows.
+        return [f": {str(value).lower()}" for value in (not default, default)]
+    if kind.type == "string":
+        return [f': "{text}"' for text in _TEXTS.get(label, ("probe",))]
+    number = float(default or 0)
+    if kind.type in ("float", "double"):
+        return [f": {number + 0.25}"]
+    return [f": {text}" for text in _NUMBERS.get(label, (str(int(number) + 1),))]
+
+
+def _snippet(path: Path, content: str = "") -> str:
+    """Returns the text that puts `content` into the message at the end of a path."""
+    opening = (
+        f"{name} {{ {_NEEDS.get(_message_at(path[: depth + 1]).name, '')} "
+        for depth, name in enumerate(path)
+    )
+    return f"\n{''.join(opening)}{content}{' }' * len(path)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(text: str) -> PipelineReading | UserError:
+    try:
+        return read_pipeline_config(text, PROBE)
+    except UserError as error:
+        return error
+
+
+def page() -> str:
+    """Returns a Markdown page: one section for each message, one row for each field."""
+    places: dict[str, list[Path]] = {}
+    for path, message in _read_messages():
+        places.setdefault(message.name, []).append(path)
+    messages = load_schema().messages
+    sections = "".join(_section(messages[name], paths) for name, paths in places.items())
+    return _HEADER + _summary() + sections + _unread(places)
+
+
+def _summary() -> str:
+    words = [
+        _word(effect, load_schema().messages[message].fields[name])
+        for message, fields in effects().items()
+        for name, effect in fields.items()
+    ]
+    honoured = words.count("honoured") + words.count("section")
+    others = ", ".join(f"{words.count(word)} {word}" for word in ("no effect", "refused"))
+    return f"\nOf {len(words)} fields that an SSD's file can hold: {honoured} honoured, {others}.\n"
+
+
+def _section(message: MessageType, paths: list[Path]) -> str:
+    where = ", ".join(f"`{'.'.join(path)}`" for path in paths if path) or "the whole file"
+    rows = [
+        (f"`{kind.name}`", _type(kind), _word(effect, kind), _explain(effect, kind))
+        for kind, effect in zip(
+            message.fields.values(), effects()[message.name].values(), strict=True
+        )
+    ]
+    content = table("field|type and default||where to, or why", rows) if rows else "No fields.\n"
+    return f"\n## {message.name}\n\nAt {where}.\n\n{content}"
+
+
+def _type(kind: FieldType) -> str:
+    many = "repeated " if kind.repeated else ""
+    if kind.is_message:
+        return f"{many}message"
+    default = kind.default
+    shown = str(default).lower() if isinstance(default, bool) else default
+    # A repeated field has no default, and an empty text needs no mention.
+    known = "" if kind.repeated or shown == "" else f"`{shown}`"
+    if kind.type in load_schema().enums:
+        names = ", ".join(f"`{name}`" for name in load_schema().enums[kind.type])
+        return f"one of {names}; {known}"
+    return ", ".join(filter(None, (f"{many}{kind.type}", known)))
+
+
+def _word(effect: Effect, kind: FieldType) -> str:
+    return "section" if effect.accepted and kind.type in effects() else effect.word()
+
+
+def _explain(effect: Effect, kind: FieldType) -> str:
+    word, parts = _word(effect, kind), []
+    if word == "section":
+        parts.append(f"[{kind.type}](#{re.sub('[^a-z0-9]', '', kind.type.lower())})")
+    elif word == "honoured":
+        parts.append(shorten(effect.honoured))
+    elif word == "no effect":
+        parts.append("; ".join(effect.reasons()))
+    for reason, values in effect.refused_by_reason().items():
+        reason = reason.removeprefix("is ")
+        enum = kind.type in load_schema().enums
+        if enum or (kind.type == "string" and word != "refused"):
+            shown = ", ".join(f"`{value.strip(' :{}')}`" for value in values)
+            parts.append(f"{shown} refused: {reason}")
+        elif word == "refused":
+            parts.append(reason)
+        else:
+            parts.append(f"With other feature extractors refused: {reason}")
+    return ". ".join(parts)
+
+
+def _unread(read: Iterable[str]) -> str:
+    """Returns a line for each message that only refused or ignored fields lead to."""
+    lines = []
+    for name, through in _reachable().items():
+        if name not in read:
+            count = len(load_schema().messages[name].fields)
+            lines.append(f"- `{name}` ({count} field{'s' * (count != 1)}), through `{through}`\n")
+    return (
+        "\n## Messages that are not read\n\n"
+        "Only fields above that are refused, or have no effect, lead to them.\n\n" + "".join(lines)
+    )
+
+
+def _reachable() -> dict[str, str]:
+    """Returns every message of the language with the first field that leads to it."""
+    schema, found, left = load_schema(), {ROOT: ""}, [ROOT]
+    while left:
+        name = left.pop(0)
+        for kind in schema.messages[name].fields.values():
+            if kind.type in schema.messages and kind.type not in found:
+                found[kind.type] = f"{name}.{kind.name}"
+                left.append(kind.type)
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
