@@ -1,22 +1,21 @@
-"""The embedded data: drawn scenes, written as an ordinary data set.
+"""The demo data set: drawn scenes, written as TFRecord shards, label map, COCO JSON and images.
 
-Nothing is ever downloaded, and still there is something to learn from: sharded TFRecords, a label
-map, COCO JSON and the images as files. Scene n of a set is a function of (seed, set, n), so a
-longer set begins with the shorter one, and two runs write the same bytes.
+Nothing is downloaded. Scene n of a set is a function of (seed, set, n): a longer set begins with
+the shorter one, and two runs write the same bytes.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.records.example import Example
+from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_drawing import SIDES, Scene, draw_scene
 from stillbox.records.scenes_shapes import SHAPES
@@ -25,7 +24,7 @@ from stillbox.records.tfrecord import ShardedWriter
 
 _JPEG_QUALITY = 90
 _RECORDS_PER_SHARD = 200
-# Image ids of the second set start here, so that the two can be put together.
+# First image id of the second set: the two sets can be merged.
 _ID_STRIDE = 1_000_000
 
 
@@ -33,8 +32,6 @@ _ID_STRIDE = 1_000_000
 class SceneSet:
     """A set that was written."""
 
-    records: tuple[Path, ...]
-    """TFRecord shards."""
     annotations: Path
     """COCO JSON."""
     images: int
@@ -43,25 +40,18 @@ class SceneSet:
     """Scenes without any box."""
     boxes: dict[str, int]
     """Boxes of every class."""
-    hidden: int
-    """Objects without a box because too little of them can be seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenes:
-    """Everything that was written."""
+    """The files that were written."""
 
     label_map: Path
     """Label map of both sets."""
     train: SceneSet
-    """What a model learns from."""
+    """Training set."""
     val: SceneSet
-    """What it is scored on."""
-
-
-def scenes_label_map() -> LabelMap:
-    """Returns the label map of the embedded data."""
-    return LabelMap.from_names(SHAPES)
+    """Evaluation set."""
 
 
 def write_scenes(
@@ -73,7 +63,6 @@ def write_scenes(
     min_side: int = SIDES[0],
     max_side: int = SIDES[1],
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Scenes:
     """Draws and writes both sets.
 
@@ -87,11 +76,10 @@ def write_scenes(
         val: scenes of the evaluation set.
         min_side: least height and width of a scene, in pixels.
         max_side: greatest height and width of a scene, in pixels.
-        overwrite: replace sets that are there already.
-        progress: told the number of scenes done and to do.
+        overwrite: replace existing sets.
 
     Raises:
-        UserError: a set would be empty, the sides make no sense, or a set is there already.
+        UserError: a set would be empty, the sides are unusable, or a set exists already.
     """
     if train < 1 or val < 1:
         raise UserError(
@@ -104,55 +92,58 @@ def write_scenes(
             fix="use at least 32 pixels, and a greatest side that is no smaller than the least",
         )
     output = Path(output)
-    label_map = scenes_label_map()
+    label_map = LabelMap.from_names(SHAPES)
 
-    def count(done: int) -> None:
-        if progress is not None:
-            progress(done, train + val)
-
-    def draw(which: int, index: int) -> Scene:
-        rng = np.random.default_rng([seed, which, index])
-        return draw_scene(rng, min_side=min_side, max_side=max_side)
+    def scenes(which: int, count: int) -> Iterator[Scene]:
+        for index in range(count):
+            rng = np.random.default_rng([seed, which, index])
+            yield draw_scene(rng, min_side=min_side, max_side=max_side)
 
     sets = []
-    for which, (name, size) in enumerate((("train", train), ("val", val))):
-        shards = -(-size // _RECORDS_PER_SHARD)
-        with ShardedWriter(output, name, shards, overwrite=overwrite) as writer:
-            tally = _SetWriter(output, name, label_map, first_id=which * _ID_STRIDE + 1)
-            for index in range(size):
-                writer.write(tally.add(draw(which, index)))
-                count(which * train + index + 1)
-        sets.append(tally.finish())
-    path = output / "label_map.pbtxt"
-    _write_text(path, label_map.to_text())
+    for which, (name, count) in enumerate((("train", train), ("val", val))):
+        shards = -(-count // _RECORDS_PER_SHARD)
+        writer = _SetWriter(output, name, label_map, first_id=which * _ID_STRIDE + 1)
+        with ShardedWriter(output, name, shards, overwrite=overwrite) as records:
+            for scene in scenes(which, count):
+                records.write(writer.add(scene))
+        sets.append(writer.finish())
+    path = write_whole(output / "label_map.pbtxt", label_map.to_text().encode())
     return Scenes(label_map=path, train=sets[0], val=sets[1])
 
 
 class _SetWriter:
-    """Writes the images of one set and gathers its annotations."""
+    """Writes the images of one set and collects its annotations."""
 
     def __init__(self, output: Path, name: str, label_map: LabelMap, *, first_id: int) -> None:
-        self.output, self.name, self.label_map, self.first_id = output, name, label_map, first_id
-        self.images: list[dict[str, Any]] = []
-        self.annotations: list[dict[str, Any]] = []
-        self.hidden = 0
-        self.empty = 0
-        (output / "images" / name).mkdir(parents=True, exist_ok=True)
+        self._output, self._name, self._label_map = output, name, label_map
+        self._first_id = first_id
+        self._images: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
+        self._empty = 0
 
     def add(self, scene: Scene) -> bytes:
         """Writes the image and returns the record."""
         height, width = scene.image.shape[:2]
-        image_id = self.first_id + len(self.images)
-        filename = f"{self.name}_{len(self.images):05d}.jpg"
-        encoded = encode_jpeg(scene.image)
-        (self.output / "images" / self.name / filename).write_bytes(encoded)
-        self.images.append(
-            {"id": image_id, "file_name": filename, "width": width, "height": height}
-        )
-        self._annotate(image_id, scene)
-        self.hidden += scene.dropped
-        self.empty += len(scene.boxes) == 0
-        count = len(scene.boxes)
+        number = len(self._images)
+        image_id, filename = self._first_id + number, f"{self._name}_{number:05d}.jpg"
+        options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+        bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
+        encoded = bytes(cv2.imencode(".jpg", bgr, options)[1])
+        write_whole(self._output / "images" / self._name / filename, encoded)
+        image = {"id": image_id, "file_name": filename, "width": width, "height": height}
+        self._images.append(image)
+        columns = (scene.boxes.tolist(), scene.class_ids.tolist(), scene.areas.tolist())
+        for (ymin, xmin, ymax, xmax), class_id, area in zip(*columns, strict=True):
+            annotation = {
+                "id": len(self._annotations) + 1,
+                "image_id": image_id,
+                "category_id": class_id,
+                "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
+                "area": area,
+                "iscrowd": 0,
+            }
+            self._annotations.append(annotation)
+        self._empty += len(scene.boxes) == 0
         example = Example(
             image_id=str(image_id),
             encoded=encoded,
@@ -161,60 +152,23 @@ class _SetWriter:
             width=width,
             boxes=(scene.boxes / [height, width, height, width]).astype(np.float32),
             class_ids=scene.class_ids,
-            weights=np.ones(count, np.float32),
-            is_crowd=np.zeros(count, np.bool_),
-            difficult=np.zeros(count, np.bool_),
-            truncated=np.zeros(count, np.bool_),
             area=scene.areas,
         )
-        return serialize_example(example, self.label_map)
-
-    def _annotate(self, image_id: int, scene: Scene) -> None:
-        for (ymin, xmin, ymax, xmax), class_id, area in zip(
-            scene.boxes.tolist(), scene.class_ids.tolist(), scene.areas.tolist(), strict=True
-        ):
-            self.annotations.append(
-                {
-                    "id": len(self.annotations) + 1,
-                    "image_id": image_id,
-                    "category_id": class_id,
-                    "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
-                    "area": area,
-                    "iscrowd": 0,
-                }
-            )
+        return serialize_example(example, self._label_map)
 
     def finish(self) -> SceneSet:
-        """Writes the COCO JSON and returns what the set holds."""
-        items = self.label_map.items
-        path = self.output / "annotations" / f"{self.name}.json"
+        """Writes the COCO JSON and returns the content of the set."""
         content = {
-            "info": {"description": f"stillbox scenes, {self.name}"},
-            "images": self.images,
-            "annotations": self.annotations,
-            "categories": [{"id": item.id, "name": item.name} for item in items],
+            "info": {"description": f"stillbox scenes, {self._name}"},
+            "images": self._images,
+            "annotations": self._annotations,
+            "categories": [{"id": item.id, "name": item.name} for item in self._label_map],
         }
-        _write_text(path, json.dumps(content))
-        ids = [annotation["category_id"] for annotation in self.annotations]
+        path = self._output / "annotations" / f"{self._name}.json"
+        ids = [annotation["category_id"] for annotation in self._annotations]
         return SceneSet(
-            records=tuple(sorted(self.output.glob(f"{self.name}.record-*-of-*"))),
-            annotations=path,
-            images=len(self.images),
-            empty=self.empty,
-            boxes={item.name: ids.count(item.id) for item in items},
-            hidden=self.hidden,
+            annotations=write_whole(path, json.dumps(content).encode()),
+            images=len(self._images),
+            empty=self._empty,
+            boxes={item.name: ids.count(item.id) for item in self._label_map},
         )
-
-
-def encode_jpeg(image: NDArray[np.uint8]) -> bytes:
-    """Returns an RGB image `[H, W, 3]` as JPEG."""
-    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-    _, encoded = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
-    return bytes(encoded)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

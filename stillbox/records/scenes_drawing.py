@@ -1,4 +1,4 @@
-"""Draws one scene of the embedded data: textured background, distractors, objects, occlusion."""
+"""Draws one scene of the demo data: textured background, distractors, objects, occlusion."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ Floats = NDArray[np.floating]
 SIDES = (160, 256)
 """Least and greatest height and width of a scene, in pixels."""
 EMPTY_SHARE = 0.05
-"""Scenes without any object."""
+"""Share of scenes without any object."""
 MIN_VISIBLE = 0.3
-"""An object of which less than this share can be seen has no box."""
+"""Least visible share of an object that has a box."""
 
 _COUNTS = (1, 2, 3, 4, 5, 6)
 _COUNT_SHARES = (0.16, 0.24, 0.24, 0.18, 0.11, 0.07)
@@ -26,23 +26,22 @@ _NOTHING = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A drawn image and the N objects that can be seen in it."""
+    """A drawn image and its N visible objects."""
 
     image: NDArray[np.uint8]
     """`[H, W, 3]`, RGB."""
     boxes: NDArray[np.float32]
-    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels around what can be *seen* of the object, as
-    people annotate: what another object hides or the edge cuts off is not inside."""
+    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels around the *visible* part of the object."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids: 1 for the first of `SHAPES`."""
     areas: NDArray[np.float32]
     """`[N]`, visible area in square pixels."""
     dropped: int
-    """Objects that were drawn but of which too little can be seen for a box."""
+    """Objects that were drawn but are too little visible for a box."""
 
 
 class _Canvas:
-    """The image while it is painted, and which object each pixel shows."""
+    """The image while it is painted, and the number of the object that each pixel shows."""
 
     def __init__(self, image: Floats) -> None:
         self.image = image
@@ -50,20 +49,14 @@ class _Canvas:
         self.owner = np.full(image.shape[:2], _NOTHING, np.int32)
 
     def paint(self, window: Window, cover: Floats, paint: Floats, owner: int) -> None:
-        """Lays `paint` over the window where `cover` says; more than half covered changes hands."""
+        """Blends `paint` over the window; pixels more than half covered get a new owner."""
         part = self.image[window.pixels]
         part += cover[..., None] * (paint - part)
         self.owner[window.pixels][cover > 0.5] = owner
 
 
 def draw_scene(rng: Generator, *, min_side: int = SIDES[0], max_side: int = SIDES[1]) -> Scene:
-    """Draws a scene; everything about it comes from `rng`.
-
-    Args:
-        rng: source of all chance.
-        min_side: least height and width, in pixels.
-        max_side: greatest height and width, in pixels.
-    """
+    """Draws a scene of `min_side` to `max_side` pixels; `rng` determines everything about it."""
     height, width = (int(side) for side in rng.integers(min_side, max_side + 1, 2))
     canvas = _Canvas(scenes_textures.background(rng, height, width))
     _draw_distractors(rng, canvas, int(rng.integers(0, 5)))
@@ -78,7 +71,7 @@ def draw_scene(rng: Generator, *, min_side: int = SIDES[0], max_side: int = SIDE
 
 
 def _draw_distractors(rng: Generator, canvas: _Canvas, count: int) -> None:
-    """Paints thin lines and soft spots behind the objects: structure that is no object."""
+    """Paints thin lines and soft spots behind the objects."""
     side = min(canvas.height, canvas.width)
     for _ in range(count):
         if rng.uniform() < 0.5:
@@ -98,7 +91,7 @@ def _draw_distractors(rng: Generator, canvas: _Canvas, count: int) -> None:
 
 
 def _soft_spot(x: Floats, y: Floats) -> Floats:
-    # Not a distance: fades over the whole radius instead of one pixel, so that it has no outline.
+    # Not a distance: fades over the whole radius instead of one pixel.
     return (np.hypot(x, y) - np.float32(0.5)) * np.float32(0.03)
 
 
@@ -123,8 +116,7 @@ def _draw_objects(rng: Generator, canvas: _Canvas, count: int) -> list[tuple[int
     """Paints objects one over the other.
 
     Returns:
-        Class id and number of pixels on the canvas of every object, before anything hides them;
-        its place in the list is the object's owner number.
+        Class id and number of pixels of every object before occlusion, by owner number.
     """
     objects: list[tuple[int, int]] = []
     taken: list[Placement] = []
@@ -148,7 +140,7 @@ def _draw_objects(rng: Generator, canvas: _Canvas, count: int) -> list[tuple[int
 def _find_place(
     rng: Generator, taken: list[Placement], height: int, width: int
 ) -> Placement | None:
-    """Returns a place that hides nothing much, or None where ten attempts found none.
+    """Returns a place with little occlusion, or None if ten attempts found none.
 
     Three in ten objects may lie on top of others; the edge of the image may cut off a quarter.
     """
@@ -179,7 +171,7 @@ def _with_truth(
     owner: NDArray[np.int32],
     objects: list[tuple[int, int]],
 ) -> Scene:
-    """Reads boxes and areas off the pixels that show each object."""
+    """Computes boxes and areas from the pixels that show each object."""
     boxes, class_ids, areas = [], [], []
     for number, (class_id, pixels) in enumerate(objects):
         seen = owner == number

@@ -1,4 +1,4 @@
-"""The shapes of the embedded data, as signed distances: negative inside, positive outside.
+"""The shapes of the demo data, as signed distances: negative inside, positive outside.
 
 Rasterised in numpy, so that a scene does not depend on the version of a drawing library. Every
 shape fits into the unit circle around the origin; one unit is the object's radius.
@@ -63,12 +63,12 @@ SHAPES: dict[str, Distance] = {
     "star": star,
     "cross": cross,
 }
-"""The classes of the embedded data, in the order of their label map ids (from 1)."""
+"""The classes of the demo data, in the order of their label map ids (from 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a shape lies, how large it is and how it is turned. All lengths in pixels."""
+    """Position, size and rotation of a shape. All lengths in pixels."""
 
     y: float
     """Row of the centre."""
@@ -77,9 +77,9 @@ class Placement:
     radius: float
     """Pixels for one unit of the shape."""
     stretch: float
-    """The shape is this many times as wide as it is high, before it is turned."""
+    """Width over height, before rotation."""
     angle: float
-    """Turn, in radians."""
+    """Rotation, in radians."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Window:
 
     @property
     def pixels(self) -> tuple[slice, slice]:
-        """The index that cuts the window out of an image."""
+        """The index of the window in an image."""
         return slice(self.top, self.bottom), slice(self.left, self.right)
 
     @property
@@ -102,7 +102,7 @@ class Window:
         return self.bottom - self.top, self.right - self.left
 
     def centres(self, y: float, x: float) -> tuple[Floats, Floats]:
-        """Returns `[height, 1]` and `[1, width]`: the pixels' centres as seen from `(y, x)`."""
+        """Returns `[height, 1]` and `[1, width]`: the pixels' centres relative to `(y, x)`."""
         rows = np.arange(self.top, self.bottom, dtype=np.float32)[:, None]
         columns = np.arange(self.left, self.right, dtype=np.float32)[None, :]
         return rows + np.float32(0.5 - y), columns + np.float32(0.5 - x)
@@ -131,21 +131,21 @@ def placement_window(placement: Placement, height: int, width: int) -> Window:
 
 
 def coverage(distance: Distance, placement: Placement, window: Window) -> Floats:
-    """Returns how much of every pixel of the window the placed shape covers, 0 to 1."""
+    """Returns the share of every pixel of the window that the placed shape covers, 0 to 1."""
     rows, columns = window.centres(placement.y, placement.x)
     cos, sin = np.float32(np.cos(placement.angle)), np.float32(np.sin(placement.angle))
     wide = np.float32(placement.radius * np.sqrt(placement.stretch))
     high = np.float32(placement.radius / np.sqrt(placement.stretch))
     x = (columns * cos + rows * sin) / wide
     y = (rows * cos - columns * sin) / high
-    # One pixel of soft edge: half of a pixel that the outline cuts in two is covered.
+    # One pixel of soft edge: a pixel that the outline halves is half covered.
     return np.clip(np.float32(0.5) - distance(x, y) * min(wide, high), 0.0, 1.0)
 
 
 def segment_coverage(
     start: tuple[float, float], end: tuple[float, float], thickness: float, window: Window
 ) -> Floats:
-    """Returns how much of every pixel of the window a line with round ends covers, 0 to 1.
+    """Returns the share of every pixel of the window that a line with round ends covers, 0 to 1.
 
     `start` and `end` are (row, column); they and `thickness` are in pixels.
     """

@@ -1,4 +1,4 @@
-"""Colours, backgrounds and fillings of the embedded data. Images are float32 `[H, W, 3]`, 0..1."""
+"""Colours, backgrounds and fillings of the demo data. Images are float32 `[H, W, 3]`, 0..1."""
 
 import colorsys
 
@@ -18,7 +18,7 @@ def random_color(rng: Generator, *, saturation: tuple[float, float]) -> Floats:
 def contrasting_color(rng: Generator, background: Floats) -> Floats:
     """Returns `[3]`, a vivid colour that stands out from `background` `[3]`.
 
-    Of a handful of colours the first that is far enough away is taken, or else the farthest.
+    The first of eight colours that is far enough away, or else the farthest.
     """
     candidates = np.stack([random_color(rng, saturation=(0.45, 1.0)) for _ in range(8)])
     distances = np.linalg.norm(candidates - background, axis=1)
@@ -27,14 +27,14 @@ def contrasting_color(rng: Generator, background: Floats) -> Floats:
 
 
 def _positions(height: int, width: int, angle: float) -> Floats:
-    """Returns `[H, W]`, how far along the direction `angle` every pixel lies, in pixels."""
+    """Returns `[H, W]`, every pixel's coordinate along the direction `angle`, in pixels."""
     rows = np.arange(height, dtype=np.float32)[:, None]
     columns = np.arange(width, dtype=np.float32)[None, :]
     return columns * np.float32(np.cos(angle)) + rows * np.float32(np.sin(angle))
 
 
 def smooth_noise(rng: Generator, height: int, width: int, cell: float) -> Floats:
-    """Returns `[H, W]` in -1..1: random values on a grid of `cell` pixels, joined by lines."""
+    """Returns `[H, W]` in -1..1: random values on a grid of `cell` pixels, interpolated."""
     down, across = int(height / cell) + 2, int(width / cell) + 2
     grid = rng.uniform(-1.0, 1.0, (down, across)).astype(np.float32)
     return _between(height, cell, down) @ grid @ _between(width, cell, across).T
@@ -81,7 +81,7 @@ def background(rng: Generator, height: int, width: int) -> Floats:
 
 
 def filling(rng: Generator, height: int, width: int, color: Floats, size: float) -> Floats:
-    """Returns `[H, W, 3]`: what an object of `size` pixels is painted with."""
+    """Returns `[H, W, 3]`: the texture of an object of `size` pixels."""
     kind = rng.integers(4)
     if kind == 0:
         pattern = stripes(rng, height, width, max(6.0, size * rng.uniform(0.2, 0.4)))
