@@ -1,4 +1,4 @@
-"""What every metric refuses: images that would count twice or not at all, and unusable numbers."""
+"""Checks that all metrics share."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,18 @@ from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 
-def number_images(truths: Sequence[ImageTruth], results: Sequence[ImageResult]) -> dict[str, int]:
-    """Gives every image id a number from 1, and refuses what would be counted twice or not at all.
+def number_images(
+    truths: Sequence[ImageTruth], results: Sequence[ImageResult], class_names: Mapping[int, str]
+) -> dict[str, int]:
+    """Returns a number, from 1, for every image id, and refuses what cannot be scored.
 
     Of two detections with the same score, the one in the image with the lower number comes first,
-    which moves AP in the fifth place. The numbers therefore follow the ids, as in pycocotools, and
-    not the order in which the images happen to arrive.
+    which changes AP in the fifth decimal. The numbers therefore are in the order of the ids, as in
+    pycocotools, and not in the order in which images arrive.
 
     Raises:
-        UserError: no image, an image twice, or a result for an image without ground truth.
+        UserError: no image, an image twice, a result without ground truth, a box or score that is
+            not finite, or ground truth of a class that `class_names` lacks.
     """
     if not truths:
         raise UserError(
@@ -27,22 +30,28 @@ def number_images(truths: Sequence[ImageTruth], results: Sequence[ImageResult]) 
     _refuse_repeats([result.image_id for result in results], "result")
     ordered = sorted((truth.image_id for truth in truths), key=_id_order)
     numbers = {image_id: number for number, image_id in enumerate(ordered, start=1)}
-    strangers = [r.image_id for r in results if r.image_id not in numbers]
-    if strangers:
+    foreign = [r.image_id for r in results if r.image_id not in numbers]
+    if foreign:
         raise UserError(
-            f"{len(strangers)} results belong to images without ground truth, "
-            f"{strangers[0]!r} among them",
+            f"{len(foreign)} results belong to images without ground truth, "
+            f"{foreign[0]!r} among them",
             fix="score the results against the set that they were made from",
         )
+    _refuse_unknown_classes(truths, class_names)
+    _refuse_infinite_results(results)
     return numbers
 
 
-def refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> None:
-    """Refuses ground truth of a class that the label map lacks.
+def class_keys(class_names: Mapping[int, str]) -> dict[int, str]:
+    """Returns a unique name by label map id; ids ascend."""
+    shared = Counter(class_names.values())
+    return {
+        class_id: name if shared[name] == 1 else f"{name} (id {class_id})"
+        for class_id, name in sorted(class_names.items())
+    }
 
-    Raises:
-        UserError: there is some; names the first image.
-    """
+
+def _refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> None:
     for truth in truths:
         for class_id in truth.class_ids.tolist():
             if class_id not in class_names:
@@ -53,12 +62,7 @@ def refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[in
                 )
 
 
-def refuse_infinite_results(results: Sequence[ImageResult]) -> None:
-    """Refuses detections that cannot be put in order.
-
-    Raises:
-        UserError: a box or score is not a finite number.
-    """
+def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
     for result in results:
         if not np.isfinite(result.scores).all() or not np.isfinite(result.boxes).all():
             raise UserError(
@@ -66,15 +70,6 @@ def refuse_infinite_results(results: Sequence[ImageResult]) -> None:
                 where=f"results of image {result.image_id!r}",
                 fix="look at the training log: the weights themselves are probably not finite",
             )
-
-
-def class_keys(class_names: Mapping[int, str]) -> dict[int, str]:
-    """Returns a name by label map id that no other class has; ids rise."""
-    shared = Counter(class_names.values())
-    return {
-        class_id: name if shared[name] == 1 else f"{name} (id {class_id})"
-        for class_id, name in sorted(class_names.items())
-    }
 
 
 def _id_order(image_id: str) -> tuple[int, int, str]:

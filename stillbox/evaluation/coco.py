@@ -1,10 +1,8 @@
 """The twelve COCO numbers, AP for every class, and the precision curves behind them.
 
-The matching is faster-coco-eval's, which reproduces pycocotools number for number. What stands
-here is the way in (our types, string image ids), the way out (`None` where there is nothing to
-score, never the -1 that people take for a result), and the checks that no image is lost.
-Boundaries as in the fact sheet 5.3: areas 32^2 and 96^2, IoU .50 to .95 in steps of .05, 101
-recalls, at most 1, 10 or 100 detections of a class in an image.
+The matching is that of faster-coco-eval, which reproduces pycocotools number for number. As in
+`pycocotools/cocoeval.py`: areas 32^2 and 96^2, IoU .50 to .95 in steps of .05, 101 recalls, at most
+1, 10 or 100 detections of a class in an image. Without ground truth a number is `None`, not -1.
 """
 
 from collections import Counter
@@ -16,13 +14,8 @@ import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
 from numpy.typing import NDArray
 
-from stillbox.evaluation.checks import (
-    class_keys,
-    number_images,
-    refuse_infinite_results,
-    refuse_unknown_classes,
-)
-from stillbox.evaluation.coco_annotations import result_annotations, truth_annotations
+from stillbox.evaluation.checks import class_keys, number_images
+from stillbox.evaluation.coco_json import results_to_coco, truths_to_coco
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
@@ -62,21 +55,21 @@ SUMMARY_MEANINGS: dict[str, str] = {
 """The keys of `CocoScores.summary`, in COCO's order, with their meaning."""
 
 NO_TRUTH = "no ground truth"
-"""What is said of a class that the ground truth does not have."""
+"""Text of a score of a class without ground truth."""
 NO_TRUTH_OF_SIZE = "no ground truth of this size"
-"""What is said of a size that the ground truth does not have."""
+"""Text of a score of an object size without ground truth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
-    """How one class was scored. `None` throughout where it has no ground truth to find."""
+    """The scores of one class; `None` throughout if it has no ground truth."""
 
     class_id: int
     """Label map id."""
     truths: int
     """Boxes of the class in the ground truth, crowds left out."""
     detections: int
-    """Boxes of the class that were found."""
+    """Detections of the class."""
     numbers: dict[str, float | None]
     """The twelve numbers of this class alone, under the keys of `SUMMARY_MEANINGS`."""
     precision50: NDArray[np.float64] | None
@@ -84,33 +77,13 @@ class ClassScores:
     precision: NDArray[np.float64] | None
     """`[101]`, the same as a mean over IoU .50 to .95."""
 
-    @property
-    def ap(self) -> float | None:
-        """Average precision, mean over IoU .50 to .95."""
-        return self.numbers["AP"]
-
-    @property
-    def ap50(self) -> float | None:
-        """Average precision at IoU .50."""
-        return self.numbers["AP50"]
-
-    @property
-    def ap75(self) -> float | None:
-        """Average precision at IoU .75."""
-        return self.numbers["AP75"]
-
-    @property
-    def ar100(self) -> float | None:
-        """Recall with 100 detections of the class per image, mean over IoU .50 to .95."""
-        return self.numbers["AR100"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CocoScores:
-    """What scoring says."""
+    """COCO's scores of a set."""
 
     summary: dict[str, float | None]
-    """The twelve numbers under the keys of `SUMMARY_MEANINGS`; `None`: nothing to find."""
+    """The twelve numbers under the keys of `SUMMARY_MEANINGS`; `None`: no ground truth."""
     per_class: dict[str, ClassScores]
     """Every class of the label map by name, those without ground truth too."""
     recalls: NDArray[np.float64]
@@ -124,7 +97,7 @@ class CocoScores:
     detections: int
     """Detections of classes that the label map has."""
     foreign_detections: int
-    """Detections of classes that the label map lacks (a logit in one of its gaps): not scored."""
+    """Detections of ids in gaps of the label map: not scored."""
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""
@@ -142,7 +115,7 @@ def score_coco(
     """Scores the results of a detector as COCO does.
 
     Args:
-        truths: every image that counts. An image without a result has simply found nothing.
+        truths: every image that counts. An image without a result has no detections.
         results: at most one for each image, in any order.
         class_names: label map id -> name of every class that is scored.
 
@@ -150,46 +123,38 @@ def score_coco(
         The scores. A class or size without ground truth is left out of the means.
 
     Raises:
-        UserError: no image, an image twice, a result for an image that is not in `truths`, a score
-            that is not a number, or ground truth of a class that `class_names` lacks.
+        UserError: see `number_images`.
     """
-    numbers = number_images(truths, results)
-    refuse_unknown_classes(truths, class_names)
-    refuse_infinite_results(results)
-    categories = [{"id": class_id, "name": name} for class_id, name in sorted(class_names.items())]
-    wanted = truth_annotations(truths, numbers)
-    found = result_annotations(results, numbers)
-    known = [annotation for annotation in found if annotation["category_id"] in class_names]
-    evaluated = _evaluate(len(truths), categories, wanted, known)
-    crowds = sum(annotation["iscrowd"] for annotation in wanted)
+    numbers = number_images(truths, results, class_names)
+    wanted = truths_to_coco(truths, class_names, numbers)
+    found = results_to_coco(results, numbers)
+    known = [
+        {"id": number, "iscrowd": 0, "area": one["bbox"][2] * one["bbox"][3], **one}
+        for number, one in enumerate(found, start=1)
+        if one["category_id"] in class_names
+    ]
+    evaluated = _evaluate(wanted, known)
+    crowds = sum(annotation["iscrowd"] for annotation in wanted["annotations"])
     return CocoScores(
         summary=_summary(evaluated, slice(None)),
-        per_class=_per_class(evaluated, class_names, wanted, known),
+        per_class=_per_class(evaluated, class_names, wanted["annotations"], known),
         recalls=np.linspace(0.0, 1.0, 101),
         images=len(truths),
-        truths=len(wanted) - crowds,
+        truths=len(wanted["annotations"]) - crowds,
         crowds=crowds,
         detections=len(known),
         foreign_detections=len(found) - len(known),
     )
 
 
-def _evaluate(
-    images: int,
-    categories: list[dict[str, Any]],
-    wanted: list[dict[str, Any]],
-    found: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _evaluate(wanted: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
     """Runs the matching and returns the library's arrays `precision` and `recall`.
 
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
     the same without its second axis; -1 stands for "no ground truth".
     """
-    shared = {"images": [{"id": i} for i in range(1, images + 1)], "categories": categories}
     evaluation = COCOeval_faster(
-        COCO({**shared, "annotations": wanted}),
-        COCO({**shared, "annotations": found}),
-        iouType="bbox",
+        COCO(wanted), COCO({**wanted, "annotations": found}), iouType="bbox"
     )
     evaluation.evaluate()
     evaluation.accumulate()

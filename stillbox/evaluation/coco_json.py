@@ -1,7 +1,7 @@
-"""COCO's own files: ground truth and results as JSON, in both directions.
+"""COCO's files: ground truth and results as JSON, read and written.
 
-COCO counts images in integers and boxes as `[x, y, width, height]`; both are converted here and
-nowhere else. An image id that is an integer stays one in the file, any other is written as text.
+Boxes are `[x, y, width, height]` there. An image id that is an integer stays one in the file, any
+other is written as text.
 """
 
 import json
@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.evaluation.results import (
-    ImageResult,
-    ImageTruth,
-    boxes_from_xywh,
-    boxes_to_xywh,
-)
+from stillbox.evaluation.results import ImageResult, ImageTruth
 
 
 def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
@@ -51,7 +47,7 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
 
 
 def results_from_coco_json(path: str | Path) -> list[ImageResult]:
-    """Reads a result file, the flat list of detections that COCO's server takes.
+    """Reads a result file, a flat list of detections.
 
     Raises:
         UserError: the file is no such list.
@@ -61,12 +57,10 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
         raise UserError("no COCO results: not a list of detections", where=str(path))
     by_image: dict[Any, list[dict[str, Any]]] = {}
     for number, detection in enumerate(content):
-        missing = {"image_id", "category_id", "bbox", "score"} - set(detection)
+        missing = sorted({"image_id", "category_id", "bbox", "score"} - set(detection))
         if missing:
-            raise UserError(
-                f"the detection has no {', '.join(sorted(missing))}",
-                where=f"{path}: detection {number}",
-            )
+            what = f"the detection has no {', '.join(missing)}"
+            raise UserError(what, where=f"{path}: detection {number}")
         by_image.setdefault(detection["image_id"], []).append(detection)
     return [
         ImageResult(
@@ -79,53 +73,58 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
     ]
 
 
-def results_to_coco(results: Iterable[ImageResult]) -> list[dict[str, Any]]:
-    """Returns the results as the list that COCO's server takes, ready for `json.dump`."""
-    return [
-        {
-            "image_id": _image_id(result.image_id),
-            "category_id": class_id,
-            "bbox": box,
-            "score": score,
-        }
-        for result in results
-        for box, score, class_id in zip(
-            boxes_to_xywh(result.boxes).tolist(),
-            result.scores.tolist(),
-            result.class_ids.tolist(),
-            strict=True,
-        )
-    ]
+def results_to_coco(
+    results: Iterable[ImageResult], image_ids: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """Returns the results as COCO's list of detections, ready for `json.dump`.
+
+    Args:
+        results: the detections.
+        image_ids: numbers in place of the images' own ids.
+    """
+    found = []
+    for result in results:
+        image_id = image_ids[result.image_id] if image_ids else _number(result.image_id)
+        columns = (_xywh(result.boxes), result.scores.tolist(), result.class_ids.tolist())
+        for box, score, class_id in zip(*columns, strict=True):
+            found.append(
+                {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}
+            )
+    return found
 
 
-def truths_to_coco(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> dict[str, Any]:
-    """Returns the ground truth as COCO's dictionary, ready for `json.dump`."""
+def truths_to_coco(
+    truths: Sequence[ImageTruth],
+    class_names: Mapping[int, str],
+    image_ids: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Returns the ground truth as COCO's dictionary, ready for `json.dump`.
+
+    Args:
+        truths: the ground truth.
+        class_names: label map id -> name.
+        image_ids: numbers in place of the images' own ids.
+    """
+    images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for truth in truths:
-        for box, class_id, crowd, area in zip(
-            boxes_to_xywh(truth.boxes).tolist(),
-            truth.class_ids.tolist(),
-            truth.is_crowd.tolist(),
-            truth.areas().tolist(),
-            strict=True,
-        ):
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": _image_id(truth.image_id),
-                    "category_id": class_id,
-                    "bbox": box,
-                    "area": area,
-                    "iscrowd": int(crowd),
-                }
-            )
-    return {
-        "images": [
-            {"id": _image_id(t.image_id), "width": t.width, "height": t.height} for t in truths
-        ],
-        "annotations": annotations,
-        "categories": [{"id": i, "name": name} for i, name in sorted(class_names.items())],
-    }
+        image_id = image_ids[truth.image_id] if image_ids else _number(truth.image_id)
+        images.append({"id": image_id, "width": truth.width, "height": truth.height})
+        areas, crowds = truth.areas().tolist(), truth.is_crowd.tolist()
+        columns = (_xywh(truth.boxes), truth.class_ids.tolist(), crowds, areas)
+        for box, class_id, crowd, area in zip(*columns, strict=True):
+            annotation = {
+                # From 1: matchers take an id of 0 for "not matched".
+                "id": len(annotations) + 1,
+                "image_id": image_id,
+                "category_id": class_id,
+                "bbox": box,
+                "area": area,
+                "iscrowd": int(crowd),
+            }
+            annotations.append(annotation)
+    categories = [{"id": i, "name": name} for i, name in sorted(class_names.items())]
+    return {"images": images, "annotations": annotations, "categories": categories}
 
 
 def _read_json(path: str | Path) -> Any:  # noqa: ANN401
@@ -145,16 +144,22 @@ def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTru
         boxes=_boxes(annotations),
         class_ids=np.array([a["category_id"] for a in annotations], np.int64),
         is_crowd=np.array([a.get("iscrowd", 0) for a in annotations], np.bool_),
-        # Not COCO's, but some converters from VOC leave it; COCO itself passes over it.
+        # Written by some converters from VOC; COCO's own tools ignore it.
         is_difficult=np.array([a.get("difficult", 0) for a in annotations], np.bool_),
         area=np.array([a.get("area", np.nan) for a in annotations], np.float64),
     )
 
 
-def _boxes(rows: list[dict[str, Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return boxes_from_xywh(np.array([row["bbox"] for row in rows], np.float64))
+def _boxes(rows: list[dict[str, Any]]) -> NDArray[np.float64]:
+    x, y, width, height = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4).T
+    return np.stack([y, x, y + height, x + width], axis=1)
 
 
-def _image_id(text: str) -> int | str:
+def _xywh(boxes: NDArray[np.float64]) -> list[list[float]]:
+    ymin, xmin, ymax, xmax = boxes.reshape(-1, 4).T
+    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1).tolist()
+
+
+def _number(image_id: str) -> int | str:
     # "000123" must stay text: as 123 it would no longer name the same image.
-    return int(text) if text.isdecimal() and str(int(text)) == text else text
+    return int(image_id) if image_id.isdecimal() and str(int(image_id)) == image_id else image_id

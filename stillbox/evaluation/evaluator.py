@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import all_rows, to_host
@@ -21,51 +22,51 @@ from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.records.class_slots import ClassSlots
 
 Progress = Callable[[int, int], None]
-"""Called with the number of images done and to do."""
+"""Called with the number of images done and in all."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Timings:
-    """Where an evaluation spent its time. The parts overlap with nothing and are in seconds."""
+    """The parts of an evaluation, in seconds; they do not overlap."""
 
-    waiting: float
+    waiting: float = 0.0
     """For batches from the loader."""
-    detecting: float
+    detecting: float = 0.0
     """For the device: compilation (in the first batch), computation, transfer."""
-    scoring: float
-    """In reading the ground truth and matching."""
-    images: int
+    scoring: float = 0.0
+    """For reading the ground truth and matching."""
+    images: int = 0
     """Images that were detected."""
 
     @property
     def total(self) -> float:
-        """All of it, in seconds."""
+        """The whole evaluation, in seconds."""
         return self.waiting + self.detecting + self.scoring
 
     @property
     def images_per_second(self) -> float:
-        """Images in a second of loading and detecting, scoring left out."""
+        """Images in a second of loading and detecting, without scoring."""
         return self.images / max(self.waiting + self.detecting, 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Scores, and what they were computed from. The three sequences run in step."""
+    """Scores and their data. The three sequences have the same order."""
 
     scores: Scores
     """The numbers."""
     records: tuple[int, ...]
-    """Record index of every image, rising."""
+    """Record index of every image, ascending."""
     truths: tuple[ImageTruth, ...]
     """Ground truth of every image."""
     results: tuple[ImageResult, ...]
-    """What was found in every image."""
+    """Detections of every image."""
     left_out: int
-    """Records that the data policy left out, so that nothing was scored for them."""
+    """Records that the data policy left out; they are not scored."""
     warnings: tuple[str, ...]
-    """What is odd about classes and label map."""
+    """Oddities of classes and label map."""
     timings: Timings
-    """Where the time went."""
+    """Durations of the parts."""
 
 
 def evaluate(
@@ -87,23 +88,24 @@ def evaluate(
     costs no time on the device.
 
     Args:
-        detect: the compiled detector; it is given every batch of the loader.
+        detect: the compiled detector, called with every batch of the loader.
         loader: the evaluation set in batches. Row r of a batch belongs to record
-            `batch.records[r]`; -1 marks a row that only fills up.
-        source: the same set's ground truth.
+            `batch.records[r]`; -1 marks padding.
+        source: the ground truth of the same set.
         class_names: label map id -> name.
-        slots: the ids that the detector's class indices stand for.
-        metrics: what is computed.
-        interpolation: how Pascal VOC's metrics turn a curve into one number.
-        records: the records that the loader goes through; None: all of `source`.
+        slots: the ids of the detector's class indices.
+        metrics: at least one.
+        interpolation: of a curve of Pascal VOC's metrics to one number.
+        records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of that of `source`.
-        progress: told after every batch.
+        progress: called after every batch.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
         RuntimeError: the loader brought a record twice, or not at all.
     """
     wanted = range(len(source)) if records is None else records
+    timings = Timings()
     started = time.perf_counter()
     truths = read_truths(source, wanted, annotations)
     warnings = check_agreement(
@@ -112,65 +114,56 @@ def evaluate(
         slots=slots,
         other_names=annotations.class_names if annotations else None,
     )
-    reading = time.perf_counter() - started
+    timings.scoring += time.perf_counter() - started
 
-    clock = _Clock()
     results: dict[int, ImageResult] = {}
     seen: Counter[int] = Counter()
-    for batch, detections in _one_ahead(detect, loader, clock):
+    for batch, detections in _one_ahead(detect, loader, timings):
         for record, result in _results_of(batch, detections, truths, slots):
             seen[record] += 1
             results[record] = result
         if progress is not None:
             progress(len(results), len(truths))
-    truths = _without_unusable(seen, truths, source)
-    order = sorted(truths)
+    _check_complete(seen, truths, source)
+
     started = time.perf_counter()
+    order = tuple(sorted(seen))
     ordered_truths = tuple(truths[record] for record in order)
     ordered_results = tuple(results[record] for record in order)
     scores = score(
         ordered_truths, ordered_results, class_names, metrics=metrics, interpolation=interpolation
     )
+    timings.scoring += time.perf_counter() - started
+    timings.images = len(order)
     return EvaluationResult(
         scores=scores,
-        records=tuple(order),
+        records=order,
         truths=ordered_truths,
         results=ordered_results,
-        left_out=len(wanted) - len(truths),
+        left_out=len(wanted) - len(order),
         warnings=warnings,
-        timings=Timings(
-            waiting=clock.waiting,
-            detecting=clock.detecting,
-            scoring=reading + time.perf_counter() - started,
-            images=len(order),
-        ),
+        timings=timings,
     )
 
 
-@dataclass
-class _Clock:
-    waiting: float = 0.0
-    detecting: float = 0.0
-
-
 def _one_ahead(
-    detect: Callable[[Batch], Detections], loader: Iterable[Batch], clock: _Clock
+    detect: Callable[[Batch], Detections], loader: Iterable[Batch], timings: Timings
 ) -> Iterator[tuple[Batch, Detections]]:
     """Yields every batch with its detections as numpy arrays.
 
-    The device starts on a batch before the host looks at the one before it, so that the two work
-    at the same time.
+    The device starts on the next batch before the host processes this one, so that both work at the
+    same time.
     """
     pending: tuple[Batch, Detections] | None = None
     batches = iter(loader)
     while True:
         started = time.perf_counter()
         batch = next(batches, None)
-        clock.waiting += time.perf_counter() - started
+        timings.waiting += time.perf_counter() - started
         started = time.perf_counter()
         upcoming = None if batch is None else (batch, detect(batch))
         fetched = None if pending is None else _fetch(*pending)
-        clock.detecting += time.perf_counter() - started
+        timings.detecting += time.perf_counter() - started
         if fetched is not None:
             yield fetched
         if upcoming is None:
@@ -179,10 +172,8 @@ def _one_ahead(
 
 
 def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
-    # The images stay where they are: nothing after this looks at them.
-    # Of several processes each has its own rows; all of them score all.
-    host = batch._replace(records=all_rows(batch.records))
-    return host, to_host(detections)
+    # Each process has its own rows, and every process scores all of them. Images are not fetched.
+    return batch._replace(records=all_rows(batch.records)), to_host(detections)
 
 
 def _results_of(
@@ -194,28 +185,22 @@ def _results_of(
             continue
         if record not in truths:
             raise RuntimeError(f"the loader brought record {record}, which is not to be scored")
-        truth, count = truths[record], int(detections.count[row])
-        yield (
-            record,
-            result_of(
-                truth,
-                np.asarray(detections.boxes[row, :count]),
-                np.asarray(detections.scores[row, :count]),
-                slots.id_of(np.asarray(detections.classes[row, :count])),
-            ),
-        )
+        found = slice(int(detections.count[row]))
+        boxes, scores = detections.boxes[row, found], detections.scores[row, found]
+        class_ids = slots.id_of(np.asarray(detections.classes[row, found]))
+        yield record, result_of(truths[record], np.asarray(boxes), np.asarray(scores), class_ids)
 
 
 def result_of(
     image: ImageTruth,
-    boxes: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    scores: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    class_ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    class_ids: NDArray[np.int64],
 ) -> ImageResult:
     """Converts one row of `Detections` to pixels of the original image.
 
     Args:
-        image: the image that the row belongs to.
+        image: the image of the row.
         boxes: `[K, 4]`, normalised to the true image.
         scores: `[K]`.
         class_ids: `[K]`, label map ids.
@@ -229,23 +214,21 @@ def result_of(
     )
 
 
-def _without_unusable(
+def _check_complete(
     seen: Mapping[int, int], truths: Mapping[int, ImageTruth], source: TruthSource
-) -> dict[int, ImageTruth]:
-    """Returns the truths of the images that came once.
+) -> None:
+    """Checks that every record came once, except those whose image cannot be decoded.
 
-    An image that cannot be decoded never becomes a row of a batch where the data policy drops such
-    records. Any other record that is missing, or came twice, is a fault of the loader.
+    The data policy may leave out the latter. Any other record that is missing, or came twice, is a
+    fault of the loader.
     """
     twice = sorted(record for record, count in seen.items() if count > 1)
-    missing = sorted(set(truths) - set(seen))
-    lost = [record for record in missing if _has_image(source, record)]
+    lost = [record for record in sorted(set(truths) - set(seen)) if _has_image(source, record)]
     if twice or lost:
         raise RuntimeError(
             f"the loader brought {len(twice)} records more than once (first {twice[:3]}) and "
             f"{len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
         )
-    return {record: truth for record, truth in truths.items() if record in seen}
 
 
 def _has_image(source: TruthSource, record: int) -> bool:

@@ -1,7 +1,6 @@
 """Ground truth for scoring: the boxes of the original image, from the records or from a COCO file.
 
-It does not take the way through the loader, which resizes, cuts off boxes beyond its limit and
-gives crowds a weight.
+The loader is not used: it resizes, cuts off boxes beyond its limit and gives crowds a weight.
 """
 
 import io
@@ -19,30 +18,30 @@ from stillbox.records.example import Example
 
 
 class TruthSource(Protocol):
-    """Where the examples of an evaluation set are read; `records.source.ExampleSource` is one."""
+    """The examples of an evaluation set, such as `records.source.ExampleSource`."""
 
     def __len__(self) -> int:
         """Returns the number of records."""
         ...
 
     def example(self, index: int, /) -> Example | None:
-        """Returns the example of a record, None where the policy leaves it out."""
+        """Returns the example of a record, None if the policy leaves it out."""
         ...
 
 
 def read_truths(
     source: TruthSource, records: Sequence[int], annotations: Annotations | None = None
 ) -> dict[int, ImageTruth]:
-    """Reads the ground truth of these records.
+    """Reads the ground truth of records.
 
     Args:
-        source: where the records are read.
+        source: the examples.
         records: their indices.
-        annotations: a file that has their boxes; None: the records' own.
+        annotations: a file with the boxes; None: the records' own.
 
     Returns:
-        Truth by record index. A record that the source leaves out under its policy is absent. Ids
-        that several records share get the record's number added, so that each image counts.
+        Truth by record index, without records that the source leaves out under its policy. Ids that
+        several records share get the record's number added, so that each image counts.
 
     Raises:
         UserError: `annotations` lacks an image, or has one of another size.
@@ -67,11 +66,7 @@ def read_truths(
 
 
 def truth_of(example: Example) -> ImageTruth:
-    """Returns the ground truth of an example in pixels of its stored image.
-
-    Args:
-        example: the example; its boxes are normalised.
-    """
+    """Returns the ground truth of an example in pixels of its stored image."""
     height, width = stored_size(example)
     scale = np.array([height, width, height, width], np.float64)
     return ImageTruth(
@@ -80,16 +75,16 @@ def truth_of(example: Example) -> ImageTruth:
         width=width,
         boxes=example.boxes.astype(np.float64) * scale,
         class_ids=example.class_ids.astype(np.int64),
-        is_crowd=_column(example.is_crowd, len(example.boxes), np.False_).astype(np.bool_),
-        is_difficult=_column(example.difficult, len(example.boxes), np.False_).astype(np.bool_),
-        area=_column(example.area, len(example.boxes), np.float64(np.nan)).astype(np.float64),
+        is_crowd=example.is_crowd,
+        is_difficult=example.difficult,
+        area=example.area.astype(np.float64),
     )
 
 
 def stored_size(example: Example) -> tuple[int, int]:
     """Returns height and width of the stored image, in pixels.
 
-    The image's own header is believed before the record, whose numbers are optional and sometimes
+    The image's own header has precedence over the record, whose numbers are optional and sometimes
     wrong: a wrong size would move objects between small, medium and large.
     """
     try:
@@ -97,10 +92,3 @@ def stored_size(example: Example) -> tuple[int, int]:
             return image.height, image.width
     except (UnidentifiedImageError, OSError):
         return example.height, example.width
-
-
-def _column(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], length: int, missing: np.generic
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    # An example that was made without this optional column has an empty one.
-    return values if len(values) == length else np.full(length, missing)

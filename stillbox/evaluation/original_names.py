@@ -1,4 +1,7 @@
-"""What the Object Detection API calls the numbers, in TensorBoard too (fact sheet 5.3)."""
+"""Names of the numbers in the Object Detection API, in TensorBoard too.
+
+Source: object_detection/metrics/coco_evaluation.py and utils/object_detection_evaluation.py.
+"""
 
 from collections.abc import Iterable, Mapping
 

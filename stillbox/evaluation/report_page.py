@@ -5,11 +5,12 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
+from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, ClassScores
 from stillbox.evaluation.history import History
 from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
 from stillbox.evaluation.pictures import Picture, picture_bytes
-from stillbox.evaluation.scores import MEANINGS, VOC_MEANINGS, ClassCounts, Scores
+from stillbox.evaluation.scores import MEANINGS, VOC_MEANINGS, Scores
+from stillbox.evaluation.voc import VocClassScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _classes(report: Report, figures: Mapping[str, bytes]) -> str:
     # The bar stands behind the number that it draws: that at IoU .50.
     drawn = "AP50" if scores.coco else "VOC_AP"
     rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP"]
-    for name, counted in scores.classes().items():
+    for name, counted in scores.first.per_class.items():
         numbers = scores.class_numbers(name, all_metrics=report.all_class_metrics)
         columns = [*dict.fromkeys(key for key in (*columns, *numbers) if key in numbers)]
         rows.append(_class_row(name, counted, numbers, columns, drawn))
@@ -144,7 +145,7 @@ def _classes(report: Report, figures: Mapping[str, bytes]) -> str:
 
 def _class_row(
     name: str,
-    counted: ClassCounts,
+    counted: ClassScores | VocClassScores,
     numbers: Mapping[str, float | None],
     columns: Sequence[str],
     drawn: str,

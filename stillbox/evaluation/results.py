@@ -80,15 +80,3 @@ def iou_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
     shared = np.maximum(high - low, 0).prod(axis=-1)
     union = box_areas(boxes)[:, None] + box_areas(others)[None] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
-
-
-def boxes_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Converts COCO's `[x, y, width, height]` rows `[N, 4]` to `[ymin, xmin, ymax, xmax]`."""
-    x, y, width, height = boxes.reshape(-1, 4).T
-    return np.stack([y, x, y + height, x + width], axis=1)
-
-
-def boxes_to_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Converts `[ymin, xmin, ymax, xmax]` rows `[N, 4]` to COCO's `[x, y, width, height]`."""
-    ymin, xmin, ymax, xmax = boxes.reshape(-1, 4).T
-    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)

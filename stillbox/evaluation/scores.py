@@ -1,4 +1,4 @@
-"""The metrics of an experiment, computed together and told under one set of names."""
+"""All metrics of an experiment, under one set of names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, CocoScores, score_coco
-from stillbox.evaluation.original_names import (
-    original_class_names,
-    original_names,
+from stillbox.evaluation.coco import (
+    NO_TRUTH,
+    SUMMARY_MEANINGS,
+    ClassScores,
+    CocoScores,
+    score_coco,
 )
+from stillbox.evaluation.original_names import original_class_names, original_names
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.voc import Interpolation, VocScores, score_voc
 from stillbox.experiment.schema.evaluation import Metric
@@ -19,7 +22,7 @@ VOC_MEANINGS: dict[str, str] = {
     "VOC_mAP": "mean over classes, IoU at least .50",
     "VOC_weighted_mAP": "all classes in one list, IoU at least .50",
 }
-"""The keys that Pascal VOC's metrics add to `Scores.summary`, with their meaning."""
+"""The keys of Pascal VOC's metrics in `Scores.summary`, with their meaning."""
 
 MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
@@ -28,25 +31,15 @@ _HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassCounts:
-    """What one class has in the ground truth and what was found of it."""
-
-    truths: int
-    """Boxes to find."""
-    detections: int
-    """Boxes that were found."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What the metrics say about one set of detections."""
+    """The metrics of one set of detections."""
 
     coco: CocoScores | None = None
-    """COCO's numbers, where they are asked for."""
+    """COCO's scores, if requested."""
     voc: VocScores | None = None
-    """Pascal VOC's numbers, where either of them is asked for."""
+    """Pascal VOC's scores, if requested."""
     voc_keys: tuple[str, ...] = ()
-    """Those of `VOC_MEANINGS` that are asked for."""
+    """The requested keys of `VOC_MEANINGS`."""
 
     @property
     def summary(self) -> dict[str, float | None]:
@@ -59,7 +52,7 @@ class Scores:
 
     @property
     def first(self) -> CocoScores | VocScores:
-        """The scores whose counts are shown: COCO's, or else VOC's."""
+        """The scores whose counts and classes are shown: COCO's, or else VOC's."""
         first = self.coco or self.voc
         assert first is not None  # an experiment has at least one metric
         return first
@@ -72,22 +65,15 @@ class Scores:
         return NO_TRUTH if value is None else f"{value:.3f}"
 
     def headline(self) -> str:
-        """Returns the numbers that people look at first, in one line."""
+        """Returns the most important numbers in one line."""
         keys = [key for key in _HEADLINE if key in self.summary]
         return ", ".join(f"{key} {self.text(key)}" for key in keys)
-
-    def classes(self) -> dict[str, ClassCounts]:
-        """Returns the counts of every class of the label map by name."""
-        return {
-            name: ClassCounts(truths=one.truths, detections=one.detections)
-            for name, one in self.first.per_class.items()
-        }
 
     def class_numbers(self, name: str, *, all_metrics: bool = False) -> dict[str, float | None]:
         """Returns the numbers of one class.
 
         Args:
-            name: of the class, as in `classes`.
+            name: of the class, as in `per_class` of the scores.
             all_metrics: all twelve of COCO's instead of four.
         """
         numbers: dict[str, float | None] = {}
@@ -100,27 +86,25 @@ class Scores:
 
     def curves(self) -> dict[str, tuple[float, NDArray[np.float64]]]:
         """Returns AP and precision `[101]` at IoU .50 of every class with something to find."""
-        if self.coco:
-            pairs = {n: (one.ap50, one.precision50) for n, one in self.coco.per_class.items()}
-        else:
-            pairs = {n: (one.ap, one.precision) for n, one in self.first.per_class.items()}
-        return {
-            name: (ap, precision)
-            for name, (ap, precision) in pairs.items()
-            if ap is not None and precision is not None
-        }
+        curves = {}
+        for name, one in self.first.per_class.items():
+            ap = one.numbers["AP50"] if isinstance(one, ClassScores) else one.ap
+            precision = one.precision50 if isinstance(one, ClassScores) else one.precision
+            if ap is not None and precision is not None:
+                curves[name] = ap, precision
+        return curves
 
     def original_names(
         self, *, per_category: bool = False, all_metrics: bool = False
     ) -> dict[str, float | None]:
-        """Returns the numbers under the names that they have in the original (fact sheet 5.3).
+        """Returns the numbers under their names in the Object Detection API.
 
         Args:
             per_category: those of every class, too.
             all_metrics: all twelve of COCO's for every class.
         """
         named = original_names(self.summary)
-        for name in self.classes() if per_category else ():
+        for name in self.first.per_class if per_category else ():
             numbers = self.class_numbers(name, all_metrics=all_metrics)
             named |= original_class_names(name, numbers, self.voc_keys)
         return named
@@ -137,21 +121,20 @@ def score(
     """Computes the metrics.
 
     Args:
-        truths: every image that counts. An image without a result has simply found nothing.
+        truths: every image that counts. An image without a result has no detections.
         results: at most one for each image, in any order.
         class_names: label map id -> name of every class that is scored.
-        metrics: what is computed, at least one.
-        interpolation: how Pascal VOC's metrics turn a curve into one number.
+        metrics: at least one.
+        interpolation: of a curve of Pascal VOC's metrics to one number.
 
     Raises:
-        UserError: see `score_coco` and `score_voc`.
+        UserError: see `number_images`.
     """
     keys = {"pascal_voc": "VOC_mAP", "weighted_pascal_voc": "VOC_weighted_mAP"}
     voc_keys = tuple(keys[metric] for metric in keys if metric in metrics)
-    return Scores(
-        coco=score_coco(truths, results, class_names) if "coco" in metrics else None,
-        voc=score_voc(truths, results, class_names, interpolation=interpolation)
-        if voc_keys
-        else None,
-        voc_keys=voc_keys,
-    )
+    coco = voc = None
+    if "coco" in metrics:
+        coco = score_coco(truths, results, class_names)
+    if voc_keys:
+        voc = score_voc(truths, results, class_names, interpolation=interpolation)
+    return Scores(coco=coco, voc=voc, voc_keys=voc_keys)

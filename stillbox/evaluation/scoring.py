@@ -180,7 +180,7 @@ def write_evaluation(
     if not is_first():
         return directory / REPORT
     settings, scores = experiment.evaluation, result.scores
-    names, all_metrics = scores.classes(), settings.all_metrics_per_category
+    names, all_metrics = scores.first.per_class, settings.all_metrics_per_category
     metrics = {
         "weights": source,
         "images": len(result.truths),

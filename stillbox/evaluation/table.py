@@ -1,20 +1,20 @@
-"""Scores as a table on a terminal."""
+"""Scores as plain-text tables."""
 
 from collections.abc import Mapping, Sequence
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.scores import MEANINGS, Scores
 
-# Of all numbers those that one compares checkpoints by.
+# The numbers by which checkpoints are compared.
 _HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP")
 
 
 def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = False) -> str:
-    """Returns the numbers with their meanings, and AP by class if that is wanted.
+    """Returns the numbers with their meanings.
 
     Args:
-        scores: what is told.
-        per_category: a line for every class with something to find.
+        scores: the numbers.
+        per_category: add a line for every class with ground truth.
         all_metrics: all twelve of COCO's numbers in that line.
     """
     keys = list(scores.summary)
@@ -28,8 +28,7 @@ def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], b
 
     Args:
         evaluations: step and scores, in the order of the lines.
-        best: the number by which checkpoints are compared; it stands first and its highest value
-            is marked.
+        best: key of the first column, whose highest value is marked.
     """
     computed = {key for _, scores in evaluations for key in scores}
     keys = [best, *(key for key in _HEADLINES if key != best and key in computed)]
@@ -48,7 +47,7 @@ def _class_lines(scores: Scores, all_metrics: bool) -> list[str]:
     columns = [*SUMMARY_MEANINGS] if all_metrics else ["AP", "AP50"]
     columns = [*(columns if scores.coco else ()), *(["VOC_AP"] if scores.voc else ())]
     lines = ["", f"{'class':24} {' '.join(f'{column:>6}' for column in columns)} {'boxes':>6}"]
-    for name, one in scores.classes().items():
+    for name, one in scores.first.per_class.items():
         if one.truths:
             numbers = scores.class_numbers(name, all_metrics=all_metrics)
             row = " ".join(_number(numbers[column]) for column in columns)

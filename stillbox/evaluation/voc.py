@@ -1,10 +1,10 @@
-"""Pascal VOC's average precision at IoU .50 (fact sheet 5.3; The PASCAL VOC Challenge, IJCV 2010).
+"""Pascal VOC's average precision at IoU .50 (Everingham et al., IJCV 2010, section 4.2).
 
-A detection is compared with the ground-truth box of its class that it overlaps most. Where that
-overlap is at least .50, it is right, unless a better-scored one found the box before it; where that
-box is difficult, the detection is passed over. Everything else is wrong. Difficult boxes need not
-be found. Overlaps are those of the boxes themselves, without the extra pixel of the VOC devkit, as
-in the original, and a crowd is an object like any other, because VOC knows none.
+A detection is compared with the ground-truth box of its class with the greatest overlap. If that
+overlap is at least .50, the detection is correct, unless a better-scored one matched the box; if
+the box is difficult, the detection is ignored. All others are wrong. Difficult boxes need not be
+found. Overlaps are computed without the extra pixel of the VOC devkit, as in
+`object_detection/utils/per_image_evaluation.py`, and crowds are ordinary objects: VOC has none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.evaluation.checks import (
-    class_keys,
-    number_images,
-    refuse_infinite_results,
-    refuse_unknown_classes,
-)
+from stillbox.evaluation.checks import class_keys, number_images
 from stillbox.evaluation.results import ImageResult, ImageTruth, iou_matrix
 
 Interpolation = Literal["all_points", "eleven_points"]
@@ -31,7 +26,7 @@ _RECALLS = np.arange(101) / 100
 
 @dataclass(frozen=True, kw_only=True)
 class VocClassScores:
-    """How one class was scored. `None` where it has nothing to find."""
+    """The scores of one class; `None` if it has nothing to find."""
 
     class_id: int
     """Label map id."""
@@ -40,7 +35,7 @@ class VocClassScores:
     difficult: int
     """Boxes of the class that are difficult."""
     detections: int
-    """Boxes of the class that were found, those passed over too."""
+    """Detections of the class, ignored ones included."""
     ap: float | None
     """Average precision at IoU .50."""
     precision: NDArray[np.float64] | None
@@ -49,7 +44,7 @@ class VocClassScores:
 
 @dataclass(frozen=True, kw_only=True)
 class VocScores:
-    """What scoring says."""
+    """Pascal VOC's scores of a set."""
 
     mean_ap: float | None
     """Mean of the classes' average precisions; `None`: nothing to find."""
@@ -90,21 +85,18 @@ def score_voc(
     """Scores the results of a detector as Pascal VOC does.
 
     Args:
-        truths: every image that counts. An image without a result has simply found nothing.
+        truths: every image that counts. An image without a result has no detections.
         results: at most one for each image, in any order.
         class_names: label map id -> name of every class that is scored.
-        interpolation: how a curve becomes one number.
+        interpolation: of a curve to one number.
 
     Returns:
         The scores. A class with nothing to find is left out of both means, with its detections.
 
     Raises:
-        UserError: no image, an image twice, a result for an image that is not in `truths`, a score
-            that is not a number, or ground truth of a class that `class_names` lacks.
+        UserError: see `number_images`.
     """
-    numbers = number_images(truths, results)
-    refuse_unknown_classes(truths, class_names)
-    refuse_infinite_results(results)
+    numbers = number_images(truths, results, class_names)
     found = {result.image_id: result for result in results}
     classes = {class_id: _Class() for class_id in class_names}
     for truth in sorted(truths, key=lambda truth: numbers[truth.image_id]):
@@ -134,7 +126,7 @@ def precision_recall(
     """Returns precision and recall `[D]` after each detection, best first.
 
     Args:
-        scores: `[D]`, in any order; equal ones keep it.
+        scores: `[D]`, in any order, which equal scores keep.
         correct: `[D]`.
         truths: boxes to find, at least one.
     """
@@ -188,7 +180,7 @@ def _add_image(classes: dict[int, _Class], truth: ImageTruth, result: ImageResul
 def _match(
     overlaps: NDArray[np.float64], difficult: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Returns `[D]` which detections count and which are right.
+    """Returns two masks `[D]`: detections that count, and correct ones.
 
     Args:
         overlaps: `[D, T]` IoU of detections, best first, with the ground truth of their class.

@@ -48,7 +48,7 @@ def test_the_golden_of_the_original_is_reproduced(tmp_path):
     expected = golden["expected"]["summary"]
     expected["AP"] = expected.pop("mAP")
     assert scores.summary == pytest.approx(expected, abs=1e-9)
-    per_class = [c.ap if c.ap is not None else -1 for c in scores.per_class.values()]
+    per_class = [-1 if (ap := c.numbers["AP"]) is None else ap for c in scores.per_class.values()]
     assert per_class == pytest.approx(golden["expected"]["per_category"], abs=1e-9)
     # Image 2 has no boxes at all and still counts.
     assert (scores.images, scores.truths, scores.crowds, scores.detections) == (20, 82, 5, 139)
@@ -82,7 +82,9 @@ def test_pycocotools_says_the_same_of_random_sets(seed):
     scores = score_coco(truths, results, names)
     stats, per_class = reference_numbers(truths, results, names)
     assert list(scores.summary.values()) == pytest.approx(stats.tolist(), abs=1e-9)
-    assert [c.ap for c in scores.per_class.values()] == pytest.approx(per_class, abs=1e-9)
+    assert [c.numbers["AP"] for c in scores.per_class.values()] == pytest.approx(
+        per_class, abs=1e-9
+    )
 
 
 def test_the_order_of_the_images_makes_no_difference():
@@ -159,7 +161,7 @@ def test_crowds_alone_are_nothing_to_find_and_forgive_what_lies_in_them():
 def test_an_absent_class_is_left_out_of_the_mean():
     scores = score_coco([truth("a", [BOX])], [result("a", [BOX], [0.9])], NAMES)
     assert scores.summary["AP"] == pytest.approx(1.0)
-    assert (scores.per_class["dog"].ap, scores.per_class["dog"].truths) == (None, 0)
+    assert (scores.per_class["dog"].numbers["AP"], scores.per_class["dog"].truths) == (None, 0)
     assert scores.text("AP") == "1.000"
     assert scores.text("APl") == NO_TRUTH_OF_SIZE
 

@@ -264,4 +264,6 @@ def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
     # Read at the same recalls they differ only where cells overlap so much that COCO gives a
     # detection to its second-best cell.
     for name, one in voc.per_class.items():
-        assert one.precision.mean() == pytest.approx(coco.per_class[name].ap50, abs=0.003)
+        assert one.precision.mean() == pytest.approx(
+            coco.per_class[name].numbers["AP50"], abs=0.003
+        )
