@@ -1,4 +1,4 @@
-"""The server's application: every protocol over one engine."""
+"""The server's ASGI application: all protocols over one engine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,55 +14,57 @@ from starlette.routing import Route
 
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
-from stillbox.serving.answers import Json, answer_failure, answer_refusal, answer_user_error
-from stillbox.serving.detect import Detect
-from stillbox.serving.engine import Engine
+from stillbox.serving import detect, open_inference, tensorflow_serving
+from stillbox.serving.engine import Engine, engine_of
 from stillbox.serving.limits import LimitBody
 from stillbox.serving.metrics import MeasureRequests
-from stillbox.serving.open_inference import OpenInference
 from stillbox.serving.openapi import describe
-from stillbox.serving.pages import Page
-from stillbox.serving.security import OPEN, AddHeaders, RequireKey
+from stillbox.serving.pages import page_routes
+from stillbox.serving.responses import (
+    AsciiJson,
+    handle_failure,
+    handle_http_error,
+    handle_user_error,
+)
+from stillbox.serving.security import PUBLIC_PATHS, AddHeaders, RequireKey
 from stillbox.serving.settings import ServeSettings
-from stillbox.serving.tensorflow_serving import TensorFlowServing
 
 
 def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
-    """Returns the ASGI application that serves a model. Its state has the `engine`.
+    """Returns the application that serves a model; `app.state.engine` runs the model.
 
-    At its start it compiles every batch size, unless `engine.start()` did so before; at its end it
-    finishes what it took.
-
-    Args:
-        predictor: the model.
-        settings: name, batches, limits, key.
+    Its startup compiles every batch size, unless `engine.start()` did so before. Its shutdown
+    finishes the requests in flight.
 
     Raises:
-        UserError: the settings make no sense, or the model does not take such batches.
+        UserError: the settings are invalid, or the model does not take such batches.
     """
     engine = Engine(predictor, settings)
-    page = Page(settings)
+    page = page_routes(settings)
     middleware = [
         Middleware(MeasureRequests, metrics=engine.metrics),
         Middleware(AddHeaders),
         Middleware(LimitBody, most=settings.max_body),
     ]
     if settings.api_key:
-        key = Middleware(RequireKey, key=settings.api_key, open_paths=OPEN | page.paths)
-        middleware.insert(2, key)
+        public = PUBLIC_PATHS | {route.path for route in page}
+        middleware.insert(2, Middleware(RequireKey, key=settings.api_key, public=public))
     app = Starlette(
         routes=[
-            *TensorFlowServing(engine).routes(),
-            *OpenInference(engine).routes(),
-            *Detect(engine).routes(),
-            *page.routes(),
-            *_own_routes(engine),
+            *tensorflow_serving.ROUTES,
+            *open_inference.ROUTES,
+            detect.ROUTE,
+            *page,
+            Route("/healthz", _health),
+            Route("/readyz", _ready),
+            Route("/metrics", _metrics),
+            Route("/openapi.json", _openapi),
         ],
         middleware=middleware,
         exception_handlers={
-            HTTPException: answer_refusal,
-            UserError: answer_user_error,
-            Exception: answer_failure,
+            HTTPException: handle_http_error,
+            UserError: handle_user_error,
+            Exception: handle_failure,
         },
         lifespan=_lifespan,
     )
@@ -79,29 +81,19 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     await run_in_threadpool(engine.stop)
 
 
-def _own_routes(engine: Engine) -> list[Route]:
-    async def health(request: Request) -> Json:
-        """Says that the server runs."""
-        return Json({"status": "ok"})
+async def _health(request: Request) -> Response:
+    return AsciiJson({"status": "ok"})
 
-    async def ready(request: Request) -> Json:
-        """Says whether it takes requests."""
-        return Json({"ready": engine.ready}, 200 if engine.ready else 503)
 
-    async def metrics(request: Request) -> Response:
-        """Answers Prometheus."""
-        content = generate_latest(engine.metrics.registry)
-        return Response(content, headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def _ready(request: Request) -> Response:
+    engine = engine_of(request)
+    return AsciiJson({"ready": engine.ready}, engine.ready_status)
 
-    described = describe(engine.settings)
 
-    async def openapi(request: Request) -> Json:
-        """Describes all routes."""
-        return Json(described)
+async def _metrics(request: Request) -> Response:
+    content = generate_latest(engine_of(request).metrics.registry)
+    return Response(content, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    return [
-        Route("/healthz", health),
-        Route("/readyz", ready),
-        Route("/metrics", metrics),
-        Route("/openapi.json", openapi),
-    ]
+
+async def _openapi(request: Request) -> Response:
+    return AsciiJson(describe(engine_of(request).settings))

@@ -1,7 +1,7 @@
 """Dynamic batching: images of different requests run together, in batches of a few fixed sizes.
 
-One thread runs the model. While it runs, images gather; when it is free it takes those that wait,
-as many as one run is good for. Each size is compiled before the first request.
+One thread runs the model; the images that arrive during a run form the next batch. Each size is
+compiled before the first request.
 """
 
 import threading
@@ -15,23 +15,21 @@ import numpy as np
 
 from stillbox.predicting.backend import Backend, Found, Prepared
 
-# Of each size at the start: the fastest of so many runs, or of as many as begin in so many seconds.
-_RUNS, _MEASURING = 5, 1.0
+# At the start each size is measured by this many runs, or by those that begin in these seconds.
+_RUNS, _MEASURING_SECONDS = 5, 1.0
 
 
-class Closed(Exception):  # noqa: N818  # it is no fault
+class ClosedError(Exception):
     """The batcher takes no more images."""
 
 
 class BatchRun(NamedTuple):
-    """What one run of the model was, for those who measure."""
+    """Measurements of one run of the model."""
 
     images: int
-    """Images that somebody waits for."""
     size: int
-    """Rows of the batch; the rest were copies that filled it up."""
+    """Rows of the batch; those beyond `images` are padding."""
     seconds: float
-    """How long it took."""
 
 
 class _Job(NamedTuple):
@@ -41,14 +39,14 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Runs a backend on batches of the images that come.
+    """Runs a backend on batches of submitted images.
 
     Args:
         backend: runs the model.
         sizes: rows of a batch, rising.
         max_delay: seconds that an image waits for others while nothing runs.
-        observe: is told about each run, in the thread that runs the model.
-        more: whether any image may come soon; nothing waits for none.
+        observe: called after each run, in the thread that runs the model.
+        expects_more: whether further images may arrive soon; if not, there is no delay.
     """
 
     def __init__(
@@ -57,10 +55,10 @@ class Batcher:
         sizes: Sequence[int],
         max_delay: float,
         observe: Callable[[BatchRun], None] = lambda run: None,
-        more: Callable[[], bool] = lambda: True,
+        expects_more: Callable[[], bool] = lambda: True,
     ) -> None:
         self._backend, self.sizes, self._max_delay = backend, tuple(sizes), max_delay
-        self._observe, self._more = observe, more
+        self._observe, self._expects_more = observe, expects_more
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -68,20 +66,20 @@ class Batcher:
         self.seconds: dict[int, float] = {}
         """The fastest run of each size at the start."""
 
-    def start(self, say: Callable[[str], None] = lambda text: None) -> None:
-        """Compiles every size, measures a run of it, and starts the thread that runs the model.
+    def start(self, report: Callable[[str], None] = lambda text: None) -> None:
+        """Compiles and measures every size, then starts the thread that runs the model.
 
         Args:
-            say: is told what takes a while.
+            report: called with a line of progress for each size.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
         for size in self.sizes:
             first = self._time([blank] * size)
             runs = [self._time([blank] * size)]
-            while len(runs) < _RUNS and sum(runs) < _MEASURING:
+            while len(runs) < _RUNS and sum(runs) < _MEASURING_SECONDS:
                 runs.append(self._time([blank] * size))
             self.seconds[size] = min(runs)
-            say(f"batch of {size}: ready after {first:.1f} s, {1000 * min(runs):.0f} ms a run")
+            report(f"batch of {size}: ready after {first:.1f} s, {1000 * min(runs):.0f} ms a run")
         self._thread.start()
 
     def _time(self, images: Sequence[Prepared]) -> float:
@@ -95,25 +93,25 @@ class Batcher:
         return len(self._jobs)
 
     def seconds_for(self, images: int) -> float:
-        """Returns about how long this many images take, by the runs at the start."""
+        """Estimates the time for a number of images, by the runs at the start."""
         return images * min(self.seconds[size] / size for size in self.sizes)
 
     def submit(self, prepared: Prepared) -> "Future[Found]":
-        """Takes an image. A future that is cancelled before its batch begins does not run.
+        """Adds an image. If its future is cancelled before its batch begins, it does not run.
 
         Raises:
-            Closed: `close` was called.
+            ClosedError: `close` was called.
         """
         job = _Job(prepared, Future(), time.monotonic())
         with self._changed:
             if self._closed:
-                raise Closed
+                raise ClosedError
             self._jobs.append(job)
             self._changed.notify()
         return job.found
 
     def close(self) -> None:
-        """Takes no more images, finishes those that were taken, and ends the thread."""
+        """Takes no more images, finishes those that were submitted, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -122,13 +120,13 @@ class Batcher:
 
     def _serve(self) -> None:
         while (jobs := self._next_jobs()) is not None:
-            # Nobody waits any more for what was cancelled.
+            # Leaves out cancelled futures.
             jobs = [job for job in jobs if job.found.set_running_or_notify_cancel()]
             if jobs:
                 self._run(jobs)
 
     def _next_jobs(self) -> list[_Job] | None:
-        """Waits for images and takes them; None when there will be no more."""
+        """Waits for images and returns the next batch; None after `close`."""
         largest = self.sizes[-1]
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -136,17 +134,16 @@ class Batcher:
                 return None
             patience = self._jobs[0].since + self._max_delay - time.monotonic()
             self._changed.wait_for(
-                lambda: len(self._jobs) >= largest or self._closed or not self._more(),
+                lambda: len(self._jobs) >= largest or self._closed or not self._expects_more(),
                 timeout=max(patience, 0),
             )
-            return [self._jobs.popleft() for _ in range(self._portion(len(self._jobs)))]
+            return [self._jobs.popleft() for _ in range(self._images_to_run(len(self._jobs)))]
 
-    def _portion(self, waiting: int) -> int:
-        """Returns how many of the waiting images to run now: what takes the least time for each.
+    def _images_to_run(self, waiting: int) -> int:
+        """Returns how many of the waiting images to run: those with the least time per image.
 
-        Where a run takes as long for any size, as on an accelerator, that is all of them, filled
-        up to the next size; on a CPU it is often a smaller batch that is full. The runs at the
-        start tell.
+        By the runs at the start. On an accelerator, where all sizes take about the same time, that
+        is all of them, padded to the next size; on a CPU often a smaller, full batch.
         """
         best = min(self.sizes, key=lambda s: (self.seconds[s] / min(s, waiting), -s))
         return min(best, waiting)
@@ -157,7 +154,7 @@ class Batcher:
         began = time.perf_counter()
         try:
             found = self._backend.run([*images, *[images[-1]] * (size - len(images))])
-        except Exception as error:  # whatever a runtime raises belongs to those who wait for it
+        except Exception as error:  # Runtimes can raise anything.
             for job in jobs:
                 job.found.set_exception(error)
             return

@@ -1,6 +1,6 @@
-"""`POST /detect`: an image file in, JSON or an annotated picture out."""
+"""`POST /detect`: an image file in, JSON or an annotated image out."""
 
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import numpy as np
 from starlette.datastructures import UploadFile
@@ -10,88 +10,56 @@ from starlette.routing import Route
 
 from stillbox.errors import nearest
 from stillbox.evaluation.pictures import picture_bytes
-from stillbox.predicting.backend import Found, Pixels
 from stillbox.predicting.detections import Detections
-from stillbox.serving.answers import Json, bad_request
-from stillbox.serving.engine import Engine
+from stillbox.serving.engine import engine_of
+from stillbox.serving.responses import AsciiJson, bad_request
 
 FORMATS = ("json", "png", "jpeg")
 
 
-class Asked(NamedTuple):
-    """What stands in the query of a request."""
-
-    format: str
-    """One of `FORMATS`."""
-    min_score: float
-    """Least score of a detection."""
-
-
-class Detect:
-    """The plain route, for people and scripts.
-
-    Args:
-        engine: runs the model.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def routes(self) -> list[Route]:
-        """Returns it."""
-        return [Route("/detect", self.detect, methods=["POST"])]
-
-    async def detect(self, request: Request) -> Response:
-        """Detects in one image file: the body, or the one file of a form."""
-        engine = self._engine
-        asked = read_query(request, engine.settings.min_score)
-        async with engine.body(request) as body:
-            name, content = await _file_of(request, body)
-            pixels = await engine.read(content)
-            found = await engine.detect_pixels(pixels)
-            if asked.format == "json":
-                return Json(self._detections(pixels, found, name, asked.min_score).to_dict())
-            return await engine.work(self._picture, pixels, found, asked)
-
-    def _picture(self, pixels: Pixels, found: Found, asked: Asked) -> Response:
-        drawn = self._detections(pixels, found, "", asked.min_score).draw(asked.min_score)
-        kind = cast(Literal["PNG", "JPEG"], asked.format.upper())
-        content = picture_bytes(np.asarray(drawn), kind)
-        return Response(content, media_type=f"image/{asked.format}")
-
-    def _detections(
-        self, pixels: Pixels, found: Found, source: str, min_score: float
-    ) -> Detections:
-        return self._engine.predictor.detections(pixels, found, source).at_least(min_score)
+async def _detect(request: Request) -> Response:
+    """Detects in one image file: the body, or the one file of a form."""
+    engine = engine_of(request)
+    kind, min_score = _read_query(request, engine.settings.min_score)
+    async with engine.body(request) as body:
+        name, content = await _read_file(request, body)
+        pixels = await engine.decode(content)
+        found = await engine.detect_pixels(pixels)
+        detections = engine.predictor.detections(pixels, found, name).at_least(min_score)
+        if kind == "json":
+            return AsciiJson(detections.to_dict())
+        drawn = await engine.work(_draw, detections, min_score, kind)
+        return Response(drawn, media_type=f"image/{kind}")
 
 
-def read_query(request: Request, min_score: float) -> Asked:
-    """Reads format and least score.
+ROUTE = Route("/detect", _detect, methods=["POST"])
 
-    Args:
-        request: with or without them.
-        min_score: the score, where the request does not say.
 
-    Raises:
-        HTTPException: 400, they make no sense.
-    """
-    unknown = sorted(set(request.query_params) - {"format", "min_score"})
+def _draw(detections: Detections, min_score: float, kind: str) -> bytes:
+    encoding = cast(Literal["PNG", "JPEG"], kind.upper())
+    return picture_bytes(np.asarray(detections.draw(min_score)), encoding)
+
+
+def _read_query(request: Request, min_score: float) -> tuple[str, float]:
+    """Returns one of `FORMATS` and the least score, by default `min_score`."""
+    query = request.query_params
+    unknown = sorted(set(query) - {"format", "min_score"})
     if unknown:
         raise bad_request(f"there is no parameter {unknown[0]!r}: there are format and min_score")
-    kind = request.query_params.get("format", "json")
+    kind = query.get("format", "json")
     if kind not in FORMATS:
         raise bad_request(f"format: there is no {kind!r}: {nearest(kind, FORMATS)}")
-    said = request.query_params.get("min_score", str(min_score))
+    text = query.get("min_score", str(min_score))
     try:
-        score = float(said)
+        score = float(text)
     except ValueError:
         score = -1.0
     if not 0 <= score <= 1:
-        raise bad_request(f"min_score is a number in 0..1, not {said!r}")
-    return Asked(kind, score)
+        raise bad_request(f"min_score is a number in 0..1, not {text!r}")
+    return kind, score
 
 
-async def _file_of(request: Request, body: bytes) -> tuple[str, bytes]:
+async def _read_file(request: Request, body: bytes) -> tuple[str, bytes]:
     """Returns name and content of the image file."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":

@@ -1,4 +1,4 @@
-"""From bytes that a stranger sent to pixels. The header is looked at before anything is decoded."""
+"""Decodes images of untrusted clients; the header is checked before anything is decoded."""
 
 import io
 
@@ -8,26 +8,26 @@ from PIL import Image
 
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.backend import Pixels
-from stillbox.serving.answers import bad_request, refusal
+from stillbox.serving.responses import bad_request, http_error
 
-Given = bytes | NDArray[np.uint8]
+ImageInput = bytes | NDArray[np.uint8]
 """An image file, or pixels `[h, w, 3]`."""
 
-# Both decoders tell these by the same first bytes, so that the header which is checked is that of
-# the image which is decoded.
+# Pillow and the decoder recognise these by the same first bytes: the checked header is that of the
+# decoded image.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
-def read_given(image: Given, max_pixels: int, *, upright: bool) -> Pixels:
+def decode_input(image: ImageInput, max_pixels: int, *, upright: bool) -> Pixels:
     """Returns the pixels `[h, w, 3]` of an image.
 
     Args:
         image: a file or pixels.
         max_pixels: the most that are decoded.
-        upright: turn it as its EXIF tag says.
+        upright: apply the EXIF orientation.
 
     Raises:
-        HTTPException: 400 where there is no image in a file, 413 where it is too large.
+        HTTPException: 400 if the file is no image, 413 if it is too large.
     """
     if isinstance(image, np.ndarray):
         _check_size(image.shape[0], image.shape[1], max_pixels)
@@ -36,8 +36,8 @@ def read_given(image: Given, max_pixels: int, *, upright: bool) -> Pixels:
         with Image.open(io.BytesIO(image), formats=FORMATS) as file:
             width, height = file.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise refusal(413, f"an image has at most {max_pixels} pixels") from None
-    except Exception as error:  # decoders raise anything at broken bytes
+        raise http_error(413, f"an image has at most {max_pixels} pixels") from None
+    except Exception as error:  # Decoders can raise anything at broken bytes.
         formats = ", ".join(FORMATS)
         raise bad_request(f"{len(image)} bytes that are no image ({formats})") from error
     _check_size(height, width, max_pixels)
@@ -49,7 +49,7 @@ def read_given(image: Given, max_pixels: int, *, upright: bool) -> Pixels:
 
 def _check_size(height: int, width: int, max_pixels: int) -> None:
     if not 0 < height * width <= max_pixels:
-        raise refusal(
+        raise http_error(
             413 if height * width else 400,
             f"the image has {height} x {width} pixels; allowed are 1 to {max_pixels}",
         )

@@ -1,4 +1,4 @@
-"""What a request may cost: bytes, images, time."""
+"""Limits of a request's body and of the images in flight."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,60 +6,55 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stillbox.serving.answers import refusal
+from stillbox.serving.responses import http_error
 
 
-class Places:
-    """The images that may be inside at a time, from the first byte of a body to its answer.
+class Admission:
+    """Counts the images in flight, from the first byte of a body to its response.
 
     Args:
-        count: how many there are.
-        seconds_for: about how long so many images take.
+        limit: the most at a time.
+        seconds_for: estimates the time for a number of images.
     """
 
-    def __init__(self, count: int, seconds_for: Callable[[int], float]) -> None:
-        self._count, self._seconds_for = count, seconds_for
-        self.taken = 0
+    def __init__(self, limit: int, seconds_for: Callable[[int], float]) -> None:
+        self._limit, self._seconds_for = limit, seconds_for
+        self.in_flight = 0
 
     @contextmanager
-    def take(self, images: int) -> Iterator[None]:
-        """Holds places for so many images.
+    def admit(self, images: int) -> Iterator[None]:
+        """Counts images in, and out at the end.
 
         Raises:
-            HTTPException: 503 with Retry-After where there are not as many.
+            HTTPException: 503 with Retry-After if they would exceed the limit.
         """
-        if self.taken + images > self._count:
-            wait = max(math.ceil(self._seconds_for(self.taken)), 1)
-            raise refusal(
-                503, f"all {self._count} places are taken; try again", {"Retry-After": str(wait)}
+        if self.in_flight + images > self._limit:
+            wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
+            raise http_error(
+                503, f"all {self._limit} places are taken; try again", {"Retry-After": str(wait)}
             )
-        self.taken += images
+        self.in_flight += images
         try:
             yield
         finally:
-            self.taken -= images
+            self.in_flight -= images
 
 
 class LimitBody:
-    """Middleware that ends a body at its limit, whatever its header says.
-
-    Args:
-        app: what it stands before.
-        most: bytes.
-    """
+    """Middleware that ends a body after `most` bytes, whatever its header says."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on and counts the bytes of its body."""
-        came = 0
+        """Forwards a request and counts the bytes of its body."""
+        size = 0
 
         async def counted() -> Message:
-            nonlocal came
+            nonlocal size
             message = await receive()
-            came += len(message.get("body", b""))
-            if came > self._most:
+            size += len(message.get("body", b""))
+            if size > self._most:
                 raise too_large(self._most)
             return message
 
@@ -68,4 +63,4 @@ class LimitBody:
 
 def too_large(most: int) -> Exception:
     """Returns the exception for a body beyond the limit."""
-    return refusal(413, f"the body of a request has at most {most} bytes")
+    return http_error(413, f"the body of a request has at most {most} bytes")

@@ -1,6 +1,7 @@
-"""What Prometheus reads at `/metrics`."""
+"""Prometheus metrics of `/metrics`."""
 
 import time
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.routing import Route
@@ -12,7 +13,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """The counters of one server.
+    """The metrics of one server.
 
     Args:
         sizes: of its batches.
@@ -21,41 +22,26 @@ class Metrics:
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.requests = Counter(
-            "stillbox_requests",
-            "Requests by route and status.",
-            ["route", "code"],
-            registry=self.registry,
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter(
+            "stillbox_requests", "Requests by route and status.", ["route", "code"]
         )
-        self.latency = Histogram(
+        self.latency = histogram(
             "stillbox_request_seconds",
-            "From the header of a request to the end of its answer.",
+            "From the header of a request to the end of its response.",
             ["route"],
             buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.waiting = Gauge(
-            "stillbox_queue_images", "Images that wait for the model.", registry=self.registry
+        self.waiting = gauge("stillbox_queue_images", "Images that wait for the model.")
+        self.in_flight = gauge(
+            "stillbox_inside_images", "Images from the body of a request to its response."
         )
-        self.inside = Gauge(
-            "stillbox_inside_images",
-            "Images from the body of a request to its answer.",
-            registry=self.registry,
-        )
-        self.images = Counter(
-            "stillbox_images", "Images that the model has seen.", registry=self.registry
-        )
-        self.batches = Histogram(
-            "stillbox_batch_images", "Images of a batch.", buckets=sizes, registry=self.registry
-        )
-        self.rows = Counter(
-            "stillbox_batch_rows",
-            "Rows of all batches, those included that fill up.",
-            registry=self.registry,
-        )
-        self.run_seconds = Histogram(
-            "stillbox_run_seconds", "Runs of the model.", buckets=_SECONDS, registry=self.registry
-        )
+        self.images = counter("stillbox_images", "Images that the model processed.")
+        self.batches = histogram("stillbox_batch_images", "Images of a batch.", buckets=sizes)
+        self.rows = counter("stillbox_batch_rows", "Rows of all batches, padding included.")
+        self.run_seconds = histogram("stillbox_run_seconds", "Runs of the model.", buckets=_SECONDS)
 
     def observe_run(self, run: BatchRun) -> None:
         """Counts a run of the model."""
@@ -66,18 +52,13 @@ class Metrics:
 
 
 class MeasureRequests:
-    """Middleware that counts requests and measures them.
-
-    Args:
-        app: what it stands before.
-        metrics: where they are counted.
-    """
+    """Middleware that counts and times requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
+        """Forwards a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -91,7 +72,7 @@ class MeasureRequests:
         try:
             await self._app(scope, receive, noted)
         finally:
-            # Not the path itself, of which there are as many as a client likes.
+            # The route's pattern: clients could send any number of different paths.
             found = scope.get("route")
             route = found.path if isinstance(found, Route) else "none"
             self._metrics.requests.labels(route, str(code)).inc()

@@ -5,25 +5,27 @@ https://github.com/kserve/open-inference-protocol
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stillbox import __version__
-from stillbox.serving.answers import Json, bad_request, refusal
-from stillbox.serving.engine import Engine
-from stillbox.serving.images import Given
+from stillbox.serving.engine import engine_of
+from stillbox.serving.images import ImageInput
+from stillbox.serving.responses import AsciiJson, bad_request, http_error
 from stillbox.serving.tensors import (
     INPUT,
     INPUTS,
     OUTPUTS,
+    Outputs,
     decode_base64,
-    images_of,
-    padded_outputs,
+    infer,
+    names_model,
+    output_shapes,
     parse_json,
     pixels_from,
 )
@@ -31,107 +33,92 @@ from stillbox.serving.tensors import (
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
-class Asked(NamedTuple):
-    """What a request asks for."""
+class _Options(NamedTuple):
+    """What a request says beside its images."""
 
-    images: list[Given]
-    """Files or pixels."""
-    outputs: dict[str, bool]
-    """The outputs to return, and whether as binary data."""
+    binary: dict[str, bool]
+    """The wanted outputs, and whether as binary data."""
     id: str | None
-    """What the answer repeats."""
+    """Repeated in the response."""
 
 
-class OpenInference:
-    """The routes of the protocol.
+async def _server(request: Request) -> Response:
+    extensions = ["binary_tensor_data"]
+    return AsciiJson({"name": "stillbox", "version": __version__, "extensions": extensions})
 
-    Args:
-        engine: runs the model.
-    """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._settings = engine, engine.settings
+async def _live(request: Request) -> Response:
+    return AsciiJson({"live": True})
 
-    def routes(self) -> list[Route]:
-        """Returns them."""
-        models = ("/v2/models/{name}/versions/{version}", "/v2/models/{name}")
-        return [
-            Route("/v2", self.server),
-            Route("/v2/health/live", self.live),
-            Route("/v2/health/ready", self.ready),
-            *(Route(f"{model}/infer", self.infer, methods=["POST"]) for model in models),
-            *(Route(f"{model}/ready", self.model_ready) for model in models),
-            *(Route(model, self.model) for model in models),
-        ]
 
-    async def server(self, request: Request) -> Json:
-        """Says what answers here."""
-        extensions = ["binary_tensor_data"]
-        return Json({"name": "stillbox", "version": __version__, "extensions": extensions})
+async def _ready(request: Request) -> Response:
+    engine = engine_of(request)
+    return AsciiJson({"ready": engine.ready}, engine.ready_status)
 
-    async def live(self, request: Request) -> Json:
-        """Says that the server runs."""
-        return Json({"live": True})
 
-    async def ready(self, request: Request) -> Json:
-        """Says whether it takes requests."""
-        return Json({"ready": self._engine.ready}, 200 if self._engine.ready else 503)
+async def _model_ready(request: Request) -> Response:
+    _check_model(request)
+    engine = engine_of(request)
+    return AsciiJson({"name": engine.settings.name, "ready": engine.ready}, engine.ready_status)
 
-    async def model_ready(self, request: Request) -> Json:
-        """Says the same of the model."""
-        self._check_model(request)
-        status = 200 if self._engine.ready else 503
-        return Json({"name": self._settings.name, "ready": self._engine.ready}, status)
 
-    async def model(self, request: Request) -> Json:
-        """Describes the tensors."""
-        self._check_model(request)
-        most = self._engine.predictor.backend.max_detections
-        shapes = {"detection_boxes": [-1, most, 4], "num_detections": [-1]}
-        outputs = [
-            {"name": name, "datatype": "FP32", "shape": shapes.get(name, [-1, most])}
-            for name in OUTPUTS
-        ]
-        return Json(
-            {
-                "name": self._settings.name,
-                "versions": [str(self._settings.version)],
-                "platform": "stillbox",
-                "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, -1, -1, 3]}],
-                "outputs": outputs,
-            }
-        )
+async def _model(request: Request) -> Response:
+    _check_model(request)
+    engine = engine_of(request)
+    shapes = output_shapes(engine.predictor.backend.max_detections)
+    return AsciiJson(
+        {
+            "name": engine.settings.name,
+            "versions": [str(engine.settings.version)],
+            "platform": "stillbox",
+            "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, -1, -1, 3]}],
+            "outputs": [
+                {"name": name, "datatype": "FP32", "shape": [-1, *shape]}
+                for name, shape in shapes.items()
+            ],
+        }
+    )
 
-    async def infer(self, request: Request) -> Response:
-        """Detects in the images of the one input."""
-        self._check_model(request)
-        engine = self._engine
-        async with engine.body(request) as body:
-            asked = await engine.work(read_request, body, request.headers.get(HEADER_LENGTH))
-            answers = await engine.detect(asked.images)
-        outputs = padded_outputs(answers, engine.predictor.backend.max_detections)
-        head = {"model_name": self._settings.name, "model_version": str(self._settings.version)}
-        if asked.id is not None:
-            head["id"] = asked.id
-        return _answer(head, {name: (outputs[name], raw) for name, raw in asked.outputs.items()})
 
-    def _check_model(self, request: Request) -> None:
+async def _infer(request: Request) -> Response:
+    """Detects in the images of the one input."""
+    _check_model(request)
+    settings, header_length = engine_of(request).settings, request.headers.get(HEADER_LENGTH)
+    read = partial(_read_request, header_length=header_length)
+    outputs, options = await infer(request, read)
+    head = {"model_name": settings.name, "model_version": str(settings.version)}
+    if options.id is not None:
+        head["id"] = options.id
+    return _respond(head, outputs, options.binary)
+
+
+_MODELS = ("/v2/models/{name}/versions/{version}", "/v2/models/{name}")
+ROUTES = [
+    Route("/v2", _server),
+    Route("/v2/health/live", _live),
+    Route("/v2/health/ready", _ready),
+    *(Route(f"{model}/infer", _infer, methods=["POST"]) for model in _MODELS),
+    *(Route(f"{model}/ready", _model_ready) for model in _MODELS),
+    *(Route(model, _model) for model in _MODELS),
+]
+
+
+def _check_model(request: Request) -> None:
+    if not names_model(request):
         name, version = request.path_params["name"], request.path_params.get("version")
-        if name != self._settings.name or version not in (None, str(self._settings.version)):
-            raise refusal(
-                404, f"there is no model {name!r}" + f", version {version}" * bool(version)
-            )
+        text = f"there is no model {name!r}" + f", version {version}" * bool(version)
+        raise http_error(404, text)
 
 
-def read_request(body: bytes, header_length: str | None) -> Asked:
+def _read_request(body: bytes, header_length: str | None) -> tuple[list[ImageInput], _Options]:
     """Reads the body of an inference.
 
     Args:
-        body: JSON, and binary tensors behind it.
+        body: JSON, followed by binary tensors.
         header_length: bytes of the JSON; None: all of them.
 
     Raises:
-        HTTPException: 400, it makes no sense.
+        HTTPException: 400, the body is invalid.
     """
     length = len(body)
     if header_length is not None:
@@ -146,38 +133,43 @@ def read_request(body: bytes, header_length: str | None) -> Asked:
     if not isinstance(request_id, str | None):
         raise bad_request("'id' must be a string")
     images = _images(inputs[0], body[length:])
-    return Asked(images, _asked_outputs(content), request_id)
+    return images, _Options(_wanted_outputs(content), request_id)
 
 
-def _images(tensor: Mapping[str, Any], binary: bytes) -> list[Given]:
+def _images(tensor: Mapping[str, Any], binary: bytes) -> list[ImageInput]:
     name, kind, shape = (tensor.get(key) for key in ("name", "datatype", "shape"))
+    where = f"input '{name}'"
     if name not in INPUTS:
         raise bad_request(f"there is no input {name!r}; the only one is '{INPUT}'")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
-        raise bad_request(f"input '{name}': 'shape' must be a list of whole numbers")
+        raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
     size = _parameters(tensor).get("binary_data_size")
     if size is not None and size != len(binary):
-        raise bad_request(f"input '{name}': {size!r} bytes were announced, {len(binary)} came")
+        raise bad_request(f"{where}: {size!r} bytes were announced, {len(binary)} came")
     if size is None and not isinstance(tensor.get("data"), list):
-        raise bad_request(f"input '{name}': 'data' must be a list")
+        raise bad_request(f"{where}: 'data' must be a list")
     if kind == "BYTES":
-        files: list[Given] = _files(tensor["data"]) if size is None else list(_split(binary))
+        elements = _split(binary) if size is not None else _decode_files(tensor["data"])
+        files: list[ImageInput] = list(elements)
         if len(shape) not in (1, 2) or np.prod(shape, dtype=object) != len(files):
-            raise bad_request(f"input '{name}': shape {shape}, data of {len(files)} images")
+            raise bad_request(f"{where}: shape {shape}, data of {len(files)} images")
         return files
-    if kind == "UINT8":
-        values = tensor["data"] if size is None else np.frombuffer(binary, np.uint8)
-        return images_of(pixels_from(values, f"input '{name}'", shape), f"input '{name}'")
-    raise bad_request(f"input '{name}': datatype {kind!r}; wanted UINT8 or BYTES")
+    if kind != "UINT8":
+        raise bad_request(f"{where}: datatype {kind!r}; wanted UINT8 or BYTES")
+    values = tensor["data"] if size is None else np.frombuffer(binary, np.uint8)
+    pixels = pixels_from(values, where, shape)
+    if pixels.ndim != 4 or pixels.shape[3] != 3:
+        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [B, h, w, 3]")
+    return list(pixels)
 
 
-def _files(data: list[Any]) -> list[Given]:
+def _decode_files(data: list[Any]) -> Iterator[bytes]:
     flat = [one for row in data for one in (row if isinstance(row, list) else [row])]
-    return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
+    return (decode_base64(one, f"image {at}") for at, one in enumerate(flat))
 
 
 def _split(binary: bytes) -> Iterator[bytes]:
-    """Yields the elements of a binary BYTES tensor: four bytes of length before each."""
+    """Yields the elements of a binary BYTES tensor, each after four bytes of its length."""
     at = 0
     while at < len(binary):
         begins = at + 4
@@ -187,19 +179,20 @@ def _split(binary: bytes) -> Iterator[bytes]:
         yield binary[begins:at]
 
 
-def _asked_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns the names of the outputs to return, and which of them as binary data."""
+def _wanted_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns the names of the wanted outputs, and which of them as binary data."""
     binary = _flag(content, "binary_data_output", default=False)
-    asked = content.get("outputs")
-    if asked is None:
+    wanted = content.get("outputs")
+    if wanted is None:
         return dict.fromkeys(OUTPUTS, binary)
-    if not isinstance(asked, list) or not asked or not all(isinstance(o, Mapping) for o in asked):
+    is_list = isinstance(wanted, list) and all(isinstance(one, Mapping) for one in wanted)
+    if not is_list or not wanted:
         raise bad_request("'outputs' must be a list of tensors with names")
-    for output in asked:
+    for output in wanted:
         if output.get("name") not in OUTPUTS:
             known = ", ".join(OUTPUTS)
             raise bad_request(f"there is no output {output.get('name')!r}; there are {known}")
-    return {output["name"]: _flag(output, "binary_data", default=binary) for output in asked}
+    return {output["name"]: _flag(output, "binary_data", default=binary) for output in wanted}
 
 
 def _parameters(holder: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -216,20 +209,19 @@ def _flag(holder: Mapping[str, Any], name: str, *, default: bool) -> bool:
     return flag
 
 
-def _answer(
-    head: dict[str, Any], outputs: Mapping[str, tuple[NDArray[np.float32], bool]]
-) -> Response:
+def _respond(head: Mapping[str, Any], outputs: Outputs, binary: Mapping[str, bool]) -> Response:
     tensors, parts = [], []
-    for name, (array, raw) in outputs.items():
+    for name, is_binary in binary.items():
+        array = outputs[name]
         tensor: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
-        if raw:
+        if is_binary:
             parts.append(array.astype("<f4").tobytes())
             tensors.append(tensor | {"parameters": {"binary_data_size": len(parts[-1])}})
         else:
             tensors.append(tensor | {"data": array.ravel().tolist()})
-    content = head | {"outputs": tensors}
+    content = {**head, "outputs": tensors}
     if not parts:
-        return Json(content)
+        return AsciiJson(content)
     header = json.dumps(content).encode("ascii")
     return Response(
         b"".join([header, *parts]),

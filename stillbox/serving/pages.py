@@ -1,4 +1,4 @@
-"""The page at `/`, and the files that it is made of."""
+"""The page at `/` and its files; it uses only `POST /detect`."""
 
 import html
 from pathlib import Path
@@ -10,7 +10,7 @@ from starlette.routing import Route
 from stillbox.serving.settings import ServeSettings
 
 _FOLDER = Path(__file__).parent / "page"
-_KINDS = {
+_MEDIA_TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
     ".css": "text/css",
@@ -18,40 +18,22 @@ _KINDS = {
 }
 
 
-class Page:
-    """The page's routes. It uses nothing but `POST /detect`.
+def page_routes(settings: ServeSettings) -> list[Route]:
+    """Returns a route for each file; `index.html` gets values of the settings."""
+    index = (_FOLDER / "index.html").read_text()
+    for field in ("name", "min_score", "max_body"):
+        index = index.replace(f"{{{field.upper()}}}", html.escape(str(getattr(settings, field))))
+    files = sorted(_FOLDER.iterdir())
+    return [_route("/", index.encode(), ".html")] + [
+        _route(f"/page/{file.name}", file.read_bytes(), file.suffix)
+        for file in files
+        if file.suffix in _MEDIA_TYPES and file.name != "index.html"
+    ]
 
-    Args:
-        settings: what it tells people.
-    """
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._files = {
-            f"/page/{path.name}": (path.read_bytes(), _KINDS[path.suffix])
-            for path in sorted(_FOLDER.iterdir())
-            if path.suffix in _KINDS
-        }
-        told = {
-            "NAME": settings.name,
-            "MIN_SCORE": str(settings.min_score),
-            "MAX_BODY": str(settings.max_body),
-        }
-        content, kind = self._files.pop("/page/index.html")
-        text = content.decode()
-        for key, value in told.items():
-            text = text.replace(f"{{{key}}}", html.escape(value))
-        self._files["/"] = (text.encode(), kind)
+def _route(path: str, content: bytes, suffix: str) -> Route:
+    async def send(request: Request) -> Response:
+        headers = {"Cache-Control": "no-cache"}
+        return Response(content, media_type=_MEDIA_TYPES[suffix], headers=headers)
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """Where its files are."""
-        return frozenset(self._files)
-
-    def routes(self) -> list[Route]:
-        """Returns a route for each file."""
-        return [Route(path, self.file, methods=["GET"]) for path in self._files]
-
-    async def file(self, request: Request) -> Response:
-        """Answers with a file."""
-        content, kind = self._files[request.url.path]
-        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+    return Route(path, send, methods=["GET"])

@@ -1,34 +1,65 @@
-"""The tensors of the two protocols for models: pixels and files in, padded detections out."""
+"""What the two model protocols share: the tensors of requests and responses."""
 
 import base64
 import binascii
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.requests import Request
 
-from stillbox.serving.answers import bad_request
-from stillbox.serving.engine import Answered
-from stillbox.serving.images import Given
+from stillbox.serving.engine import ImageResult, engine_of
+from stillbox.serving.images import ImageInput
+from stillbox.serving.responses import bad_request
 
 INPUT = "input_tensor"
-"""The input's name, as the Object Detection API exports it."""
+"""The input's name in exports of the Object Detection API."""
 
 INPUTS = (INPUT, "inputs", "input", "image_tensor", "image_bytes", "encoded_image_string_tensor")
-"""Names that clients of other exports use for it."""
+"""Its names in other exports, which requests may use too."""
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 
 Outputs = dict[str, NDArray[np.float32]]
+T = TypeVar("T")
+
+
+def names_model(request: Request) -> bool:
+    """Whether a request's path has the name of the model, and its version if any."""
+    settings, path = engine_of(request).settings, request.path_params
+    version = str(settings.version)
+    return bool(path["name"] == settings.name and path.get("version", version) == version)
+
+
+async def infer(
+    request: Request, read: Callable[[bytes], tuple[list[ImageInput], T]]
+) -> tuple[Outputs, T]:
+    """Runs the model on the images of a request.
+
+    Args:
+        request: its body has the images.
+        read: returns images and options of a body; runs in a thread.
+    """
+    engine = engine_of(request)
+    async with engine.body(request) as body:
+        images, options = await engine.work(read, body)
+        results = await engine.detect(images)
+    return padded_outputs(results, engine.predictor.backend.max_detections), options
+
+
+def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each output for one image with at most `most` detections."""
+    shapes = {"detection_boxes": (most, 4), "num_detections": ()}
+    return {name: shapes.get(name, (most,)) for name in OUTPUTS}
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Returns the object that a body holds.
+    """Returns the JSON object of a body.
 
     Raises:
-        HTTPException: 400, it holds none.
+        HTTPException: 400, it is none.
     """
     try:
         content = json.loads(body)
@@ -40,20 +71,16 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
-    """Returns the bytes that a string holds.
-
-    Args:
-        text: base64, of the usual alphabet or that of addresses.
-        where: what an error calls it.
+    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet.
 
     Raises:
-        HTTPException: 400, it is no string or not in base64.
+        HTTPException: 400, it is no string or not in base64; `where` is the image's name there.
     """
     if not isinstance(text, str):
         raise bad_request(f"{where}: base64 stands in a string")
     try:
-        usual = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
-        return base64.b64decode(usual + b"=" * (-len(usual) % 4), validate=True)
+        standard = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
+        return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
         raise bad_request(f"{where}: not base64: {error}") from None
 
@@ -63,8 +90,8 @@ def pixels_from(values: Any, where: str, shape: Sequence[int] | None = None) -> 
 
     Args:
         values: lists of whole numbers in 0..255.
-        where: what an error calls them.
-        shape: of the array, where the lists do not say; None: they do.
+        where: their name in an error.
+        shape: of the array; None: the shape of the nested lists.
 
     Raises:
         HTTPException: 400, they are something else.
@@ -79,35 +106,25 @@ def pixels_from(values: Any, where: str, shape: Sequence[int] | None = None) -> 
     return array.astype(np.uint8)
 
 
-def images_of(array: NDArray[np.uint8], where: str) -> list[Given]:
-    """Returns the images of a batch `[B, h, w, 3]`.
-
-    Raises:
-        HTTPException: 400, the array has another shape.
-    """
-    if array.ndim != 4 or array.shape[3] != 3:
-        raise bad_request(f"{where}: shape {list(array.shape)}, wanted [B, h, w, 3]")
-    return list(array)
-
-
-def padded_outputs(answers: Sequence[Answered], most: int) -> Outputs:
+def padded_outputs(results: Sequence[ImageResult], most: int) -> Outputs:
     """Returns the outputs of the Object Detection API's signature, all float32.
 
     Args:
-        answers: of B images.
+        results: of B images.
         most: K, rows of each.
 
     Returns:
         `detection_boxes` `[B, K, 4]`, normalised to the image; `detection_classes` `[B, K]`, label
-        map ids, 1 behind the last detection; `detection_scores` `[B, K]`; `num_detections` `[B]`.
+        map ids, 1 after the last detection; `detection_scores` `[B, K]`; `num_detections` `[B]`.
     """
-    rows = len(answers)
-    boxes, scores = np.zeros((rows, most, 4), np.float32), np.zeros((rows, most), np.float32)
-    classes, counts = np.ones((rows, most), np.float32), np.zeros(rows, np.float32)
-    for row, (found, size) in enumerate(answers):
+    shapes = output_shapes(most)
+    outputs = {name: np.zeros((len(results), *shapes[name]), np.float32) for name in OUTPUTS}
+    outputs["detection_classes"][:] = 1
+    for row, (found, size) in enumerate(results):
         count = min(len(found.scores), most)
-        boxes[row, :count] = found.boxes[:count] / np.tile(np.array(size, np.float64), 2)
-        scores[row, :count] = found.scores[:count]
-        classes[row, :count] = found.class_ids[:count]
-        counts[row] = count
-    return dict(zip(OUTPUTS, (boxes, classes, scores, counts), strict=True))
+        boxes = found.boxes[:count] / np.tile(np.array(size, np.float64), 2)
+        outputs["detection_boxes"][row, :count] = boxes
+        outputs["detection_scores"][row, :count] = found.scores[:count]
+        outputs["detection_classes"][row, :count] = found.class_ids[:count]
+        outputs["num_detections"][row] = count
+    return outputs

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
-from stillbox.serving.security import OPEN
+from stillbox.serving.security import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import b64, encoded, running
 
@@ -109,7 +109,7 @@ def test_key(client, headers, status):
 
 def test_what_needs_no_key(client):
     one = client(api_key="secret")
-    for path in (*OPEN, "/", "/page/app.js", "/page/style.css"):
+    for path in (*PUBLIC_PATHS, "/", "/page/app.js", "/page/style.css"):
         assert one.get(path).status_code == 200, path
     assert one.get("/page/../metrics").status_code == 401
 

@@ -6,8 +6,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
-from stillbox.serving.batching import Batcher, Closed
-from stillbox.serving.settings import usable_sizes
+from stillbox.serving.batching import Batcher, ClosedError
+from stillbox.serving.settings import choose_batch_sizes
 from tests.serving.conftest import FakeBackend
 
 
@@ -97,7 +97,7 @@ def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
 
 
 def test_nobody_waits_where_nobody_comes(backend, batcher):
-    one = batcher(delay=30.0, more=lambda: False)
+    one = batcher(delay=30.0, expects_more=lambda: False)
     assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
 
 
@@ -140,7 +140,7 @@ def test_closing_finishes_what_was_taken_and_takes_no_more(backend, batcher):
     closing.start()
     closing.join(10)
     assert first.result(0).scores[0] == 0.2
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         one.submit(prepared(backend, 1)[0])
 
 
@@ -155,17 +155,17 @@ def test_closing_finishes_what_was_taken_and_takes_no_more(backend, batcher):
     ],
 )
 def test_sizes(wanted, allowed, sizes):
-    assert usable_sizes(wanted, allowed) == sizes
+    assert choose_batch_sizes(wanted, allowed) == sizes
 
 
 def test_a_size_that_the_model_does_not_take_is_refused():
     with pytest.raises(UserError, match="does not take batches of 2, 4"):
-        usable_sizes((1, 2, 4), (1,))
+        choose_batch_sizes((1, 2, 4), (1,))
 
 
 def test_a_fixed_batch_is_filled_up():
     backend = FakeBackend(batch_sizes=(3,))
-    one = Batcher(backend, usable_sizes(None, backend.batch_sizes), 0.0)
+    one = Batcher(backend, choose_batch_sizes(None, backend.batch_sizes), 0.0)
     one.start()
     backend.runs.clear()
     assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2

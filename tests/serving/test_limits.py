@@ -72,7 +72,7 @@ def test_a_body_ends_at_its_limit_whatever_its_header_says(client, path, chunked
     answer = one.post(path, content=body)
     assert answer.status_code == 413
     assert "at most 1000 bytes" in answer.json()["error"]
-    assert one.app.state.engine.places.taken == 0
+    assert one.app.state.engine.admission.in_flight == 0
 
 
 def test_one_request_has_so_many_images(client):
@@ -105,7 +105,7 @@ def test_a_full_queue_answers_503_with_retry_after_and_has_room_later(server, ba
     backend.open.clear()
     with ThreadPoolExecutor(3) as pool:
         inside = [pool.submit(client.post, "/detect", content=RED) for _ in range(3)]
-        while engine.places.taken < 3:
+        while engine.admission.in_flight < 3:
             time.sleep(0.01)
         for path, sent in (
             ("/detect", {"content": RED}),
@@ -119,7 +119,7 @@ def test_a_full_queue_answers_503_with_retry_after_and_has_room_later(server, ba
         backend.open.set()
         assert [one.result().status_code for one in inside] == [200, 200, 200]
     assert client.post("/detect", content=RED).status_code == 200
-    assert engine.places.taken == 0
+    assert engine.admission.in_flight == 0
 
 
 def test_a_request_of_many_images_needs_as_many_places(server):
@@ -127,7 +127,7 @@ def test_a_request_of_many_images_needs_as_many_places(server):
     content = {"instances": [{"b64": b64(RED)}] * 3}
     refused = client.post("/v1/models/owls:predict", json=content)
     assert refused.status_code == 503
-    assert engine.places.taken == 0
+    assert engine.admission.in_flight == 0
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_does_not_run(server, backend):
@@ -143,7 +143,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_does_not_run(server, back
     blocked.join(10)
     assert client.post("/detect", content=encoded(255)).status_code == 200
     assert [51] not in backend.runs
-    assert engine.places.taken == 0
+    assert engine.admission.in_flight == 0
 
 
 def test_a_body_that_does_not_arrive_is_given_up(server):
@@ -156,7 +156,7 @@ def test_a_body_that_does_not_arrive_is_given_up(server):
 
     answer = client.post("/detect", content=slow())
     assert answer.status_code == 408
-    assert engine.places.taken == 0
+    assert engine.admission.in_flight == 0
 
 
 def test_a_client_that_goes_away_leaves_its_place(server, backend):
@@ -165,7 +165,7 @@ def test_a_client_that_goes_away_leaves_its_place(server, backend):
     with pytest.raises(httpx.ReadTimeout):
         client.post("/detect", content=RED, timeout=0.2)
     backend.open.set()
-    while engine.places.taken:
+    while engine.admission.in_flight:
         time.sleep(0.01)
     assert client.post("/detect", content=RED).status_code == 200
 
