@@ -1,1 +1,1 @@
-"""Past one machine: Ray and Apache Beam, by thin wrappers."""
+"""Prediction, serving and conversion on several machines, by Ray and Apache Beam."""

@@ -1,7 +1,7 @@
-"""Records made with Apache Beam: the same bytes in the same shards as without it.
+"""Converts records with Apache Beam, to the same bytes in the same shards as without it.
 
-No image passes through Beam. Its workers read every image twice: once to learn whether it becomes a
-record, on which the places of all later records depend, and once to write its shard.
+No image passes through Beam. Its workers read every image twice: once to find out whether it
+becomes a record, which decides the places of all later records, and once to write its shard.
 """
 
 import pickle
@@ -9,7 +9,6 @@ import shutil
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
@@ -23,17 +22,17 @@ _CHUNK = 250
 # Beam's own default downloads a runner from GitHub.
 _RUNNER = "FnApiRunner"
 _FAILED = -1
-"""Index that stands for an error that ends the conversion."""
+"""Index of an error that ends the conversion."""
 
 
 class BeamEngine:
-    """Converts by a Beam pipeline. Its workers have to see images and output at the same paths.
+    """Converts by a Beam pipeline, whose workers need images and output at the same paths.
 
     Args:
-        job: what is to be written.
+        job: what to write.
         items: the images.
-        options: options of Beam, as `--runner=FlinkRunner`; without a runner, Beam's direct runner
-            in this process.
+        options: of Beam, as `--runner=FlinkRunner`; without a runner, Beam's direct runner in this
+            process.
 
     Raises:
         UserError: Beam is not installed, or the set exists already.
@@ -55,12 +54,7 @@ class BeamEngine:
         self._scratch.mkdir()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             complete = sorted(self._scratch.glob("shard-*"))
             for old in self._old:
@@ -71,7 +65,7 @@ class BeamEngine:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Runs the pipeline and yields what became of each image, in their order."""
+        """Runs the pipeline and yields the outcome of each image, in order."""
         starts = range(0, len(self._items), _CHUNK)
         chunks = [str(self._scratch / f"chunk-{start:012d}") for start in starts]
         for chunk, start in zip(chunks, starts, strict=True):
@@ -119,10 +113,7 @@ def _outcomes_file(chunk: str) -> Path:
 
 
 def _check(chunk: str, job: ConversionJob) -> Iterator[tuple[int, AnnotatedImage | None]]:
-    """Leaves the outcomes of a chunk's images and yields those images that become records.
-
-    None stands for an image that is left out.
-    """
+    """Writes the outcomes of a chunk; yields its images, or None for one that is left out."""
     outcomes: list[Outcome | UserError] = []
     for index, item in pickle.loads(Path(chunk).read_bytes()):
         try:
@@ -133,7 +124,7 @@ def _check(chunk: str, job: ConversionJob) -> Iterator[tuple[int, AnnotatedImage
             break
         outcomes.append(outcome)
         yield index, None if outcome.class_ids is None else item
-    # Under another name first: a runner may try a chunk twice, at the same time.
+    # Under a temporary name first: a runner may process a chunk twice at the same time.
     partial = Path(f"{chunk}.{uuid4().hex}")
     partial.write_bytes(pickle.dumps(outcomes))
     partial.replace(_outcomes_file(chunk))
@@ -148,7 +139,7 @@ def _left_out(checked: tuple[int, AnnotatedImage | None]) -> Iterator[int]:
 def _assign(
     checked: tuple[int, AnnotatedImage | None], shards: int, left_out: list[int]
 ) -> Iterator[tuple[int, tuple[int, AnnotatedImage]]]:
-    """Yields shard and place of an image; nothing where the conversion has failed anyway."""
+    """Yields shard and place of an image, unless the conversion has failed."""
     index, item = checked
     if item is not None and _FAILED not in left_out[:1]:
         place = index - bisect(left_out, index)
@@ -158,7 +149,7 @@ def _assign(
 def _write(
     grouped: tuple[int, Iterable[tuple[int, AnnotatedImage]]], job: ConversionJob, scratch: str
 ) -> None:
-    """Writes one shard, complete, as `shard-<number>`."""
+    """Writes one shard as `shard-<number>`."""
     shard, placed = grouped
     own = Path(scratch) / uuid4().hex
     with TFRecordWriter(own) as writer:

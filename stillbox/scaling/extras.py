@@ -1,4 +1,4 @@
-"""What is asked for where a package of an extra is absent."""
+"""Imports packages of extras."""
 
 import importlib
 

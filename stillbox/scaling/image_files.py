@@ -1,4 +1,4 @@
-"""From patterns over folders and buckets to image files, in an order that is always the same."""
+"""Lists image files by patterns, in folders and buckets."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _WILD = re.compile(r"[*?\[]")
-# In an address, what follows a question mark are the file system's options.
+# In an address, a question mark begins the options of the file system.
 _WILD_IN_ADDRESS = re.compile(r"[*\[]")
 _WILDCARDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
 _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -21,46 +21,41 @@ _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file on some file system. It can be pickled."""
+    """A file on a file system. It can be pickled."""
 
     name: str
-    """What the person calls it: a path, or an address such as `s3://bucket/photos/1.jpg`."""
+    """A path as the user gave it, or an address such as `s3://bucket/photos/1.jpg`."""
     filesystem: "FileSystem"
-    """Where it lies."""
     path: str
-    """Its path there."""
+    """On the file system."""
 
     def read(self) -> bytes:
-        """Returns its content.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Returns its content; raises `OSError` if it cannot be read."""
         with self.filesystem.open_input_stream(self.path) as stream:
             return bytes(stream.read())
 
 
 class Listing(NamedTuple):
-    """What patterns lead to."""
+    """Files that match patterns."""
 
     images: list[ImageFile]
     """Sorted by name, each once."""
     others: int
-    """Files passed over, because a pattern without a suffix takes images only."""
+    """Number of other files that match a pattern without a suffix."""
 
 
 def list_images(patterns: Sequence[str]) -> Listing:
-    """Returns the files that patterns mean.
+    """Returns the files that match patterns.
 
     Args:
         patterns: files, folders, or patterns with `*`, `?`, `[...]` and, for any depth, `**`. Each
-            is a path of this machine or an address of a file system that pyarrow or fsspec knows,
-            as `s3://bucket/photos/**` (`?` is no wildcard there). Where the last part of a pattern
-            has no suffix, as in `photos/**`, files with an image's suffix are meant. Hidden files
-            are left out.
+            is a path of this machine or an address of a file system of pyarrow or fsspec, as
+            `s3://bucket/photos/**` (`?` is no wildcard there). If the last part of a pattern has
+            no suffix, as in `photos/**`, only files with an image's suffix match. Hidden files are
+            left out.
 
     Raises:
-        UserError: a pattern leads to nothing, or cannot be listed.
+        UserError: a pattern matches nothing, or cannot be listed.
     """
     images: dict[str, ImageFile] = {}
     others = 0
@@ -113,24 +108,22 @@ def _list_one(pattern: str) -> Listing:
         infos = system.get_file_info(selector)
     except FileNotFoundError as error:
         raise UserError(
-            "there is no such image file or folder", where=pattern, fix="see that it is spelt right"
+            "there is no such image file or folder", where=pattern, fix="check the spelling"
         ) from error
     except OSError as error:
-        raise UserError(
-            f"cannot be listed: {error}", where=pattern, fix="see that you may read it"
-        ) from error
+        fix = "check the permissions"
+        raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error
     prefix = base if not base or base.endswith("/") else f"{base}/"
     below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
     names = [name for name in below if _fits(name, tail)]
+    matched = len(names)
     if "." not in tail.rpartition("/")[2]:
-        matched, names = names, [n for n in names if n.lower().endswith(IMAGE_SUFFIXES)]
-    else:
-        matched = names
+        names = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     if not names:
         raise UserError("matches no image", where=pattern, fix="give a folder or a pattern in it")
     root = path.rstrip("/")
     images = [ImageFile(prefix + name, system, f"{root}/{name}") for name in names]
-    return Listing(images, len(matched) - len(names))
+    return Listing(images, matched - len(names))
 
 
 def _split(pattern: str) -> tuple[str, str, str]:

@@ -1,8 +1,12 @@
-"""Detection in many image files by Ray Data, into a table that a later run goes on with."""
+"""Detects in many image files by Ray Data, into a table that a later run continues."""
 
+import logging
 import math
+import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,8 +16,7 @@ from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
 from stillbox.scaling.extras import need
 from stillbox.scaling.image_files import ImageFile, list_images
-from stillbox.scaling.parts import PartCount, PartWriter
-from stillbox.scaling.ray_cluster import connected
+from stillbox.scaling.parts import PartCount, write_part
 from stillbox.scaling.table import DetectionTable
 
 if TYPE_CHECKING:
@@ -25,27 +28,27 @@ _UNREAD_KEPT = 20
 
 @dataclass(kw_only=True)
 class Summary:
-    """What a run has done."""
+    """Results of a run."""
 
     found: int
-    """Images that the patterns lead to."""
+    """Images that match the patterns."""
     others: int
-    """Files that are no images by their suffix and were passed over."""
+    """Other files that match the patterns."""
     done_before: int
-    """Images that were in the table already."""
+    """Images that were in the table before."""
     predicted: int = 0
-    """Images in which this run has detected."""
+    """Images whose detections this run has added."""
     bad: int = 0
-    """Images that this run has entered with an error."""
+    """Images that this run has added with an error."""
     unread: int = 0
-    """Images that could not be read, because of rights or the network. They are not in the table,
-    and the next run tries them again."""
+    """Images that could not be read, because of permissions or the network. They are not in the
+    table, and the next run tries them again."""
     first_unread: list[str] = field(default_factory=list)
     """The first of them, with the reason."""
 
     def lines(self) -> list[str]:
-        """Returns what there is to say, a line for each thing that happened."""
-        said = {
+        """Returns a line of text for each count that is not 0."""
+        counts = {
             "images found": self.found,
             "files passed over, which are no images by their suffix": self.others,
             "images were in the table before": self.done_before,
@@ -53,7 +56,7 @@ class Summary:
             "images entered with an error": self.bad,
             "images could not be read and are tried again by the next run": self.unread,
         }
-        return [f"{count:,} {what}" for what, count in said.items() if count] + self.first_unread
+        return [f"{count:,} {what}" for what, count in counts.items() if count] + self.first_unread
 
 
 def predict_files(
@@ -68,20 +71,20 @@ def predict_files(
 ) -> Summary:
     """Detects in image files and writes a `DetectionTable`.
 
-    A run that is killed is gone on with by the same call: what is in the table is not done again.
+    The same call continues a run that was killed: images in the table are left out.
 
     Args:
-        predictor: goes to every worker, which compiles it once.
+        predictor: sent to every worker, which compiles it once.
         patterns: see `list_images`.
         output: folder of the table, a path or an address as `s3://bucket/detections`.
         min_score: least score of a detection in the table.
-        workers: processes; 0 takes one for each GPU of the cluster, or for each of its machines
-            where there is none, since one process uses all processors of a machine.
-        on_image: called with how many images are done and how many there are to do.
+        workers: processes; 0: one for each GPU of the cluster, or for each machine if there is
+            none, since one process uses all processors of a machine.
+        on_image: called with the numbers of images that are done and that are to do.
         ray_options: further arguments of Ray Data's `map_batches`, as `num_cpus` and `resources`.
 
     Raises:
-        UserError: an extra is missing, a pattern leads to nothing, or the table belongs to another
+        UserError: an extra is missing, a pattern matches nothing, or the table is of another
             model.
         OSError: the table cannot be written to.
     """
@@ -97,12 +100,41 @@ def predict_files(
         done_before=len(listing.images) - len(todo),
     )
     if todo:
-        with connected():
+        with _connected():
             counts = _run(predictor, todo, table, min_score, workers, dict(ray_options or {}))
             for count in counts:
                 _add(summary, count)
                 on_image(summary.predicted + summary.bad + summary.unread, len(todo))
     return summary
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Connects to the cluster of `RAY_ADDRESS`, or starts one here, unless connected already.
+
+    Ray's usage statistics are off unless `RAY_USAGE_STATS_ENABLED` turns them on.
+    """
+    # Ray reads these when it is imported. Its log files keep what is not printed.
+    for name, value in (
+        ("RAY_USAGE_STATS_ENABLED", "0"),
+        ("RAY_BACKEND_LOG_LEVEL", "fatal"),
+        ("RAY_DATA_LOG_LEVEL", "ERROR"),
+    ):
+        os.environ.setdefault(name, value)
+    need("ray", "ray")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    with warnings.catch_warnings():
+        # Ray's forks execute another program before they use JAX.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _run(
@@ -113,7 +145,7 @@ def _run(
     workers: int,
     options: dict[str, Any],
 ) -> Iterator[PartCount]:
-    """Yields what became of each part."""
+    """Yields the counts of each part."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -128,7 +160,7 @@ def _run(
     ray.data.DataContext.get_current().enable_progress_bars = False
     outcomes = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
         _Worker,
-        # By reference: the weights lie once in the memory of each machine.
+        # By reference: one copy of the weights in the memory of each machine.
         fn_constructor_args=(ray.put(predictor), table, min_score),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
@@ -142,7 +174,7 @@ def _run(
 
 
 def _part_size(images: int, workers: int, batch_size: int) -> int:
-    """Returns images in a part: full batches, and some parts for each worker to share the end."""
+    """Returns images in a part: full batches, and at least four parts for each worker."""
     wanted = min(_MOST_IN_PART, math.ceil(images / (4 * workers)))
     return math.ceil(wanted / batch_size) * batch_size
 
@@ -155,23 +187,26 @@ def _add(summary: Summary, count: PartCount) -> None:
 
 
 class _Worker:
-    """Writes the parts that Ray Data hands to one process."""
+    """Writes the parts that Ray Data sends to one process."""
 
     def __init__(self, predictor: "ObjectRef", table: DetectionTable, min_score: float) -> None:
         self._predictor, self._table, self._min_score = predictor, table, min_score
 
     @cached_property
-    def _writer(self) -> PartWriter:
+    def _compiled(self) -> Predictor:
         import ray
 
         prepare_process()
-        return PartWriter(ray.get(self._predictor), self._table, self._min_score)
+        predictor: Predictor = ray.get(self._predictor)
+        predictor.warm_up()
+        return predictor
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        images = pickle.loads(batch["images"][0])
         outcome: PartCount | Exception
         try:
-            outcome = self._writer.write(pickle.loads(batch["images"][0]))
+            outcome = write_part(self._compiled, self._table, images, self._min_score)
         except (UserError, OSError) as error:
-            # Raised here, it would reach the person as pages about Ray's workers.
+            # Raised here, it would be wrapped in tracebacks of Ray's workers.
             outcome = error
         return {"outcome": [pickle.dumps(outcome)]}

@@ -26,17 +26,15 @@ def deployment(
 ) -> "Application":
     """Returns an application for `ray.serve.run`.
 
-    A POST of an image file, as the body of the request, answers `Detections.to_dict` as JSON; so
-    does `handle.remote` with the bytes of the file. What is no image answers 400 with `error`, or
-    raises `UserError` from the handle.
+    The response to a POST of an image file is `Detections.to_dict` as JSON, as is the result of
+    `handle.remote` with the file's bytes. If it is no image, the response is 400 with `error`, and
+    the handle raises `UserError`.
 
     Args:
-        predictor: goes to every replica, which compiles a program for each of the batch sizes when
-            it starts.
-        min_score: least score of a detection that is answered.
-        batch_sizes: images in a call of the model. A batch is padded to the least of these that
-            holds it.
-        wait: seconds that an image waits for others at most.
+        predictor: sent to every replica, which compiles a program for each batch size at its start.
+        min_score: least score of a returned detection.
+        batch_sizes: a batch of images is padded to the smallest of these that holds it.
+        wait: most seconds that an image waits for others.
         options: of `ray.serve.deployment`, as `num_replicas="auto"`, `autoscaling_config`,
             `ray_actor_options={"num_gpus": 1}`, `max_queued_requests`.
 

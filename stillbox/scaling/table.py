@@ -1,4 +1,4 @@
-"""A table of detections in a folder of Parquet files, which grows by whole files only."""
+"""A table of detections: a folder of Parquet files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 Row = dict[str, Any]
-"""What the table says about one image."""
+"""One image: its columns by name."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,20 @@ class DetectionTable:
 
     Columns: `image` (path or address), `height` and `width` in pixels, `boxes` (lists of ymin,
     xmin, ymax, xmax in pixels of the image), `scores`, `class_ids` (label map ids), `classes`
-    (names) and `error`. For an image that cannot be used, `error` says why and the others are null.
+    (names) and `error`, the reason why an image cannot be used; its other columns are null.
     """
 
     filesystem: "FileSystem"
     path: str
+    """On the file system."""
     place: str
-    """What the person calls it."""
+    """Path or address as the user gave it."""
     made_by: str
-    """Model and settings. Rows of another model never come into the table."""
+    """Model and settings; a table has rows of one model only."""
 
     @classmethod
     def open(cls, place: str, made_by: str) -> Self:
-        """Makes the folder, where it is absent."""
+        """Creates the folder if it is absent."""
         filesystem, path = file_system(place)
         filesystem.create_dir(path, recursive=True)
         return cls(filesystem, path, place, made_by)
@@ -57,7 +58,7 @@ class DetectionTable:
         return {image for part in parts for image in self._images_of(part)}
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Adds one file. It is there whole or not at all, and the same images have one name."""
+        """Adds one file atomically; its name depends on the images only."""
         import pyarrow
         from pyarrow import parquet
 
@@ -65,7 +66,6 @@ class DetectionTable:
         name = f"part-{hashlib.sha256(images.encode()).hexdigest()[:20]}.parquet"
         partial, final = f"{self.path}/.{name}.partial", f"{self.path}/{name}"
         schema = _schema().with_metadata({"made_by": self.made_by})
-        # Detections repeat nothing that other compressions would find.
         parquet.write_table(
             pyarrow.Table.from_pylist(list(rows), schema=schema),
             partial,
@@ -94,7 +94,7 @@ class DetectionTable:
         return table.column("image").to_pylist()
 
 
-def row(found: Detections) -> Row:
+def detections_row(found: Detections) -> Row:
     """Returns the row of an image."""
     height, width = found.image.shape[:2]
     return {
@@ -106,11 +106,6 @@ def row(found: Detections) -> Row:
         "class_ids": found.class_ids.tolist(),
         "classes": found.names,
     }
-
-
-def error_row(image: str, error: str) -> Row:
-    """Returns the row of an image that cannot be used."""
-    return {"image": image, "error": error}
 
 
 def _schema() -> "pyarrow.Schema":
