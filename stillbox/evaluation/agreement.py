@@ -1,7 +1,7 @@
-"""Refuses to score when label map, model and annotations speak of different classes.
+"""Checks that label map, model and annotations have the same classes.
 
-A label map that does not belong to the records scores 0 or an AP of nothing, and nobody is told
-why (fact sheet 7.6 and 7.7). Everything that disagrees is listed in one message.
+A label map that does not belong to the records gives low scores without an error. Everything that
+disagrees is listed in one message.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ def check_agreement(
     Args:
         truths: the ground truth.
         class_names: label map id -> name.
-        slots: classes that the model tells apart.
-        other_names: id -> name from another source, where there is one: the label map that the
-            model was trained with, or the categories of a COCO file.
+        slots: classes of the model.
+        other_names: id -> name from another source, if any: the label map that the model was
+            trained with, or the categories of a COCO file.
 
     Returns:
-        Warnings: what is odd but can be scored.
+        Warnings about oddities that do not prevent scoring.
 
     Raises:
         UserError: they disagree; the message lists every point.
@@ -49,6 +49,12 @@ def check_agreement(
     return tuple(_oddities(truths, class_names, slots))
 
 
+def listing(names: Sequence[str], limit: int = _SHOWN) -> str:
+    """Returns the first names and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
 def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> list[str]:
     boxes: Counter[int] = Counter()
     first: dict[int, str] = {}
@@ -56,43 +62,40 @@ def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -
         for class_id in truth.class_ids.tolist():
             boxes[class_id] += 1
             first.setdefault(class_id, truth.image_id)
-    unknown = sorted(set(boxes) - set(class_names))
     lines = [
         f"{boxes[i]} boxes have class id {i} (first in image {first[i]!r}), "
         "which the label map does not have"
-        for i in unknown[:_SHOWN]
+        for i in sorted(boxes.keys() - class_names.keys())
     ]
-    return lines + _and_more(unknown)
+    return _cut(lines)
 
 
 def _model_too_small(class_names: Mapping[int, str], slots: ClassSlots) -> list[str]:
-    # Id 0 is the background's where a label map has it, and no class to be found (fact sheet 4.2).
-    findable = {i for i, name in class_names.items() if (i, name) != (0, "background")}
-    beyond = sorted(i for i in findable if i not in slots)
+    beyond = [
+        f"{i} ({name})"
+        for i, name in sorted(class_names.items())
+        if i not in slots and (i, name) != (0, "background")
+    ]
     if not beyond:
         return []
-    named = ", ".join(f"{i} ({class_names[i]})" for i in beyond[:_SHOWN])
-    more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     return [
         f"the model has {len(slots)} classes and can only find ids {slots}, "
-        f"but the label map also has {named}{more}"
+        f"but the label map also has {listing(beyond)}"
     ]
 
 
 def _different_names(class_names: Mapping[int, str], other_names: Mapping[int, str]) -> list[str]:
-    different = sorted(
-        i for i in set(class_names) & set(other_names) if class_names[i] != other_names[i]
-    )
     lines = [
         f"class id {i} is {class_names[i]!r} in the label map and {other_names[i]!r} elsewhere"
-        for i in different[:_SHOWN]
+        for i in sorted(class_names.keys() & other_names.keys())
+        if class_names[i] != other_names[i]
     ]
-    return lines + _and_more(different)
+    return _cut(lines)
 
 
-def _and_more(ids: Sequence[int]) -> list[str]:
-    hidden = len(ids) - _SHOWN
-    return [f"and {hidden} more class ids like these"] if hidden > 0 else []
+def _cut(lines: list[str]) -> list[str]:
+    hidden = len(lines) - _SHOWN
+    return lines[:_SHOWN] + [f"and {hidden} more class ids like these"] * (hidden > 0)
 
 
 def _oddities(
@@ -109,8 +112,5 @@ def _oddities(
     seen = {class_id for truth in truths for class_id in truth.class_ids.tolist()}
     absent = [name for i, name in sorted(class_names.items()) if i not in seen]
     if absent:
-        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
-        warnings.append(
-            f"no ground truth of {', '.join(absent[:_SHOWN])}{more}: left out of the means"
-        )
+        warnings.append(f"no ground truth of {listing(absent)}: left out of the means")
     return warnings

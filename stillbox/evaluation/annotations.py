@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stillbox.errors import UserError
+from stillbox.evaluation.agreement import listing
 from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.results import ImageTruth
 
@@ -11,7 +12,6 @@ _FIX = (
     "give the file that the records were made from, or --set data.evaluation.annotations= to take "
     "the records' own boxes"
 )
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,25 @@ class Annotations:
     """Category id -> name."""
 
     def refuse_missing(self, image_ids: Sequence[str]) -> None:
-        """Looks for the images of records.
+        """Checks that the file has these images of the records.
 
         Raises:
             UserError: the file lacks some.
         """
         missing = [image_id for image_id in image_ids if self._find(image_id) is None]
-        if not missing:
-            return
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise UserError(
-            f"the file has no image with the id {', '.join(missing[:_SHOWN])}{more}, which the "
-            "evaluation records have",
-            where=self.path,
-            fix=_FIX,
-        )
+        if missing:
+            raise UserError(
+                f"the file has no image with the id {listing(missing, 3)}, which the evaluation "
+                "records have",
+                where=self.path,
+                fix=_FIX,
+            )
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
         """Returns the ground truth of an image that the file has.
 
         Args:
-            image_id: the record's name of it.
+            image_id: the id in the record.
             size: height and width of the record's image, in pixels.
 
         Raises:
@@ -64,7 +62,7 @@ class Annotations:
         return truth
 
     def _find(self, image_id: str) -> ImageTruth | None:
-        # Some writers fill the number up with zeros, as COCO's file names do.
+        # Some writers pad the id with zeros, as in COCO's file names.
         return self.truths.get(image_id) or self.truths.get(image_id.lstrip("0"))
 
 

@@ -20,7 +20,7 @@ Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What a run wrote down, by step."""
+    """The log of a run, by step."""
 
     training: tuple[Mapping[str, float], ...] = ()
     """One mapping for each log line, `step` among its keys."""
@@ -28,18 +28,18 @@ class History:
     """Step and scores of each evaluation."""
 
     def series(self, name: str) -> Series:
-        """Returns a training metric where it was logged and finite; empty if it never was."""
+        """Returns the finite values of a training metric."""
         return _series([(int(line["step"]), line.get(name)) for line in self.training])
 
     def evaluation_series(self, name: str) -> Series:
-        """Returns a score where there was something to score; empty if there never was."""
+        """Returns the values of a score without those that are `None`."""
         return _series([(step, scores.get(name)) for step, scores in self.evaluations])
 
 
 def read_history(path: str | Path) -> History:
-    """Reads a history file; one that is not there is an empty history.
+    """Reads a history file; an absent file is an empty history.
 
-    Where a run was resumed, later lines replace earlier ones of the same step.
+    Later lines replace earlier ones of the same step, as after a run was resumed.
 
     Raises:
         UserError: a line other than the last is no JSON object with a step.
@@ -53,21 +53,18 @@ def read_history(path: str | Path) -> History:
     for number, text in enumerate(texts, start=1):
         line = _parse(text)
         if line is None:
-            # A run that was killed may have left half of its last line; nothing hangs on it.
+            # A run that was killed may have left half of its last line.
             if number == len(texts):
                 break
-            raise UserError(
-                "the line is no JSON object with a step",
-                where=f"{path}:{number}",
-                fix="remove the line",
-            )
+            what = "the line is no JSON object with a step"
+            raise UserError(what, where=f"{path}:{number}", fix="remove the line")
         if "evaluation" in line:
             evaluations[line["step"]] = line["evaluation"]
         else:
             training[line["step"]] = line
     return History(
         training=tuple(training[step] for step in sorted(training)),
-        evaluations=tuple((step, evaluations[step]) for step in sorted(evaluations)),
+        evaluations=tuple(sorted(evaluations.items())),
     )
 
 

@@ -1,4 +1,4 @@
-"""What pages are made of: plain templates, every text escaped, nothing loaded from elsewhere."""
+"""Building blocks of HTML pages: every text is escaped, nothing is loaded from elsewhere."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import stillbox
 from stillbox.evaluation.report_style import STYLE
 
-# The policy forbids the page to load anything at all, whatever is written into it.
+# The policy forbids the page to load anything, whatever its content.
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -33,9 +33,9 @@ def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     """Returns a page.
 
     Args:
-        title: heading of it.
-        subtitle: a line under that; may be empty.
-        sections: HTML; what is empty is left out.
+        title: the heading.
+        subtitle: a line under the heading; may be empty.
+        sections: HTML; empty ones are left out.
     """
     return _PAGE.format(
         title=html.escape(title),
@@ -47,12 +47,12 @@ def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """Returns a part of the page with its heading, nothing where the body is empty."""
+    """Returns a section with its heading, nothing if the body is empty."""
     return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
 
 
 def card_row(cards: Iterable[tuple[str, str]]) -> str:
-    """Returns the few numbers that matter most, each with what it is; the first stands out."""
+    """Returns a row of (value, description); the first is highlighted."""
     cells = "".join(
         f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
         f"<span>{html.escape(about)}</span></div>"
@@ -62,14 +62,14 @@ def card_row(cards: Iterable[tuple[str, str]]) -> str:
 
 
 def table(caption: str, head: str | None, rows: Sequence[str]) -> str:
-    """Returns a table of rows that are HTML already."""
+    """Returns a table of rows in HTML."""
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     top = f"<thead>{head}</thead>" if head else ""
     return f'<div class="scroll"><table>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def fact_row(name: str, value: str) -> str:
-    """Returns a row of a name and what it is."""
+    """Returns a row of a name and its value."""
     return f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
 
 

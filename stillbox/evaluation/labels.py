@@ -1,4 +1,4 @@
-"""Writes labels at boxes, small at small boxes, and beside each other rather than on each other."""
+"""Places labels at boxes: smaller at small boxes, with little overlap."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ _SMALLEST, _LEAST_PART = 11, 0.55
 
 
 def load_font(size: int) -> ImageFont.FreeTypeFont:
-    """Returns the one font of all pictures: Pillow's own, whatever the machine has installed."""
+    """Returns Pillow's own font, which does not depend on the machine."""
     return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))
 
 
 def shortened(text: str, width: int, font: ImageFont.FreeTypeFont) -> str:
-    """Returns the text, or as much of it as fits into `width` pixels with dots at its end."""
+    """Returns the text, cut to `width` pixels with dots at its end."""
     if font.getlength(text) <= width:
         return text
     length = len(text)
@@ -33,7 +33,7 @@ def shortened(text: str, width: int, font: ImageFont.FreeTypeFont) -> str:
 
 @dataclass
 class Labels:
-    """The labels of a picture; they are placed best first, and drawn best last, thus on top."""
+    """The labels of a picture; placed in order of importance and drawn in reverse order."""
 
     size: tuple[int, int]
     """Width and height of the picture."""
@@ -46,7 +46,7 @@ class Labels:
     )
 
     def place(self, corners: Rectangle, text: str, color: Color) -> None:
-        """Finds a place above the box, inside it or below it that as few labels as can be have."""
+        """Places a label above, inside or below the box, where it overlaps others least."""
         side = min(corners[2] - corners[0], corners[3] - corners[1])
         part = min(max(side / (_LETTERS_OF_FULL_SIZE * self.largest), _LEAST_PART), 1)
         font = load_font(max(round(self.largest * part), _SMALLEST))
@@ -60,24 +60,23 @@ class Labels:
         self._placed.append((found, text, color, font))
 
     def draw(self, draw: ImageDraw.ImageDraw) -> None:
-        """Draws all of them."""
+        """Draws all labels."""
         for (left, top, right, bottom), text, color, font in reversed(self._placed):
             draw.rectangle((left, top, right, bottom), fill=color)
             place = (left + self.pad, top + self.pad // 2)
             draw.text(place, text, fill=text_color(color), font=font)
 
     def _places(self, corners: Rectangle, width: int, height: int) -> Sequence[Rectangle]:
-        """Returns where a label may be, the usual place first; none runs over the edge."""
+        """Returns the possible places within the picture, the usual one first."""
         left = max(0, min(corners[0], self.size[0] - width))
         within = max(0, min(corners[1], self.size[1] - height))
         tops = [top for top in (corners[1] - height, within, corners[3] + 1) if top >= 0]
-        # min takes the first of equals, and below the edge there is nothing.
         inside = [top for top in tops if top + height <= self.size[1]] or [within]
         return [(left, top, left + width, top + height) for top in inside]
 
 
 def _shared(place: Rectangle, others: Iterable[Rectangle]) -> int:
-    """Returns the pixels that a place has in common with others."""
+    """Returns the number of pixels that a place shares with others."""
     return sum(
         max(0, min(place[2], other[2]) - max(place[0], other[0]))
         * max(0, min(place[3], other[3]) - max(place[1], other[1]))

@@ -20,11 +20,11 @@ PALETTE: tuple[Color, ...] = (
     (106, 76, 50),
     (255, 138, 128),
 )
-"""RGB, neighbours far apart in hue; class ids go round it."""
+"""RGB; neighbours differ much in hue. Class ids wrap around."""
 
 
 def class_color(class_id: int) -> Color:
-    """Returns the RGB colour of a class, always the same for the same id."""
+    """Returns the RGB colour of a class id."""
     return PALETTE[(class_id - 1) % len(PALETTE)]
 
 

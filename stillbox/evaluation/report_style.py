@@ -1,4 +1,4 @@
-"""How the report looks."""
+"""The style sheet of HTML pages."""
 
 STYLE = """\
 :root {

@@ -1,7 +1,7 @@
-"""What is compared when a detector is scored: the truth of an image and what was found in it.
+"""Ground truth and detections of an image.
 
 Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the original image, class ids are the label
-map's. Float64, because an IoU that lies on a threshold should not tip over by rounding.
+map's. Float64, so that rounding does not move an IoU across a threshold.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class ImageTruth:
     class_ids: NDArray[np.int64]
     """`[N]`, label map ids."""
     is_crowd: NDArray[np.bool_]
-    """`[N]`, crowds: a detection inside one is neither right nor wrong."""
+    """`[N]`, crowds: detections inside are ignored."""
     is_difficult: NDArray[np.bool_]
-    """`[N]`, VOC's difficult objects: its metrics count them neither way, COCO's know of none."""
+    """`[N]`, VOC's difficult objects: its metrics ignore them, COCO's have none."""
     area: NDArray[np.float64]
     """`[N]`, segment area in square pixels that decides small, medium or large; NaN: the box's."""
 
@@ -41,14 +41,14 @@ class ImageTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageResult:
-    """What a detector found in one image: K boxes."""
+    """The K detections in one image."""
 
     image_id: str
-    """The same name as the truth's."""
+    """As in the ground truth."""
     boxes: NDArray[np.float64]
     """`[K, 4]`, pixels of the original image."""
     scores: NDArray[np.float64]
-    """`[K]`, higher is surer."""
+    """`[K]`, confidences."""
     class_ids: NDArray[np.int64]
     """`[K]`, label map ids."""
 

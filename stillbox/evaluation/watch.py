@@ -1,4 +1,4 @@
-"""Somebody who looks on while a model works through its batches."""
+"""The interface of an observer of steps."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -7,15 +7,15 @@ Item = TypeVar("Item")
 
 
 class StepWatch:
-    """Is told of every step. This one looks away; `profiling.profiler.StepProfiler` does not."""
+    """Observes the steps of a loop, as `profiling.profiler.StepProfiler`; this one does nothing."""
 
     def mark(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yields the items. A step is all from asking for one to asking for the next."""
+        """Yields the items. A step lasts from one request for an item to the next."""
         return items
 
     def dispatched(self, result: Any) -> None:  # noqa: ANN401
-        """Is told what tells when the step is done: arrays that it makes."""
+        """Receives arrays that the step computes: it is done when they are ready."""
 
 
 UNWATCHED = StepWatch()
-"""Nobody looks on."""
+"""Observes nothing."""
