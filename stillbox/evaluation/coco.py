@@ -8,7 +8,7 @@ The matching is that of faster-coco-eval, which reproduces pycocotools number fo
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster
@@ -22,37 +22,49 @@ _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)
 _IOU_50, _IOU_75 = 0, 5
 
-# key -> (kind, IoU index or None for the mean, area range, detections per image)
-_SUMMARY: dict[str, tuple[str, int | None, int, int]] = {
-    "AP": ("precision", None, _ALL, _100),
-    "AP50": ("precision", _IOU_50, _ALL, _100),
-    "AP75": ("precision", _IOU_75, _ALL, _100),
-    "APs": ("precision", None, _SMALL, _100),
-    "APm": ("precision", None, _MEDIUM, _100),
-    "APl": ("precision", None, _LARGE, _100),
-    "AR1": ("recall", None, _ALL, _1),
-    "AR10": ("recall", None, _ALL, _10),
-    "AR100": ("recall", None, _ALL, _100),
-    "ARs": ("recall", None, _SMALL, _100),
-    "ARm": ("recall", None, _MEDIUM, _100),
-    "ARl": ("recall", None, _LARGE, _100),
+
+class _Number(NamedTuple):
+    kind: str
+    """Array of the library: `precision` or `recall`."""
+    iou: int | None
+    """Index of the IoU; None: their mean."""
+    area: int
+    """Index of the area range."""
+    limit: int
+    """Index of the number of detections of a class in an image."""
+    original: str
+    """Name in the Object Detection API, behind `DetectionBoxes_Precision/` or `..._Recall/`."""
+    meaning: str
+
+
+_NUMBERS = {
+    "AP": _Number("precision", None, _ALL, _100, "mAP", "mean over IoU .50 to .95"),
+    "AP50": _Number("precision", _IOU_50, _ALL, _100, "mAP@.50IOU", "IoU at least .50"),
+    "AP75": _Number("precision", _IOU_75, _ALL, _100, "mAP@.75IOU", "IoU at least .75"),
+    "APs": _Number(
+        "precision", None, _SMALL, _100, "mAP (small)", "small objects, area below 32 x 32 pixels"
+    ),
+    "APm": _Number(
+        "precision", None, _MEDIUM, _100, "mAP (medium)", "medium objects, area to 96 x 96 pixels"
+    ),
+    "APl": _Number(
+        "precision", None, _LARGE, _100, "mAP (large)", "large objects, area above 96 x 96 pixels"
+    ),
+    "AR1": _Number("recall", None, _ALL, _1, "AR@1", "recall, at most 1 box of a class"),
+    "AR10": _Number("recall", None, _ALL, _10, "AR@10", "recall, at most 10 boxes of a class"),
+    "AR100": _Number("recall", None, _ALL, _100, "AR@100", "recall, at most 100 boxes of a class"),
+    "ARs": _Number("recall", None, _SMALL, _100, "AR@100 (small)", "recall of small objects"),
+    "ARm": _Number("recall", None, _MEDIUM, _100, "AR@100 (medium)", "recall of medium objects"),
+    "ARl": _Number("recall", None, _LARGE, _100, "AR@100 (large)", "recall of large objects"),
 }
 
-SUMMARY_MEANINGS: dict[str, str] = {
-    "AP": "mean over IoU .50 to .95",
-    "AP50": "IoU at least .50",
-    "AP75": "IoU at least .75",
-    "APs": "small objects, area below 32 x 32 pixels",
-    "APm": "medium objects, 32 x 32 to 96 x 96 pixels",
-    "APl": "large objects, area above 96 x 96 pixels",
-    "AR1": "recall, at most 1 box of a class",
-    "AR10": "recall, at most 10 boxes of a class",
-    "AR100": "recall, at most 100 boxes of a class",
-    "ARs": "recall of small objects",
-    "ARm": "recall of medium objects",
-    "ARl": "recall of large objects",
-}
+SUMMARY_MEANINGS = {key: number.meaning for key, number in _NUMBERS.items()}
 """The keys of `CocoScores.summary`, in COCO's order, with their meaning."""
+ORIGINAL_NAMES = {
+    key: f"DetectionBoxes_{number.kind.capitalize()}/{number.original}"
+    for key, number in _NUMBERS.items()
+}
+"""Names in the Object Detection API (`object_detection/metrics/coco_evaluation.py`)."""
 
 NO_TRUTH = "no ground truth"
 """Text of a score of a class without ground truth."""
@@ -104,7 +116,7 @@ class CocoScores:
         value = self.summary[key]
         if value is not None:
             return f"{value:.3f}"
-        return NO_TRUTH_OF_SIZE if _SUMMARY[key][2] != _ALL and self.truths else NO_TRUTH
+        return NO_TRUTH_OF_SIZE if _NUMBERS[key].area != _ALL and self.truths else NO_TRUTH
 
 
 def score_coco(
@@ -169,9 +181,9 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float | None]:
     """Returns the twelve numbers over some of the classes."""
     summary = {}
-    for key, (kind, iou, area, limit) in _SUMMARY.items():
-        values = evaluated[kind][..., classes, area, limit]
-        summary[key] = _mean(values if iou is None else values[iou])
+    for key, number in _NUMBERS.items():
+        values = evaluated[number.kind][..., classes, number.area, number.limit]
+        summary[key] = _mean(values if number.iou is None else values[number.iou])
     return summary
 
 

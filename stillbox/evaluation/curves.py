@@ -1,7 +1,6 @@
-"""Figures from plain arrays: losses, learning rate, AP over steps, precision over recall.
+"""Figures: losses, learning rate, AP over steps, precision over recall.
 
-Drawn with matplotlib's objects and without pyplot, so nothing global is touched and several
-threads may draw.
+Drawn without pyplot, whose state is global: several threads may draw.
 """
 
 import io
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from stillbox.evaluation.history import History, Series
+from stillbox.evaluation.history import History
 from stillbox.evaluation.palette import PALETTE, css
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 
@@ -31,12 +30,9 @@ _MOST_CURVES = 10
 
 
 def loss_figure(history: History) -> Figure | None:
-    """Returns the losses over steps, None where none was logged.
-
-    The faint line is what was logged, the strong one its moving average.
-    """
-    present = {label: history.series(name) for name, label in _LOSSES.items()}
-    present = {label: series for label, series in present.items() if len(series[0])}
+    """Returns the losses over steps (faint) and their moving averages, None if none was logged."""
+    all_series = {label: history.series(name) for name, label in _LOSSES.items()}
+    present = {label: series for label, series in all_series.items() if len(series[0])}
     if not present:
         return None
     figure, (axes,) = new_figure(1)
@@ -48,7 +44,7 @@ def loss_figure(history: History) -> Figure | None:
         axes.plot(steps, smooth, color=color, linewidth=2.0, label=label)
     lowest = min(values.min() for _, values in present.values())
     highest = max(values.max() for _, values in present.values())
-    # A loss that starts in the hundreds would press everything after it flat.
+    # On a linear axis, a loss that starts in the hundreds hides the rest.
     if lowest > 0 and highest / lowest > 50:
         axes.set_yscale("log")
     else:
@@ -58,19 +54,17 @@ def loss_figure(history: History) -> Figure | None:
 
 
 def rate_figure(history: History) -> Figure | None:
-    """Returns learning rate and speed over steps, None where neither was logged."""
-    rate, speed = history.series("learning_rate"), history.series("images_per_second")
-    panels: list[tuple[str, str, Series]] = []
-    if len(rate[0]):
-        panels.append(("Learning rate", "learning rate", rate))
-    if len(speed[0]):
-        panels.append(("Speed", "images per second", speed))
+    """Returns learning rate and speed over steps, None if neither was logged."""
+    both = [
+        ("Learning rate", "learning rate", history.series("learning_rate")),
+        ("Speed", "images per second", history.series("images_per_second")),
+    ]
+    panels = [panel for panel in both if len(panel[2][0])]
     if not panels:
         return None
     figure, all_axes = new_figure(len(panels))
-    for number, (axes, (title, unit, (steps, values))) in enumerate(
-        zip(all_axes, panels, strict=True)
-    ):
+    for number, (title, unit, (steps, values)) in enumerate(panels):
+        axes = all_axes[number]
         label_axes(axes, title, "step", unit)
         axes.plot(steps, values, color=css(PALETTE[number + 1]), linewidth=2.0)
         axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
@@ -78,9 +72,9 @@ def rate_figure(history: History) -> Figure | None:
 
 
 def score_figure(history: History) -> Figure | None:
-    """Returns AP, AP50, AP75 and VOC's mAP over steps, None where nothing was evaluated."""
-    present = {name: history.evaluation_series(name) for name in _SCORES}
-    present = {name: series for name, series in present.items() if len(series[0])}
+    """Returns AP, AP50, AP75 and VOC's mAP over steps, None if nothing was evaluated."""
+    all_series = {name: history.evaluation_series(name) for name in _SCORES}
+    present = {name: series for name, series in all_series.items() if len(series[0])}
     if not present:
         return None
     figure, (axes,) = new_figure(1)
@@ -106,7 +100,7 @@ def score_figure(history: History) -> Figure | None:
 def precision_recall_figure(scores: Scores) -> Figure | None:
     """Returns precision over recall of every class at IoU .50, None without ground truth.
 
-    With many classes they turn grey and only their mean is named; the table has the rest.
+    Many classes are drawn in grey and without names.
     """
     named = scores.curves()
     curves: Mapping[str, NDArray[np.float64]] = {
@@ -134,10 +128,10 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
 
 
 def figure_png(figure: Figure) -> bytes:
-    """Returns the figure as PNG, with twice the pixels of its size on a page."""
+    """Returns the figure as PNG, at twice its size on a page."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
-    # Without a date and a version inside, the same figure gives the same bytes.
+    # Without a version in its metadata, the same figure gives the same bytes.
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     return buffer.getvalue()
 
@@ -151,13 +145,13 @@ def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float6
 
 
 def new_figure(panels: int) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of one size with its panels, side by side."""
+    """Returns a figure with panels side by side."""
     figure = Figure(figsize=(6.4, 3.9), layout="constrained", facecolor="white")
     return figure, [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
 
 
 def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    """Gives a panel its title, its words and the look that all of them have."""
+    """Sets title, labels and style of a panel."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
     axes.set_xlabel(x, fontsize=10, color=_MUTED)
     axes.set_ylabel(y, fontsize=10, color=_MUTED)
@@ -174,7 +168,7 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def add_legend(axes: Axes, title: str | None = None) -> None:
-    """Explains the lines of a panel where they leave room."""
+    """Adds a legend where the lines leave room."""
     legend = axes.legend(
         fontsize=9, frameon=True, framealpha=0.85, edgecolor="none", title=title, title_fontsize=9
     )

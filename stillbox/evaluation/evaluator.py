@@ -39,11 +39,6 @@ class Timings:
     """Images that were detected."""
 
     @property
-    def total(self) -> float:
-        """The whole evaluation, in seconds."""
-        return self.waiting + self.detecting + self.scoring
-
-    @property
     def images_per_second(self) -> float:
         """Images in a second of loading and detecting, without scoring."""
         return self.images / max(self.waiting + self.detecting, 1e-9)

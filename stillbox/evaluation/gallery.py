@@ -1,4 +1,4 @@
-"""Chooses images of an evaluation and draws ground truth beside prediction."""
+"""Draws ground truth beside prediction on some images of an evaluation."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,15 +34,14 @@ def draw_gallery(
 ) -> Iterator[ReportPicture]:
     """Yields pictures of images that are spread evenly over the evaluation set.
 
-    The choice does not look at the scores, so that what is shown is what there is, and the same
-    images are shown after every evaluation.
+    The choice does not depend on the scores: every evaluation shows the same images.
 
     Args:
         evaluation: truths and results.
-        source: where the images are.
+        source: the images.
         class_names: label map id -> name.
-        settings: what is drawn, and on how many images; fewer where there are fewer.
-        count: on how many, in place of the settings'.
+        settings: of the drawing, and the greatest number of images.
+        count: the number of images in place of that of the settings.
     """
     images = len(evaluation.records)
     wanted = min(settings.num_visualizations if count is None else count, images)
@@ -52,10 +51,9 @@ def draw_gallery(
         if example is None:
             continue
         shown = len(result.at_least(settings.min_score, settings.max_boxes_drawn).boxes)
+        image = decode_image(example.encoded)
         yield ReportPicture(
-            picture=side_by_side(
-                decode_image(example.encoded), truth, result, class_names, settings
-            ),
+            picture=side_by_side(image, truth, result, class_names, settings),
             name=truth.image_id,
             about=f"{count_boxes(len(truth.boxes))} in the ground truth, "
             f"{shown} found with a score of at least {settings.min_score:g}",
@@ -74,9 +72,9 @@ def side_by_side(
     Args:
         image: `[H, W, 3]` uint8 RGB.
         truth: its ground truth.
-        result: what was found in it.
+        result: its detections.
         class_names: label map id -> name.
-        settings: which boxes are drawn, and what is written at them.
+        settings: of boxes and labels.
     """
     expected = truth_marks(truth, class_names, show_labels=settings.show_labels)
     found = result_marks(
@@ -92,17 +90,16 @@ def side_by_side(
         red, green, blue, *_ = ImageColor.getrgb(settings.truth_color)
         among = truth_marks(truth, class_names, show_labels=False, color=(red, green, blue))
     return beside(
-        # The predictions lie on top: they are what one looks for.
         [draw_marks(image, expected), draw_marks(image, [*among, *found])],
         [f"ground truth: {count_boxes(len(expected))}", f"prediction: {count_boxes(len(found))}"],
     )
 
 
 def export_pictures(pictures: Iterable[ReportPicture], settings: Evaluation) -> None:
-    """Writes the pictures into `settings.pictures_directory`, where there is one.
+    """Writes the pictures into `settings.pictures_directory`, if set.
 
-    Files are called as the original calls them: `export-image-0.png`, with the image's id before
-    the ending if that is asked for. Those of the evaluation before are overwritten.
+    Files are named as in the Object Detection API: `export-image-0.png`, with the image's id before
+    the ending if requested. Those of the previous evaluation are overwritten.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -110,7 +107,7 @@ def export_pictures(pictures: Iterable[ReportPicture], settings: Evaluation) -> 
     if not settings.pictures_directory:
         return
     for number, shown in enumerate(pictures):
-        # An id may hold slashes, colons and whatever else no file system takes.
+        # An id may contain characters that file systems do not allow.
         ending = re.sub(r"[^\w.-]+", "_", shown.name) if settings.name_pictures_by_image else ""
         name = f"export-image-{number}{'-' if ending else ''}{ending}.png"
         save_picture(shown.picture, Path(settings.pictures_directory) / name)

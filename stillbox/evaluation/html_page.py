@@ -2,9 +2,11 @@
 
 import html
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import stillbox
-from stillbox.evaluation.report_style import STYLE
+
+_STYLE = Path(__file__).with_name("page.css")
 
 # The policy forbids the page to load anything, whatever its content.
 _PAGE = """<!DOCTYPE html>
@@ -40,7 +42,7 @@ def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     return _PAGE.format(
         title=html.escape(title),
         subtitle=f"<p>{html.escape(subtitle)}</p>" if subtitle else "",
-        style=STYLE,
+        style=_STYLE.read_text(encoding="utf-8"),
         body="\n".join(part for part in sections if part),
         version=html.escape(stillbox.__version__),
     )

@@ -1,4 +1,4 @@
-"""Draws boxes on images, and puts images beside each other. Images are uint8 RGB `[H, W, 3]`."""
+"""Draws boxes on images and arranges images. Images are uint8 RGB `[H, W, 3]`."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from stillbox.records.files import write_whole
 Picture = NDArray[np.uint8]
 
 LEAST_SIDE = 420
-"""An image whose longer side is shorter than this is enlarged first, so that labels fit."""
+"""Images whose longer side is shorter are enlarged first, so that labels fit."""
 
 _INK: Color = (33, 37, 41)
 _PAPER: Color = (255, 255, 255)
@@ -29,14 +29,14 @@ _PAPER: Color = (255, 255, 255)
 class Mark:
     """One box to draw."""
 
-    box: tuple[float, float, float, float]
+    box: Sequence[float]
     """`ymin, xmin, ymax, xmax` in pixels of the image."""
     text: str
-    """What stands at the box; empty: no label."""
+    """The label; empty: none."""
     color: Color
     """RGB of outline and label."""
     dashed: bool = False
-    """A broken outline."""
+    """Dashed outline."""
 
 
 def truth_marks(
@@ -57,15 +57,10 @@ def truth_marks(
     columns = (truth.boxes, truth.class_ids, truth.is_crowd, truth.is_difficult)
     marks = []
     for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):
-        text = _name(class_id, class_names) + " (crowd)" * crowd + " (difficult)" * difficult
-        marks.append(
-            Mark(
-                box=(box[0], box[1], box[2], box[3]),
-                text=text if show_labels else "",
-                color=color or class_color(class_id),
-                dashed=crowd,
-            )
-        )
+        name = class_names.get(class_id, f"class {class_id}")
+        text = f"{name}{' (crowd)' * crowd}{' (difficult)' * difficult}" * show_labels
+        color_of_box = color or class_color(class_id)
+        marks.append(Mark(box=box, text=text, color=color_of_box, dashed=crowd))
     return marks
 
 
@@ -78,7 +73,7 @@ def result_marks(
     show_labels: bool = True,
     show_scores: bool = True,
 ) -> list[Mark]:
-    """Returns a mark for the best detections, the best one last, thus on top.
+    """Returns a mark for each of the best detections, the best one last, thus on top.
 
     Args:
         result: the detections.
@@ -89,26 +84,20 @@ def result_marks(
         show_scores: write the score at the box.
     """
     best = result.at_least(min_score, max_boxes)
+    columns = (best.boxes, best.class_ids, best.scores)
     marks = []
-    for box, class_id, score in zip(
-        best.boxes.tolist(), best.class_ids.tolist(), best.scores.tolist(), strict=True
-    ):
-        words = [_name(class_id, class_names)] * show_labels + [f"{score:.2f}"] * show_scores
-        marks.append(
-            Mark(
-                box=(box[0], box[1], box[2], box[3]),
-                text=" ".join(words),
-                color=class_color(class_id),
-            )
-        )
+    for box, class_id, score in zip(*(c.tolist() for c in columns), strict=True):
+        name = class_names.get(class_id, f"class {class_id}")
+        words = [name] * show_labels + [f"{score:.2f}"] * show_scores
+        marks.append(Mark(box=box, text=" ".join(words), color=class_color(class_id)))
     return marks[::-1]
 
 
 def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
-    """Returns a copy of the image with boxes and labels, enlarged where it is small.
+    """Returns a copy of the image with boxes and labels, enlarged if it is small.
 
-    Line and text grow with the image, text with the box too. A label lies above its box, inside it
-    or below, where it covers the least of others, and never runs over the edge of the image.
+    Line width and text size grow with the image, text size also with the box. A label lies above,
+    inside or below its box, where it overlaps others least, and within the image.
     """
     canvas, factor = _enlarged(image)
     draw = ImageDraw.Draw(canvas)
@@ -178,44 +167,38 @@ def contact_sheet(
 
 
 def picture_bytes(picture: Picture, image_format: Literal["PNG", "JPEG"]) -> bytes:
-    """Returns the picture as a file's content."""
+    """Returns the picture as the content of a file."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, format=image_format, quality=88)
     return buffer.getvalue()
 
 
 def save_picture(picture: Picture, path: str | Path) -> Path:
-    """Writes a PNG or JPEG, by the ending of the name. It appears when it is complete.
+    """Writes a PNG or JPEG, by the ending of the name.
 
     Raises:
         UserError: another ending, or the folder cannot be written to.
     """
     path = Path(path)
     formats: dict[str, Literal["PNG", "JPEG"]] = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
-    if path.suffix.lower() not in formats:
-        raise UserError(
-            f"no picture format has the ending {path.suffix!r}",
-            where=str(path),
-            fix="use .png, .jpg or .jpeg",
-        )
-    return write_whole(path, picture_bytes(picture, formats[path.suffix.lower()]))
-
-
-def _name(class_id: int, class_names: Mapping[int, str]) -> str:
-    return class_names.get(class_id, f"class {class_id}")
+    image_format = formats.get(path.suffix.lower())
+    if image_format is None:
+        what = f"no picture format has the ending {path.suffix!r}"
+        raise UserError(what, where=str(path), fix="use .png, .jpg or .jpeg")
+    return write_whole(path, picture_bytes(picture, image_format))
 
 
 def _enlarged(image: Picture) -> tuple[Image.Image, int]:
     canvas = Image.fromarray(image)
     factor = max(1, -(-LEAST_SIDE // max(canvas.size)))
-    if factor == 1:
-        return canvas, 1
-    size = (canvas.width * factor, canvas.height * factor)
-    return canvas.resize(size, Image.Resampling.BICUBIC), factor
+    if factor > 1:
+        size = (canvas.width * factor, canvas.height * factor)
+        canvas = canvas.resize(size, Image.Resampling.BICUBIC)
+    return canvas, factor
 
 
 def _clip_box(
-    box: tuple[float, float, float, float], factor: int, size: tuple[int, int]
+    box: Sequence[float], factor: int, size: tuple[int, int]
 ) -> tuple[int, int, int, int]:
     """Returns left, top, right, bottom in whole pixels of the canvas, the last two included."""
     ymin, xmin, ymax, xmax = (round(value * factor) for value in box)
@@ -228,7 +211,7 @@ def _draw_outline(
 ) -> None:
     left, top, right, bottom = corners
     if not mark.dashed:
-        # A dark rim, or a green box is lost on grass.
+        # The dark rim contrasts with grounds of the box's colour.
         draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_INK, width=line + 2)
         draw.rectangle(corners, outline=mark.color, width=line)
         return

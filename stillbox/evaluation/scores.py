@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from stillbox.evaluation.coco import (
     NO_TRUTH,
+    ORIGINAL_NAMES,
     SUMMARY_MEANINGS,
     ClassScores,
     CocoScores,
     score_coco,
 )
-from stillbox.evaluation.original_names import original_class_names, original_names
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.voc import Interpolation, VocScores, score_voc
 from stillbox.experiment.schema.evaluation import Metric
@@ -24,6 +24,8 @@ VOC_MEANINGS: dict[str, str] = {
 }
 """The keys of Pascal VOC's metrics in `Scores.summary`, with their meaning."""
 
+# object_detection/utils/object_detection_evaluation.py
+_VOC_PREFIXES = {"VOC_mAP": "PascalBoxes_", "VOC_weighted_mAP": "WeightedPascalBoxes_"}
 MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
 
@@ -103,10 +105,19 @@ class Scores:
             per_category: those of every class, too.
             all_metrics: all twelve of COCO's for every class.
         """
-        named = original_names(self.summary)
+        of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@0.5IOU" for key in self.voc_keys}
+        names = ORIGINAL_NAMES | of_voc
+        named = {names[key]: value for key, value in self.summary.items()}
         for name in self.first.per_class if per_category else ():
             numbers = self.class_numbers(name, all_metrics=all_metrics)
-            named |= original_class_names(name, numbers, self.voc_keys)
+            if self.coco:
+                named[f"DetectionBoxes_PerformanceByCategory/mAP/{name}"] = numbers["AP"]
+            if self.coco and all_metrics:
+                for key in ORIGINAL_NAMES:
+                    named[f"{ORIGINAL_NAMES[key]} ByCategory/{name}"] = numbers[key]
+            for key in self.voc_keys:
+                prefix = _VOC_PREFIXES[key]
+                named[f"{prefix}PerformanceByCategory/AP@0.5IOU/{name}"] = numbers["VOC_AP"]
         return named
 
 

@@ -1,4 +1,4 @@
-"""An experiment's evaluation set, scored as the experiment says."""
+"""Scores the evaluation set of an experiment."""
 
 import dataclasses
 import json
@@ -30,8 +30,8 @@ from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 
-# A file of other images shows in the first records; to read all ids takes as long as all images.
-_TRIED = 16
+# Reading the ids of all records takes as long as reading all images.
+_RECORDS_CHECKED = 16
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
@@ -64,12 +64,12 @@ def score_dataset(
 
     Args:
         detect: the detector, for batches of `score_batch_size`.
-        experiment: batch size, number of images and classes come from here.
+        experiment: batch size, number of images and classes.
         dataset: the evaluation set.
-        progress: told after every batch.
-        trained: the label map that the model was trained with, where that is known: its ids are
-            those of the model's classes. Otherwise they are those of the evaluation set.
-        watch: told of every batch.
+        progress: called after every batch.
+        trained: the label map that the model was trained with, if known; by default that of the
+            evaluation set.
+        watch: observes the batches.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
@@ -109,10 +109,10 @@ def score_dataset(
 
 
 def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
-    """Compares the label map of an evaluation set with the one that a model was trained with.
+    """Compares the label map of an evaluation set with that of the training set.
 
     Returns:
-        What the model's class indices stand for.
+        The ids of the model's class indices.
 
     Raises:
         UserError: the two disagree, or the model's does not fit its classes.
@@ -126,7 +126,7 @@ def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | 
 
 
 def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
-    """Compares the file that holds an evaluation set's ground truth with label map and records.
+    """Compares the ground-truth file of an evaluation set, if any, with label map and records.
 
     Raises:
         UserError: there is no such file, or they do not belong together.
@@ -134,7 +134,7 @@ def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
     if not dataset.annotations:
         return
     annotations = read_annotations(dataset.annotations)
-    some = range(min(_TRIED, len(dataset)))
+    some = range(min(_RECORDS_CHECKED, len(dataset)))
     check_agreement(
         tuple(read_truths(dataset.source, some, annotations).values()),
         dataset.class_names,
@@ -144,7 +144,7 @@ def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
 
 
 def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
-    """Returns a sentence where `max_examples` leaves images out, nothing otherwise."""
+    """Returns a warning if `max_examples` leaves images out."""
     if not 0 < settings.max_examples < len(dataset):
         return ()
     return (
@@ -162,17 +162,15 @@ def write_evaluation(
     source: str,
     history: History,
 ) -> Path:
-    """Writes everything that an evaluation leaves: scores, detections, pictures and the page.
-
-    Of several processes the first writes it.
+    """Writes `metrics.json`, `detections.json`, pictures and the report, in the first process.
 
     Args:
         result: of `score_dataset`.
         experiment: the experiment that was scored.
         dataset: the evaluation set.
-        directory: where `metrics.json`, `detections.json` and `report.html` go.
-        source: where the weights come from.
-        history: of the run that made them; empty where there is none.
+        directory: of the files.
+        source: the origin of the weights, for the report.
+        history: of the training run; may be empty.
 
     Returns:
         The path of the page.

@@ -121,7 +121,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
     assert said[-1] == (5, 5)
     assert result.timings.images == 5
     assert result.timings.images_per_second > 0
-    assert result.timings.total >= result.timings.scoring
+    assert result.timings.scoring > 0
 
 
 def test_detections_come_back_in_pixels_and_label_map_ids(source):

@@ -100,7 +100,7 @@ def test_labels_are_left_out_of_the_ground_truth_too():
     ],
 )
 def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, names):
-    shown = [ReportPicture(picture=GRAY, name=name) for name in ("a/b.jpg", "7")]
+    shown = [ReportPicture(picture=GRAY, name=name, about="") for name in ("a/b.jpg", "7")]
     folder = tmp_path / "deep/out"
     export_pictures(
         shown, Evaluation(pictures_directory=str(folder), name_pictures_by_image=by_image)
@@ -112,7 +112,7 @@ def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, na
 
 def test_without_a_folder_nothing_is_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export_pictures([ReportPicture(picture=GRAY, name="a")], Evaluation())
+    export_pictures([ReportPicture(picture=GRAY, name="a", about="")], Evaluation())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,4 +120,4 @@ def test_a_folder_that_cannot_be_written_to_is_said_so(tmp_path):
     (tmp_path / "file").write_text("")
     settings = Evaluation(pictures_directory=str(tmp_path / "file/pictures"))
     with pytest.raises(UserError, match="cannot be written"):
-        export_pictures([ReportPicture(picture=GRAY, name="a")], settings)
+        export_pictures([ReportPicture(picture=GRAY, name="a", about="")], settings)

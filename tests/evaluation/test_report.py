@@ -137,11 +137,12 @@ def test_embedded_images_are_whole(report, tmp_path):
             image.load()
 
 
-def test_what_is_absent_leaves_its_section_out(tmp_path):
-    page, text = parse(write_report(Report(title="empty"), tmp_path))
+def test_empty_sections_are_left_out(tmp_path):
+    empty = Report(title="empty", scores=score([truth("1")], [], {1: "cat"}))
+    page, text = parse(write_report(empty, tmp_path))
     assert page.sources == []
-    assert "Scores" not in text
-    assert "Training" not in text
+    for heading in ("Worth knowing", "Training", "Ground truth beside prediction", "Experiment"):
+        assert heading not in text
 
 
 @pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
