@@ -7,34 +7,14 @@ difference between the two experiments is the effect.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stillbox.errors import UserError
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.values import differences
 
 PROBE = "probe"
 """Name of the files that are read; their positions are left out of pages."""
 _PATHS_SHOWN = 4
-
-
-class Reading(Protocol):
-    """The result of a reader."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Fields without effect."""
-        ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Questionable values."""
-        ...
 
 
 @dataclass

@@ -14,7 +14,8 @@ from stillbox.experiment.pipeline_config.augmentations import POLICIES
 from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
 from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
-from stillbox.experiment.pipeline_config.reader import PipelineReading, read_pipeline_config
+from stillbox.experiment.pipeline_config.reader import read_pipeline_config
+from stillbox.experiment.reading import Reading
 from stillbox.textformat.schema import FieldType, MessageType
 from tools.effects import PROBE, Effect, changed_paths, new_messages, shorten, table
 
@@ -206,7 +207,7 @@ def _snippet(path: Path, content: str = "") -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(text: str) -> PipelineReading | UserError:
+def _read(text: str) -> Reading | UserError:
     try:
         return read_pipeline_config(text, PROBE)
     except UserError as error:

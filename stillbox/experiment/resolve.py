@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.params_dict import is_dictionary, read_layers
-from stillbox.experiment.pipeline_config import PipelineReading, read_pipeline_config
+from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import compose, read_tree
@@ -38,30 +38,6 @@ class Resolved:
     """What was set without effect here and why, and defaults that surprise people."""
     source: str
     """The file that was read."""
-
-
-class Reading(Protocol):
-    """What every dialect's reader returns."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment, which no rule has seen yet."""
-        ...
-
-    @property
-    def origins(self) -> Mapping[str, str]:
-        """Dotted path -> place, for every field that was set."""
-        ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a person should look at."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was set without effect here."""
-        ...
 
 
 def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
@@ -172,9 +148,7 @@ def _read(path: Path) -> Reading:
     if is_dictionary(root):
         return read_layers([root], name=path.stem)
     reading = read_tree(root, name=path.stem)
-    return PipelineReading(
-        experiment=reading.experiment, origins=reading.origins, warnings=(), notes=()
-    )
+    return Reading(experiment=reading.experiment, origins=reading.origins)
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:

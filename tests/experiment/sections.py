@@ -4,17 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 from stillbox.experiment.pipeline_config.messages import load_schema
-from stillbox.experiment.pipeline_config.section import ReadLog, Section
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.reading import ReadLog
 from stillbox.textformat.decoder import Decoder
 from stillbox.textformat.parser import parse
 
 
 def read_section(
-    read: Callable[[Section, str], Any], message_type: str, text: str
+    read: Callable[[MessageSection, str], Any], message_type: str, text: str
 ) -> tuple[Any, ReadLog]:
     """Returns what `read` makes of a message of that type, and the log, which is finished."""
     message = Decoder(load_schema()).decode(parse(text, "p"), message_type)
     log = ReadLog()
-    result = read(Section(message, log), "here")
-    log.finish(message)
+    section = MessageSection(message, log)
+    result = read(section, "here")
+    section.finish()
     return result, log

@@ -33,7 +33,7 @@ REFUSED = {
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync": "quantisation-aware training",
-    "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "'oid_V2_detection_metrics'",
+    "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "oid_V2_detection_metrics",
     "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4": "'ssd_mobiledet_cpu'",
     "ssdlite_mobiledet_edgetpu_320x320_coco_sync_4x4": "'ssd_mobiledet_edgetpu'",
     "ssdlite_mobilenet_edgetpu_320x320_coco": "'ssd_mobilenet_edgetpu'",
@@ -482,7 +482,7 @@ def test_the_tpu_sample_reads_field_by_field():
     assert resolved.experiment == expected
     warned = "\n".join(resolved.warnings)
     assert "mscoco_train.record-?????-of-00100" in warned
-    assert "num_examples 8000: where there are more images" in warned
+    assert "num_examples 8000: of more images only the first" in warned
 
 
 @needs_shared

@@ -56,7 +56,7 @@ def test_metrics_are_read_and_the_first_says_which_checkpoint_is_best(fields, me
 @pytest.mark.parametrize(
     ("name", "what", "fix"),
     [
-        ("coco_mask_metrics", "'coco_mask_metrics' are not supported: it scores masks", "there is"),
+        ("coco_mask_metrics", "metrics_set = coco_mask_metrics: it scores masks", "there is"),
         ("oid_V2_detection_metrics", "labels of whole images", "pascal_voc_detection_metrics"),
         ("precision_at_recall_detection_metrics", "bounds of recall", "coco_detection_metrics"),
         ("coco_keypoint_metrics", "keypoints", "there is: coco_detection_metrics"),

@@ -57,9 +57,9 @@ def test_the_types_of_both_ages_say_what_is_taken(fields, scope, heads):
 
 
 def test_a_type_that_belongs_to_other_detectors_is_refused():
-    with pytest.raises(UserError, match="'fine_tune' is not supported: it belongs to other det"):
+    with pytest.raises(UserError, match="fine_tune_checkpoint_type = fine_tune: it belongs to other det"):
         fine_tune('fine_tune_checkpoint_type: "fine_tune"')
-    with pytest.raises(UserError, match=r"fix: there is: classification, detection, full"):
+    with pytest.raises(UserError, match=r"there is: classification, detection, full"):
         fine_tune('fine_tune_checkpoint_type: "clasification"')
 
 

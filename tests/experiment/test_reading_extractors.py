@@ -219,14 +219,14 @@ def test_the_first_generation_has_relu6_in_its_towers_and_says_so():
     assert "relu6 in the towers whatever is configured" in log.notes[0]
 
 
-def test_the_first_generation_forgets_the_bias_of_depthwise_class_heads_and_says_so():
+def test_the_first_generation_ignores_the_bias_of_depthwise_class_heads_and_says_so():
     text = (
         "convolutional_box_predictor { use_depthwise: true use_dropout: false kernel_size: 3 "
         f"class_prediction_bias_init: -4.6 {HYPERPARAMS} }}"
     )
     read, log = head(text)
     assert read.class_bias_init == 0
-    assert "forgets class_prediction_bias_init" in log.notes[0]
+    assert "ignores class_prediction_bias_init" in log.notes[0]
     assert head(text, keras=True)[0].class_bias_init == pytest.approx(-4.6)
 
 

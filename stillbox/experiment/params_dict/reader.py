@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment import reading as core
 from stillbox.experiment.params_dict.devices import read_devices
 from stillbox.experiment.params_dict.dialects import OldKeys, fold, rename
 from stillbox.experiment.params_dict.evaluation import read_evaluation
@@ -19,16 +20,11 @@ from stillbox.experiment.values import Node
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParamsReading:
-    """An experiment with everything that is worth knowing about how it was read."""
+class ParamsReading(core.Reading):
+    """An experiment, how it was read, and the dictionary itself."""
 
-    experiment: Experiment
-    origins: dict[str, str]
-    """Dotted path -> file:line:column or option, for every field that somebody decided."""
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
     params: Params
-    """The dictionary itself, merged and in today's words: what a front door needs of it."""
+    """The merged dictionary with today's keys."""
 
 
 def read_layers(

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.layers import read_hyperparams
-from stillbox.experiment.pipeline_config.section import Section
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     Backbone,
     ConvHyperparams,
@@ -30,10 +31,10 @@ EXTRACTORS = (
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
     *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
 )
-"""Values of `feature_extractor.type` that are understood."""
+"""Supported values of `feature_extractor.type`."""
 
 _EXTRA_DEPTHS = SsdLayers().extra_depths
-# What plain SSD and the pooling pyramid read of a backbone.
+# Layers of a backbone that plain SSD and the pooling pyramid read.
 _SSD_TAPS: dict[type, tuple[str, str]] = {
     MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
     MobileNetV2: ("block_13_expand", "conv_1"),
@@ -47,8 +48,13 @@ _RESNET_PPN_DEPTH = 1024
 _RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 
 
+_read_ssd_layers = part(
+    SsdLayers, depthwise="use_depthwise", explicit_padding="use_explicit_padding"
+)
+
+
 class Extractor(NamedTuple):
-    """What one `feature_extractor` stands for."""
+    """The parts that one `feature_extractor` describes."""
 
     backbone: Backbone
     neck: Neck
@@ -57,7 +63,7 @@ class Extractor(NamedTuple):
     """It is one of the original's second generation, which differs in a few numbers."""
 
 
-def read_extractor(section: Section) -> Extractor:
+def read_extractor(section: MessageSection) -> Extractor:
     """Reads `feature_extractor`."""
     kind = _read_kind(section)
     keras, neck = kind.endswith("_keras"), re.search(r"_(fpn|ppn)", kind)
@@ -68,7 +74,7 @@ def read_extractor(section: Section) -> Extractor:
     feature_neck = _NECKS[neck[1] if neck else ""](section, backbone, hyperparams, keras)
     last = backbone.levels[max(backbone.levels)]
     if last not in feature_neck.taps_of(backbone):
-        # The original builds the whole network; its checkpoints and its penalty have all of it.
+        # The original builds the whole network, and its checkpoints and penalty contain it.
         backbone = dataclasses.replace(backbone, last_layer=last)
     return Extractor(
         backbone=backbone,
@@ -78,24 +84,23 @@ def read_extractor(section: Section) -> Extractor:
     )
 
 
-def _read_kind(section: Section) -> str:
+def _read_kind(section: MessageSection) -> str:
     kind: str = section.value("type", "model.backbone.kind")
-    if kind not in EXTRACTORS:
-        closest = f"{nearest(kind, EXTRACTORS)}; " if kind else ""
-        raise UserError(
-            f"the feature extractor {kind!r} is not supported"
-            if kind
-            else "the feature extractor has no type",
-            where=section.position("type"),
-            fix=f"{closest}there is: {', '.join(EXTRACTORS)}",
-        )
-    return kind
+    if kind in EXTRACTORS:
+        return kind
+    closest = f"{nearest(kind, EXTRACTORS)}; " if kind else ""
+    raise UserError(
+        f"the feature extractor {kind!r} is not supported"
+        if kind
+        else "the feature extractor has no type",
+        where=section.where("type"),
+        fix=f"{closest}there is: {', '.join(EXTRACTORS)}",
+    )
 
 
 def _read_backbone(
-    section: Section, kind: str, *, keras: bool
+    section: MessageSection, kind: str, *, keras: bool
 ) -> MobileNetV1 | MobileNetV2 | ResNetV1:
-    path = "model.backbone"
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
@@ -103,34 +108,31 @@ def _read_backbone(
     if section.value("override_base_feature_extractor_hyperparams"):
         base = _overridden(section, base, keras=keras)
         if version is MobileNetV2 and not keras and base.batch_norm:
-            # Its definition says these itself, inside the scope that the config opens.
+            # Its definition sets these inside the scope of the config's hyperparameters.
             norm = dataclasses.replace(base.batch_norm, center=True, scale=True)
             base = dataclasses.replace(base, activation="relu6", batch_norm=norm)
     narrow: dict[str, Any] = {}
     if section.value("use_depthwise") and "_fpn" in kind:
         # In front of a depthwise pyramid the last layers are thinner.
         narrow = {"last_depths": (512, 256)} if version is MobileNetV1 else {"last_depth": 256}
-    return version(
-        conv=base,
-        **narrow,
-        **section.fill(
-            path, "depth_multiplier", "min_depth", explicit_padding="use_explicit_padding"
-        ),
+    backbone: MobileNetV1 | MobileNetV2 = part(version, explicit_padding="use_explicit_padding")(
+        section, "model.backbone", conv=base, **narrow
     )
+    return backbone
 
 
-def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
+def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV1:
     base = _of_a_replica(ResNetV1().conv)
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
             raise UserError(
                 f"a ResNet has no {name}",
-                where=section.position(name),
+                where=section.where(name),
                 fix=f"leave it at {str(only).lower()}",
             )
     if section.value("override_base_feature_extractor_hyperparams"):
-        # ResNet hands its batch norm settings to every layer, where they win over the config's.
+        # ResNet passes its batch norm settings to every layer, where they override the config's.
         given = _overridden(section, base, keras=keras)
         if base.batch_norm and given.batch_norm:
             norm = dataclasses.replace(base.batch_norm, statistics=given.batch_norm.statistics)
@@ -139,22 +141,22 @@ def _read_resnet(section: Section, depth: int, *, keras: bool) -> ResNetV1:
 
 
 def _of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
-    """Returns hyperparameters whose batch norm sees one replica's images, as the originals' do."""
+    """Returns hyperparameters with batch norm over one replica's images, as in the original."""
     if conv.batch_norm is None:
         return conv
     norm = dataclasses.replace(conv.batch_norm, statistics="per_replica")
     return dataclasses.replace(conv, batch_norm=norm)
 
 
-def _overridden(section: Section, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:
-    """Returns what the config makes of the base network, where it overrides it."""
+def _overridden(section: MessageSection, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:
+    """Returns the hyperparameters of a base network that the config overrides."""
     given = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=keras)
     # Without batch_norm in the config the base keeps its own: its scope is opened first.
     return dataclasses.replace(given, batch_norm=given.batch_norm or base.batch_norm)
 
 
 def _read_extra_layers(
-    section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool
+    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
 ) -> SsdLayers:
     # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
     taps = _SSD_TAPS[type(backbone)]
@@ -162,34 +164,34 @@ def _read_extra_layers(
     if not 1 <= layers <= len(taps) + len(_EXTRA_DEPTHS):
         raise UserError(
             f"SsdFeatureExtractor.num_layers = {layers} is out of range",
-            where=section.position("num_layers"),
+            where=section.where("num_layers"),
             fix=f"this extractor has 1 to {len(taps) + len(_EXTRA_DEPTHS)} feature maps",
         )
-    return SsdLayers(
+    neck: SsdLayers = _read_ssd_layers(
+        section,
+        "model.neck",
         taps=taps[:layers],
         extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(taps))],
         conv=conv,
-        **section.fill(
-            "model.neck",
-            "depth_multiplier",
-            "min_depth",
-            depthwise="use_depthwise",
-            explicit_padding="use_explicit_padding",
-        ),
     )
+    return neck
 
 
-def _read_ppn(section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool) -> Ppn:
+def _read_ppn(
+    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
+) -> Ppn:
     if section.value("use_depthwise"):
-        section.log.notes.append(
-            f"{section.position('use_depthwise')}: use_depthwise has no effect on a pooling "
-            "pyramid, which has no convolution"
+        section.note(
+            "use_depthwise",
+            "use_depthwise has no effect on a pooling pyramid, which has no convolution",
         )
     depth = _RESNET_PPN_DEPTH if isinstance(backbone, ResNetV1) else 0
     return Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
 
 
-def _read_fpn(section: Section, backbone: Backbone, conv: ConvHyperparams, keras: bool) -> Fpn:
+def _read_fpn(
+    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
+) -> Fpn:
     path = "model.neck"
     scaled: dict[str, Any] = {}
     if not isinstance(backbone, ResNetV1):
@@ -205,7 +207,7 @@ def _read_fpn(section: Section, backbone: Backbone, conv: ConvHyperparams, keras
     )
 
 
-_NECKS: dict[str, Callable[[Section, Backbone, ConvHyperparams, bool], Neck]] = {
+_NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams, bool], Neck]] = {
     "": _read_extra_layers,
     "ppn": _read_ppn,
     "fpn": _read_fpn,

@@ -3,71 +3,58 @@
 import dataclasses
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.section import Section
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.reading import part
 from stillbox.experiment.schema import Data, Records
 
+_read = part(
+    Records,
+    label_map="label_map_path",
+    max_boxes="max_number_of_boxes",
+    sample_1_of_n="sample_1_of_n_examples",
+)
 
-def read_data(root: Section) -> Data:
-    """Reads both input readers."""
+
+def read_data(root: MessageSection) -> Data:
+    """Reads both input readers. A config without any still serves for predicting."""
     readers = root.children("eval_input_reader")
     if len(readers) > 1:
         raise UserError(
             "there is a second eval_input_reader, and stillbox scores one set of records",
-            where=readers[1].where,
+            where=readers[1].where(),
             fix="keep one; other records are named on the command line of evaluate",
         )
-    # A config without readers is still good for predicting with a model.
     train, evaluation = Records(), Records(shuffle=False)
     if root.has("train_input_reader"):
         train = _read_records(root.child("train_input_reader"), "data.train")
     for reader in readers:
-        evaluation = _read_evaluation_records(reader, "data.evaluation")
-    return _with_box_limit(root, Data(train=train, evaluation=evaluation))
+        evaluation = _read_records(reader, "data.evaluation")
+        if reader.has("shuffle") and evaluation.shuffle:
+            reader.note(
+                "shuffle",
+                "shuffle has no effect on evaluation: it scores every image once, in order",
+            )
+        evaluation = dataclasses.replace(evaluation, shuffle=False)
+    limit = root.child("train_config")
+    if limit.has("max_number_of_boxes"):
+        # The original overwrites both readers with this deprecated field, whatever they say.
+        boxes = limit.value(
+            "max_number_of_boxes", "data.train.max_boxes", "data.evaluation.max_boxes"
+        )
+        train = dataclasses.replace(train, max_boxes=boxes)
+        evaluation = dataclasses.replace(evaluation, max_boxes=boxes)
+    return Data(train=train, evaluation=evaluation)
 
 
-def _read_records(section: Section, path: str) -> Records:
-    _, chosen = section.choose("input_reader", ("tf_record_input_reader",))
+def _read_records(section: MessageSection, path: str) -> Records:
+    name = section.member("input_reader", {"tf_record_input_reader": None})
     # The format calls the same thing INPUT_DEFAULT.
-    if section.value("input_type") == "TF_SEQUENCE_EXAMPLE":
+    if section.value("input_type") == "tf_sequence_example":
         raise UserError(
             "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported",
-            where=section.position("input_type"),
+            where=section.where("input_type"),
             fix="write a tf.Example for each frame",
         )
-    return Records(
-        paths=chosen.values("input_path", f"{path}.paths"),
-        **section.fill(
-            path,
-            "shuffle",
-            "use_display_name",
-            "num_epochs",
-            label_map="label_map_path",
-            max_boxes="max_number_of_boxes",
-            sample_1_of_n="sample_1_of_n_examples",
-        ),
-    )
-
-
-def _read_evaluation_records(section: Section, path: str) -> Records:
-    records = _read_records(section, path)
-    if section.has("shuffle") and records.shuffle:
-        section.log.notes.append(
-            f"{section.position('shuffle')}: shuffle has no effect on evaluation: "
-            "it scores every image once, in order"
-        )
-    return dataclasses.replace(records, shuffle=False)
-
-
-def _with_box_limit(root: Section, data: Data) -> Data:
-    """Copies the deprecated `train_config.max_number_of_boxes` into both readers."""
-    # The original overwrites the readers, whatever they say themselves.
-    train_config = root.child("train_config")
-    if not train_config.has("max_number_of_boxes"):
-        return data
-    limit = train_config.value("max_number_of_boxes", "data.train.max_boxes")
-    train_config.value("max_number_of_boxes", "data.evaluation.max_boxes")
-    return dataclasses.replace(
-        data,
-        train=dataclasses.replace(data.train, max_boxes=limit),
-        evaluation=dataclasses.replace(data.evaluation, max_boxes=limit),
-    )
+    paths = section.child(name).value("input_path", f"{path}.paths")
+    records: Records = _read(section, path, paths=paths)
+    return records

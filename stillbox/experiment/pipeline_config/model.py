@@ -11,14 +11,15 @@ from stillbox.experiment.pipeline_config.matching import (
 )
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer
-from stillbox.experiment.pipeline_config.section import Section
+from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.schema import Model
 
 
-def read_model(section: Section) -> Model:
+def read_model(section: MessageSection) -> Model:
     """Reads `model`."""
-    _, ssd = section.choose("model", ("ssd",))
-    extractor = read_extractor(ssd.child("feature_extractor"))
+    ssd = section.child(section.member("model", {"ssd": None}))
+    features = ssd.child("feature_extractor")
+    extractor = read_extractor(features)
     box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
     return Model(
         resizer=read_resizer(ssd.child("image_resizer"), "model.resizer"),
@@ -37,7 +38,7 @@ def read_model(section: Section) -> Model:
         similarity=read_similarity(ssd.child("similarity_calculator"), "model.similarity"),
         loss=read_loss(ssd, "model.loss"),
         postprocessing=read_postprocessing(ssd, "model.postprocessing"),
-        **ssd.child("feature_extractor").fill("model", "pad_to_multiple"),
+        **features.fill("model", "pad_to_multiple"),
         **ssd.fill(
             "model",
             "num_classes",

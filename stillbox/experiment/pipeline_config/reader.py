@@ -1,52 +1,41 @@
 """From the text of a `pipeline.config` to an experiment."""
 
-from dataclasses import dataclass
-
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
 from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.model import read_model
-from stillbox.experiment.pipeline_config.section import ReadLog, Section
+from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.pipeline_config.training import read_training
+from stillbox.experiment.reading import Reading, ReadLog
 from stillbox.experiment.schema import Experiment, Training
 from stillbox.textformat.decoder import Decoder
 from stillbox.textformat.parser import parse
 
 
-@dataclass(frozen=True, kw_only=True)
-class PipelineReading:
-    """An experiment with everything that is worth knowing about how it was read."""
-
-    experiment: Experiment
-    origins: dict[str, str]
-    """Dotted path -> file:line:column, for every field that the file sets."""
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
 def read_pipeline_config(
     text: str, file: str, *, name: str = "experiment", override: str = ""
-) -> PipelineReading:
+) -> Reading:
     """Reads a `TrainEvalPipelineConfig` in text format.
 
     Args:
         text: the file's content.
-        file: what positions call it.
+        file: the name of the file in positions.
         name: the experiment's name; the format has none.
         override: another text of the same format, merged into the first as protobuf does.
 
     Raises:
         UserError: the text cannot be parsed, or sets something that stillbox does not have.
     """
-    decoder = Decoder(load_schema())
+    decoder, log = Decoder(load_schema()), ReadLog()
     message = decoder.decode(parse(text, file), ROOT)
     if override:
         decoder.merge(message, parse(override, "--config_override"))
-    log = ReadLog()
-    root = Section(message, log)
+    root = MessageSection(message, log)
     if not root.has("model"):
-        raise UserError("there is no model in this file", where=root.where, fix="add model { ... }")
+        raise UserError(
+            "there is no model in this file", where=root.where(), fix="add model { ... }"
+        )
     experiment = Experiment(
         name=name,
         model=read_model(root.child("model")),
@@ -54,15 +43,15 @@ def read_pipeline_config(
         train=read_training(root.child("train_config")) if root.has("train_config") else Training(),
         evaluation=read_evaluation(root.child("eval_config")),
     )
-    # Last, when every part has asked for what it understands.
-    log.finish(message)
+    # Last, when all parts are read.
+    root.finish()
     if experiment.train.ema_decay is not None and not experiment.evaluation.use_ema:
-        log.notes.append(
-            f"{root.position('eval_config')}: training keeps a moving average of the parameters, "
-            "but use_moving_averages is false, so evaluation does not use it; "
-            "--set evaluation.use_ema=true does"
+        root.note(
+            "eval_config",
+            "training keeps a moving average of the parameters, but use_moving_averages is false, "
+            "so evaluation does not use it; --set evaluation.use_ema=true does",
         )
-    return PipelineReading(
+    return Reading(
         experiment=experiment,
         origins=log.origins,
         warnings=(*decoder.warnings, *log.warnings),
