@@ -9,9 +9,7 @@ import numpy as np
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.resolve import resolve
-from stillbox.experiment.rules import check
+from stillbox.experiment.resolve import resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
 from stillbox.exporting.settings import ExportSettings
@@ -128,9 +126,7 @@ def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
     """
     if not isinstance(config, Experiment):
         return resolve(config, overrides).experiment
-    changed = apply_overrides(config, overrides, {})
-    check(changed, {})
-    return changed
+    return with_overrides(config, overrides)
 
 
 def train(

@@ -12,8 +12,7 @@ from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, Which, own_checkpoint
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.rules import check
+from stillbox.experiment.resolve import with_overrides
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
@@ -89,8 +88,7 @@ def load_trained(
     """
     checkpoint = ModelDirectory.open(directory).checkpoint(step)
     stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
-    experiment = apply_overrides(stored, overrides, {})
-    check(experiment, {})
+    experiment = with_overrides(stored, overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     _, params, stats, _ = abstract_detector(experiment.model, experiment.evaluation.precision)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))

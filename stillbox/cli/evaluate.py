@@ -68,16 +68,14 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.table import steps_table
-    from stillbox.experiment.overrides import apply_overrides
-    from stillbox.experiment.rules import check
+    from stillbox.experiment.resolve import with_overrides
     from stillbox.experiment.yaml_config import from_yaml
     from stillbox.training.watching import CheckpointWatcher, Patience
 
     prepare_process()
     directory = Path(arguments.config)
     stored = from_yaml(ModelDirectory.open(directory).experiment, str(directory))
-    experiment = apply_overrides(stored, arguments.overrides, {})
-    check(experiment, {})
+    experiment = with_overrides(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
     profiler = batch_profiler(arguments.profile, output, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:

@@ -1,8 +1,8 @@
-"""From a CONFIG, as the command line knows it, to an experiment."""
+"""From a CONFIG of the command line to an experiment."""
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,16 +26,9 @@ _PIPELINE_SECTION = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolved:
-    """An experiment that holds together, and how it came about."""
+class Resolved(Reading):
+    """An experiment that is read, overridden and checked."""
 
-    experiment: Experiment
-    origins: Mapping[str, str]
-    """Dotted path -> file:line:column or `--set ...`, for every field that was set."""
-    warnings: tuple[str, ...]
-    """What a person should look at, each with its place."""
-    notes: tuple[str, ...]
-    """What was set without effect here and why, and defaults that surprise people."""
     source: str
     """The file that was read."""
 
@@ -51,32 +44,42 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
-    return _checked(read_config(config, overrides))
+    path = _find(config)
+    return resolve_reading(_read(path), overrides, str(path))
 
 
 def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
-    """Does with what a front door has read what `resolve` does with a file.
+    """Overrides and checks an experiment that is read already.
 
     Args:
-        reading: an experiment of any dialect.
+        reading: the result of any reader.
         overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
-        source: where it comes from.
+        source: the file or command line that was read.
 
     Raises:
-        UserError: it contradicts itself.
+        UserError: the experiment contradicts itself.
     """
-    return _checked(_overridden(reading, overrides, source))
-
-
-def _checked(read: Resolved) -> Resolved:
+    read = _overridden(reading, overrides, source)
     rules.check(read.experiment, read.origins)
-    return replace(
-        read, warnings=(*read.warnings, *rules.warnings_about(read.experiment, read.origins))
-    )
+    warnings = rules.warnings_about(read.experiment, read.origins)
+    return replace(read, warnings=(*read.warnings, *warnings))
+
+
+def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
+    """Returns an experiment with overrides.
+
+    Args:
+        experiment: what they change.
+        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
+
+    Raises:
+        UserError: an unknown path, a value of the wrong type, or the result contradicts itself.
+    """
+    return resolve_reading(Reading(experiment=experiment, origins={}), overrides, "").experiment
 
 
 def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
-    """Reads an experiment that no rule has seen yet: it may contradict itself.
+    """Reads an experiment without checking it against any rule.
 
     The warnings are those of the reader alone. Everything else is as with `resolve`.
 
@@ -90,9 +93,8 @@ def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
 def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
     # Overrides come before the rules, so that they can mend what a file gets wrong.
     origins = dict(reading.origins)
-    experiment = apply_overrides(reading.experiment, overrides, origins)
     return Resolved(
-        experiment=experiment,
+        experiment=apply_overrides(reading.experiment, overrides, origins),
         origins=origins,
         warnings=reading.warnings,
         notes=reading.notes,

@@ -223,14 +223,11 @@ class Experiment:
         Raises:
             UserError: an unknown field, a wrong value, or values that contradict each other.
         """
-        from stillbox.experiment.overrides import apply_overrides
-        from stillbox.experiment.rules import check
+        from stillbox.experiment.resolve import with_overrides
 
         # JSON is YAML, which is what overrides are written in.
         texts = [f"{path}={json.dumps(value, default=str)}" for path, value in changes.items()]
-        changed = apply_overrides(self, texts, {})
-        check(changed, {})
-        return changed
+        return with_overrides(self, texts)
 
 
 __all__ = [
