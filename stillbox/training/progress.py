@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""The progress of a run on a terminal or in a log."""
 
 import sys
 import time
@@ -14,8 +14,8 @@ class RunProgress:
 
     Args:
         start: first step of this run.
-        stop: step at which it ends; None if it goes on until it is stopped.
-        quiet: show nothing: another process of the job does.
+        stop: last step; None: the run has no end.
+        quiet: show nothing, in all but the first process of a job.
     """
 
     def __init__(self, start: int, stop: int | None, *, quiet: bool = False) -> None:
@@ -48,7 +48,7 @@ class RunProgress:
         self._console.print(text, soft_wrap=True, markup=False)
 
     def doing(self, what: str) -> None:
-        """Names what the run is busy with."""
+        """Shows the present activity."""
         if self._bar:
             self._bar.update(self._task, description=what)
         else:

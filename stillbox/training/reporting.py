@@ -1,4 +1,4 @@
-"""What a run tells of its steps: lines, entries of the history, epochs, totals."""
+"""Reports the steps of a run: log lines, entries of the history, epochs, totals."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,27 +15,27 @@ from stillbox.training.summaries import Summaries
 
 
 class Totals(NamedTuple):
-    """What a run was in all."""
+    """The totals of a run."""
 
     images: int
-    """Images that its steps saw, each time that they did."""
+    """Training images, counted each time that they are used."""
     images_per_second: float
-    """Images in a second of training: compilation and evaluations are left out."""
+    """Images in a second of training, without compilation and evaluations."""
     peak_memory: PeakMemory
-    """The most memory that it took."""
+    """Peak memory use."""
 
 
 class StepReport:
-    """Takes the metrics of every step and passes on those that are asked for.
+    """Reports the metrics of steps at the intervals of the settings.
 
     Args:
-        settings: how often.
-        loader: what is trained on.
-        waits: how long the loop stood still for data.
+        settings: the intervals.
+        loader: of the training images.
+        waits: time that the loop waited for data.
         first: steps done before this run.
-        stop_at: last step of the run; None if it goes on until it is stopped.
-        progress: shows lines.
-        summaries: keeps entries.
+        stop_at: last step of the run; None: the run has no end.
+        progress: receives the lines.
+        summaries: receives the entries of the history.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StepReport:
         self._entry_every = settings.summary_every or settings.log_every
         self._loader, self._progress, self._summaries = loader, progress, summaries
         self._stopwatch = Stopwatch()
-        # Each of them measures from one look of its own to the next.
+        # Each measures between its own calls of `look`.
         self._lines, self._entries, of_epochs = (
             Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(3)
         )
@@ -68,11 +68,11 @@ class StepReport:
         self._cache_described = False
 
     def paused(self) -> AbstractContextManager[None]:
-        """Stops the clock while it is entered: what takes this time is no training."""
+        """Returns a context that is not counted as training time."""
         return self._stopwatch.paused()
 
     def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
-        """Takes step and metrics of what is done, in order."""
+        """Reports (step, metrics) of completed steps, in order."""
         # Steps that were fetched together have one speed.
         done = seen[-1][0] - self._first if seen else 0
         for step, metrics in seen:
@@ -86,11 +86,11 @@ class StepReport:
                 self._describe_cache()
 
     def end(self, step: int, seconds: float) -> Totals:
-        """Says what the run was in all.
+        """Reports and returns the totals.
 
         Args:
-            step: the last one that was done.
-            seconds: wall clock of the run, everything included.
+            step: the last completed step.
+            seconds: duration of the whole run.
         """
         images = self._loader.images(step) - self._loader.images(self._first)
         totals = Totals(images, images / self._stopwatch.seconds, peak_memory())

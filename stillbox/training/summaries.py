@@ -1,7 +1,8 @@
-"""What a run leaves for people: a history in JSON lines and TensorBoard events."""
+"""The log of a run: a history in JSON lines, and TensorBoard events."""
 
 import json
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,17 @@ from stillbox.training.event_file import EventFile
 class Summaries:
     """Writes metrics of a run into its model directory.
 
-    The history is the one that early stopping, the best checkpoint and the report read again, so a
-    resumed run first cuts it back to the step that it resumes from. Of several processes the first
-    writes; all of them know the scores so far.
+    Early stopping, the choice of the best checkpoint and the report read the history, so a resumed
+    run first truncates it to its first step. Of several processes only the first writes; all have
+    the scores so far.
     """
 
     def __init__(self, directory: Path, *, from_step: int) -> None:
         self._path = directory / HISTORY
         self._events: EventFile | None = None
         if is_first():
-            self._cut_back(from_step)
-            # Hides what an aborted run wrote from this step on; that of `from_step` itself stays.
+            self._truncate(from_step)
+            # Hides the events of an aborted run after `from_step`.
             self._events = EventFile(directory / "tensorboard", purge_step=from_step + 1)
         so_far = read_history(self._path).evaluations if is_first() else ()
         self._evaluations: dict[int, Mapping[str, float | None]] = dict(of_first(so_far))
@@ -46,8 +47,8 @@ class Summaries:
 
         Args:
             step: updates done so far.
-            summary: goes into the history.
-            named: goes into the events, under the original's names.
+            summary: for the history.
+            named: for the events, under the names of the Object Detection API.
         """
         self._evaluations[step] = dict(summary)
         if self._events is None:
@@ -76,21 +77,17 @@ class Summaries:
         with blamed(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _cut_back(self, step: int) -> None:
+    def _truncate(self, step: int) -> None:
         history = read_history(self._path)
         lines: list[Mapping[str, Any]] = [
             *history.training,
             *({"step": at, "evaluation": scores} for at, scores in history.evaluations),
         ]
-        kept = sorted((line for line in lines if line["step"] <= step), key=_step_of)
+        kept = sorted((line for line in lines if line["step"] <= step), key=itemgetter("step"))
         temporary = self._path.with_suffix(".tmp")
         with blamed(temporary):
             temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(self._path)
-
-
-def _step_of(line: Mapping[str, Any]) -> int:
-    return int(line["step"])
 
 
 _EVENT_NAMES = {
@@ -100,7 +97,7 @@ _EVENT_NAMES = {
     "regularization_loss": "Loss/regularization_loss",
     "learning_rate": "learning_rate",
     "images_per_second": "speed/images_per_second",
-    # The name that TensorFlow's estimators gave it.
+    # The name that TensorFlow's estimators use.
     "steps_per_second": "global_step/sec",
     "waiting_for_data": "speed/share_of_time_waiting_for_data",
 }
