@@ -1,4 +1,4 @@
-"""Stand-ins for detectors: the parameter paths of the real ones, and as little else as can be."""
+"""Stand-ins for detectors: modules with the parameter paths and shapes of real ones."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +50,7 @@ def ssd_mobilenet_shapes(*, classes=90, multiplier=1.0, before=0):
 
 
 class Node(nnx.Module):
-    """Holds whatever is hung onto it."""
+    """Holds attributes."""
 
 
 def build(shapes):

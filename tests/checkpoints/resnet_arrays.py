@@ -1,4 +1,4 @@
-"""SSD ResNet-34 without its numbers, and files of weights for it that hold few."""
+"""Paths and shapes of SSD ResNet-34, and small files of weights for it."""
 
 from dataclasses import replace
 from functools import cache

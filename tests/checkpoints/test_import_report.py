@@ -1,7 +1,7 @@
 from stillbox.checkpoints.import_report import ImportReport, Mismatch
 
 
-def test_the_account_counts_and_names():
+def test_the_report_counts_and_lists_arrays():
     report = ImportReport(
         path="model.ckpt",
         loaded={"backbone.conv_0.kernel": "Conv2d_0/weights"},

@@ -49,7 +49,7 @@ def detector():
     return build(_shapes())
 
 
-def test_a_detectors_checkpoint_fills_all_of_a_detector(tmp_path, detector):
+def test_a_detection_checkpoint_is_loaded_completely(tmp_path, detector):
     arrays = _reference_arrays(_shapes())
     write_checkpoint(tmp_path / "model.ckpt", arrays)
     report = _import(detector, tmp_path / "model.ckpt", heads=True, least=1.0)
@@ -68,7 +68,7 @@ def test_without_heads_only_the_feature_extractor_is_taken(tmp_path, detector):
     assert np.all(read(detector, "head.map_0.box.kernel") == 7)
 
 
-def test_a_classifier_gives_its_backbone_and_its_logits_are_named(tmp_path, detector):
+def test_a_classifier_loads_the_backbone_and_skips_its_logits(tmp_path, detector):
     arrays = _reference_arrays(_shapes(), scope="classification")
     arrays["MobilenetV1/Logits/Conv2d_1c_1x1/biases"] = np.zeros(1001, np.float32)
     bars = {name.replace("/", "|"): array for name, array in arrays.items()}
@@ -136,7 +136,7 @@ def test_half_precision_weights_become_float32(tmp_path, detector):
     assert np.array_equal(read(detector, KERNEL), arrays[NAME].astype(np.float32))
 
 
-def test_our_own_paths_are_understood(tmp_path, detector):
+def test_weights_under_our_own_paths_are_loaded(tmp_path, detector):
     arrays = random_arrays(_shapes())
     write_npz(tmp_path / "params.npz", arrays)
     report = _import(detector, tmp_path / "params.npz", heads=True, least=1.0)
@@ -169,7 +169,7 @@ def test_the_wrong_scope_is_guessed(tmp_path, detector):
         _import(detector, tmp_path / "model.ckpt")
 
 
-def test_another_width_is_named_with_a_shape(tmp_path, detector):
+def test_an_import_of_another_width_shows_a_shape(tmp_path, detector):
     wide = ssd_mobilenet_shapes(classes=20, multiplier=0.5)
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(wide))
     with pytest.raises(UserError, match=r"\[3, 3, 3, 16\] in the file, .* depth_multiplier"):
@@ -186,7 +186,7 @@ def test_an_object_based_checkpoint_is_recognised(tmp_path, detector):
         _import(detector, tmp_path / "ckpt-0")
 
 
-def test_gamma_that_the_model_has_no_place_for_is_pointed_out(tmp_path):
+def test_gamma_of_a_batch_norm_without_scale_is_reported(tmp_path):
     shapes = {path: s for path, s in _shapes().items() if not path.endswith("norm.scale")}
     detector = build(shapes)
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
@@ -209,7 +209,7 @@ def test_what_skip_matches_keeps_its_fresh_values(tmp_path, detector):
     assert list(report.skipped.values()) == ["train.fine_tune.skip matches it"] * 17
 
 
-def test_a_skip_that_matches_nothing_is_a_mistake(tmp_path, detector):
+def test_a_skip_pattern_that_matches_nothing_is_refused(tmp_path, detector):
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
     with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'Conv_0/'"):
         _import(detector, tmp_path / "model.ckpt", skip=("Conv_0/",))

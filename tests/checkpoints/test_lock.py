@@ -1,4 +1,4 @@
-"""One writer a directory."""
+"""The lock of a model directory."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.errors import UserError
 
 
-def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path):
+def test_a_second_writer_is_refused_with_the_id_of_the_first(tmp_path):
     held = DirectoryLock(tmp_path)
     with pytest.raises(UserError) as caught:
         DirectoryLock(tmp_path)
@@ -21,19 +21,19 @@ def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path):
     held.release()
 
 
-def test_the_next_writer_may_come_when_the_first_has_let_go(tmp_path):
+def test_a_released_lock_can_be_taken(tmp_path):
     DirectoryLock(tmp_path).release()
     held = DirectoryLock(tmp_path)
     held.release()
     held.release()  # once more does no harm
 
 
-def test_a_lock_that_nobody_holds_any_more_is_open(tmp_path):
+def test_a_lock_is_released_by_garbage_collection(tmp_path):
     DirectoryLock(tmp_path)  # forgotten at once
     DirectoryLock(tmp_path).release()
 
 
-def test_a_killed_writer_leaves_nothing_to_clean_up(tmp_path):
+def test_the_lock_of_a_killed_process_is_released(tmp_path):
     program = (
         "import os, signal, sys; from pathlib import Path\n"
         "from stillbox.checkpoints.lock import DirectoryLock\n"
@@ -48,7 +48,7 @@ def test_a_killed_writer_leaves_nothing_to_clean_up(tmp_path):
     DirectoryLock(tmp_path).release()
 
 
-def test_a_file_system_without_locks_is_used_unguarded(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatch):
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 

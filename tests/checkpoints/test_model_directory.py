@@ -92,12 +92,12 @@ def test_parameters_are_found_without_knowing_the_optimizer(directory):
     assert averages.keys() == arrays.keys()
 
 
-def test_where_no_average_is_kept_the_parameters_serve(directory):
+def test_without_an_average_the_parameter_is_returned(directory):
     directory.save(1, {"params": {"w": np.ones(2)}, "stats": {}, "ema": {}}, {})
     assert list(directory.checkpoint().parameters(prefer_ema=True)) == ["w"]
 
 
-def test_a_single_checkpoint_explains_itself(directory):
+def test_a_checkpoint_folder_is_self_contained(directory):
     metadata = {"loader": {"next_step": 5, "seed": 3}, "best": None, "scores": {"AP": 0.25}}
     directory.save(5, _state(5), metadata)
     folder = directory.path / "checkpoints" / "5"
@@ -150,7 +150,7 @@ def test_a_finished_checkpoint_is_never_written_again(directory):
     assert directory.checkpoint(3).read("step") == {"value": 3}
 
 
-def test_saving_can_go_on_in_the_background(directory):
+def test_checkpoints_are_written_in_the_background(directory):
     for step in (1, 2, 3):
         directory.save(step, _state(step), {}, wait=False)
     directory.wait()
@@ -160,14 +160,14 @@ def test_saving_can_go_on_in_the_background(directory):
     assert not [thread for thread in threading.enumerate() if "checkpoint" in thread.name]
 
 
-def test_what_goes_wrong_in_the_background_is_raised(directory):
+def test_errors_of_background_writing_are_raised_by_wait(directory):
     directory.save(1, {"step": np.array(1)}, {"not for JSON": object()}, wait=False)
     with pytest.raises(TypeError, match="JSON"):
         directory.wait()
     assert directory.steps() == ()
 
 
-def test_what_a_killed_run_left_is_ignored_and_removed(directory):
+def test_leftovers_of_a_killed_run_are_ignored_and_removed(directory):
     directory.save(1, _state(1), {})
     for name in (".unfinished-2", ".deleted-0"):
         (directory.path / "checkpoints" / name).mkdir()
@@ -200,13 +200,13 @@ def test_another_experiment_does_not_fit_and_the_message_names_arrays(directory)
     assert "neck.new: float32[1] wanted, nothing stored" in str(caught.value)
 
 
-def test_another_type_does_not_fit_either(directory):
+def test_an_array_of_another_type_does_not_fit(directory):
     directory.save(1, {"step": np.array(1, np.int32)}, {})
     with pytest.raises(UserError, match=r"value: int64\[\] wanted, int32\[\] stored"):
         directory.restore(1, {"step": np.array(1, np.int64)})
 
 
-def test_a_section_that_was_not_saved_is_named(directory):
+def test_a_missing_section_is_refused_by_name(directory):
     directory.save(1, {"params": {}}, {})
     with pytest.raises(UserError, match=r"no section 'parms'\n  fix: did you mean 'params'\?"):
         directory.restore(1, {"parms": {}})
@@ -228,7 +228,7 @@ def test_damaged_and_missing_arrays_are_refused(directory):
         directory.checkpoint().parameters()
 
 
-def test_a_format_of_the_future_is_refused(directory):
+def test_a_newer_format_is_refused(directory):
     directory.save(1, {"params": {}}, {})
     manifest = directory.path / "checkpoints" / "1" / "checkpoint.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
@@ -236,7 +236,7 @@ def test_a_format_of_the_future_is_refused(directory):
         directory.checkpoint(1)
 
 
-def test_opening_something_else_says_what_is_there(tmp_path):
+def test_opening_another_folder_lists_its_content(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").touch()
     with pytest.raises(UserError, match=r"not a model directory.*\n.*holds photo\.jpg"):
@@ -248,7 +248,7 @@ def test_opening_something_else_says_what_is_there(tmp_path):
         _create(tmp_path / "file")
 
 
-def test_asking_for_a_checkpoint_that_is_not_there_lists_those_that_are(directory):
+def test_a_missing_checkpoint_is_refused_with_the_existing_ones(directory):
     assert directory.latest_step() is None
     with pytest.raises(UserError, match="finished checkpoints: none"):
         directory.checkpoint("latest")

@@ -46,7 +46,7 @@ def test_numpy_alone_reads_what_we_write(tmp_path):
 
 
 @pytest.mark.parametrize("separator", ["|", "/"])
-def test_bars_stand_for_slashes(tmp_path, separator):
+def test_bars_in_names_are_read_as_slashes(tmp_path, separator):
     name = separator.join(["MobilenetV1", "Conv2d_0", "weights"])
     np.savez(tmp_path / "w.npz", **{name: np.ones(2), f"{name}_1:0": np.zeros(2)})
     assert list(read_npz_weights(tmp_path / "w.npz")) == [

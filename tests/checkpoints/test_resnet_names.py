@@ -1,4 +1,4 @@
-"""What TensorFlow calls ResNet and what is around it (SSD ResNet-34 fact sheet 2 and 7)."""
+"""TensorFlow's names of ResNet and of the neck and head around it."""
 
 import json
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Imported layers compute what the framework of their weights computes.
 
 The other side of the comparison reads the arrays as they are in the file, with the paddings of
-TensorFlow and PyTorch written out (SSD ResNet-34 fact sheet 2).
+TensorFlow and PyTorch written out.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""ResNet's weights of TensorFlow and of torchvision (SSD ResNet-34 fact sheet 7)."""
+"""Import of ResNet's weights from TensorFlow and torchvision."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from tests.checkpoints.torch_writer import state_dict, write_pickles, write_tar,
 
 BEHIND = "layer behind the last that this model uses"
 LOGITS = "classifier's logits"
-# The stem, the first convolution of group 1, and their batch norms (fact sheet 2).
+# The stem, the first convolution of group 1, and their batch norms.
 FROZEN = (
     "conv2d/kernel",
     "batch_normalization/gamma",
@@ -35,7 +35,7 @@ FROZEN = (
 
 @pytest.mark.parametrize("slots", [True, False])
 @pytest.mark.parametrize("root", ["resnet34/", "resnet/", ""])
-def test_a_classifier_of_tensorflow_fills_the_backbone(tmp_path, root, slots):
+def test_a_tensorflow_classifier_loads_the_backbone(tmp_path, root, slots):
     held = {root + name: array for name, array in tf1_arrays("classification").items()}
     rest = {
         f"{root}conv2d_29/kernel": BEHIND,
@@ -58,7 +58,7 @@ def test_a_classifier_of_tensorflow_fills_the_backbone(tmp_path, root, slots):
         assert np.array_equal(read(detector, path), held[name]), path
 
 
-def test_in_the_scope_of_a_detector_a_classifier_lacks_the_extra_layers(tmp_path):
+def test_a_classifier_in_detection_scope_lacks_the_extra_layers(tmp_path):
     write_checkpoint(tmp_path / "m", tf1_arrays("classification"))
     # Ten convolutions with kernel and bias.
     _, report = take(tmp_path / "m", scope="detection", least=145 / 165)
@@ -67,7 +67,7 @@ def test_in_the_scope_of_a_detector_a_classifier_lacks_the_extra_layers(tmp_path
     assert report.missing["neck.extra_1_1x1.kernel"] == "ssd/block7-conv1x1/kernel"
 
 
-def test_a_complete_detector_of_tensorflow_fills_all_of_it(tmp_path):
+def test_a_tensorflow_detector_is_loaded_completely(tmp_path):
     arrays = tf1_arrays()
     frozen = {f"resnet34/{name}" for name in FROZEN}
     trained = {name for name in arrays if "moving" not in name} - frozen
@@ -103,7 +103,7 @@ FILES = {
     ("file", "prefix"),
     [*((file, "") for file in FILES), ("zip.pth", "module."), ("r34.npz", "backbone.body.")],
 )
-def test_a_classifier_of_torchvision_fills_the_backbone(tmp_path, file, prefix):
+def test_a_torchvision_classifier_loads_the_backbone(tmp_path, file, prefix):
     arrays = {prefix + name: array for name, array in torch_arrays().items()}
     FILES[file](tmp_path / file, arrays)
     detector, report = take(tmp_path / file)
@@ -129,7 +129,7 @@ def test_a_classifier_of_torchvision_fills_the_backbone(tmp_path, file, prefix):
     assert sorted(report.skipped.values()) == sorted([BEHIND] * 15 + [LOGITS] * 2 + counters)
 
 
-def test_weights_are_found_in_what_a_training_script_saves(tmp_path):
+def test_weights_are_found_in_a_training_script_s_checkpoint(tmp_path):
     weights = {f"module.{name}": array for name, array in torch_arrays().items()}
     momentum = {"state": {"0": {"momentum_buffer": np.zeros(3, np.float32)}}}
     saved = {"epoch": 90, "state_dict": state_dict(weights), "optimizer": momentum}
@@ -139,7 +139,7 @@ def test_weights_are_found_in_what_a_training_script_saves(tmp_path):
     assert report.skipped["optimizer.state.0.momentum_buffer"] == "optimizer slot"
 
 
-def test_between_weights_that_are_there_twice_nothing_is_chosen(tmp_path):
+def test_a_file_with_the_weights_twice_is_refused(tmp_path):
     arrays = torch_arrays()
     write_zip(tmp_path / "c.pth", {"model": arrays, "model_ema": arrays})
     with pytest.raises(UserError, match=r"2 times, under model\., model_ema\."):
@@ -149,7 +149,7 @@ def test_between_weights_that_are_there_twice_nothing_is_chosen(tmp_path):
     assert take(tmp_path / "d.pth")[1].loaded["backbone.stem.kernel"] == "conv1.weight"
 
 
-def test_what_stands_before_only_some_names_is_no_prefix(tmp_path):
+def test_a_prefix_of_only_some_names_is_not_used(tmp_path):
     arrays = {f"module.{name}": array for name, array in torch_arrays().items()}
     del arrays["module.layer3.5.bn2.bias"]
     write_zip(tmp_path / "c.pth", arrays)
@@ -174,7 +174,7 @@ def _note(library, wanted, padding):
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
-def test_each_framework_s_padding_is_asked_for(tmp_path, padding):
+def test_a_note_names_the_framework_s_pool_padding(tmp_path, padding):
     model = with_backbone(pool_padding=padding)
     write_zip(tmp_path / "t.pth", torch_arrays())
     write_checkpoint(tmp_path / "m", tf1_arrays())
@@ -189,7 +189,7 @@ def test_each_framework_s_padding_is_asked_for(tmp_path, padding):
     assert ("note: torch's weights" in reports["t.pth"].render()) == (padding == "same")
 
 
-def test_a_backbone_of_another_architecture_is_pointed_out(tmp_path):
+def test_a_backbone_of_another_architecture_is_reported(tmp_path):
     arrays = torch_arrays()
     misfit = {n: np.zeros(3, np.float32) if "layer3" in n else a for n, a in arrays.items()}
     write_zip(tmp_path / "t.pth", misfit)
@@ -202,7 +202,7 @@ def test_a_backbone_of_another_architecture_is_pointed_out(tmp_path):
         take(tmp_path / "t.pth", model=model)
 
 
-def test_the_scope_is_not_blamed_where_the_names_are_right(tmp_path):
+def test_another_scope_is_not_suggested_if_the_names_fit(tmp_path):
     misfit = dict.fromkeys(tf1_arrays(), np.zeros(3, np.float32))
     write_checkpoint(tmp_path / "m", misfit)
     with pytest.raises(UserError, match="145 shapes differ") as caught:
@@ -210,7 +210,7 @@ def test_the_scope_is_not_blamed_where_the_names_are_right(tmp_path):
     assert "fine_tune.scope" not in str(caught.value)
 
 
-def test_a_file_of_torch_is_said_to_lack_torch_s_names(tmp_path):
+def test_messages_on_torch_files_use_torch_s_names(tmp_path):
     write_zip(tmp_path / "t.pth", {"0.weight": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match=r"'bn1\.bias' was looked for"):
         take(tmp_path / "t.pth", least=0.0)

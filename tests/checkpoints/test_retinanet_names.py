@@ -1,4 +1,4 @@
-"""What TensorFlow calls RetinaNet's pyramids and heads (TPU detection fact sheet 9)."""
+"""TensorFlow's names of RetinaNet's pyramids and heads."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_separable_convolutions_have_two_kernels(neck):
         ("r50nasfpn7", retinanet(schema.NasFpn(num_repeats=7)), 757),
     ],
 )
-def test_no_variable_of_the_original_is_missing_and_none_is_more(file, model, count):
+def test_the_variables_are_exactly_those_of_the_original(file, model, count):
     ours = named_shapes(model)
     assert len(ours) == count
     assert ours == tpu_detection.golden_variables(file)

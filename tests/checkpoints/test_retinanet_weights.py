@@ -40,7 +40,7 @@ def tf1_arrays(model):
 
 
 @pytest.mark.parametrize("pyramid", PYRAMIDS)
-def test_a_trained_detector_fills_all_of_ours(tmp_path, pyramid):
+def test_a_trained_detector_is_loaded_completely(tmp_path, pyramid):
     model = PYRAMIDS[pyramid]
     arrays = tf1_arrays(model)
     slots = {f"{n}/Momentum": np.zeros(1, np.float32) for n in arrays if "moving" not in n}
@@ -49,13 +49,13 @@ def test_a_trained_detector_fills_all_of_ours(tmp_path, pyramid):
     assert len(report.loaded) == len(arrays) == {"fpn": 481, "nas_fpn": 673}[pyramid]
     for path, name in report.loaded.items():
         assert np.array_equal(read(detector, path), arrays[name]), path
-    # Fact sheet 3.6 counts 285 and 411 trained variables.
+    # The original trains 285 and 411 variables.
     trained = {"fpn": 285, "nas_fpn": 411}[pyramid]
     reasons = sorted(report.skipped.values())
     assert reasons == ["optimizer slot"] * trained + ["training counter"]
 
 
-def test_a_classifier_without_a_scope_fills_the_backbone(tmp_path):
+def test_a_classifier_without_a_root_loads_the_backbone(tmp_path):
     model = PYRAMIDS["fpn"]
     arrays = {
         name.removeprefix("resnet50/"): array
@@ -98,7 +98,7 @@ def torch_arrays():
     return random_arrays(shapes)
 
 
-def test_bottlenecks_of_torchvision_fill_the_backbone(tmp_path):
+def test_torchvision_bottlenecks_load_the_backbone(tmp_path):
     arrays = torch_arrays()
     rest = {"fc.weight": np.zeros((10, 5), np.float32), "bn1.num_batches_tracked": np.array(7)}
     save_file(arrays | rest, tmp_path / "r50.safetensors")

@@ -34,7 +34,7 @@ def test_a_name_that_is_not_there_is_a_key_error(path):
 
 
 @pytest.mark.parametrize("content", [b"", b"something", b"rubbish!" * 100])
-def test_rubbish_is_refused(path, content):
+def test_a_file_of_another_format_is_refused(path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors: the file is damaged or no \.safete"):
         SafetensorsFile(path)

@@ -1,4 +1,4 @@
-"""What TensorFlow calls SpineNet (TPU detection fact sheet 9), whole detectors at a time."""
+"""TensorFlow's names of SpineNet, for complete detectors."""
 
 import pytest
 

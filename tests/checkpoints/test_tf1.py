@@ -86,14 +86,14 @@ def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
         checkpoint["second"]
 
 
-def test_data_that_is_cut_off_is_said_to_be(prefix):
+def test_truncated_data_is_refused(prefix):
     tf1_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
     _data(prefix).write_bytes(_data(prefix).read_bytes()[:-1])
     with pytest.raises(UserError, match="'w' should have 40 bytes and has 39"):
         Tf1Checkpoint(prefix)["w"]
 
 
-def test_no_flipped_bit_in_the_index_goes_unnoticed(prefix):
+def test_every_flipped_bit_in_the_index_is_detected_or_harmless(prefix):
     arrays = {"a/weights": np.arange(6, dtype=np.float32), "b": np.ones((2, 2), np.float32)}
     tf1_writer.write_checkpoint(prefix, arrays)
     index = Path(prefix + ".index")
@@ -112,7 +112,7 @@ def test_no_flipped_bit_in_the_index_goes_unnoticed(prefix):
 
 
 @pytest.mark.parametrize("size", [0, 10, 47, 60])
-def test_an_index_that_is_cut_off_is_refused(prefix, size):
+def test_a_truncated_index_is_refused(prefix, size):
     tf1_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
     index = Path(prefix + ".index")
     index.write_bytes(index.read_bytes()[:size])

@@ -1,4 +1,4 @@
-"""TF1 checkpoints that we write; the reader is tested with those of another writer."""
+"""Writing TF1 checkpoints; the reader is tested with those of another writer."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -116,7 +116,7 @@ def test_no_tensor_reaches_beyond_its_storage(path, write, view):
         TorchFile(path)
 
 
-def test_parameters_of_all_times_are_tensors(path, write):
+def test_parameters_of_every_pytorch_version_are_tensors(path, write):
     call = Call(Global("torch._utils", "_rebuild_parameter"), (WEIGHT, True, {}))
     saved = {
         "since 0.4": call,
@@ -140,7 +140,7 @@ def test_parameters_of_all_times_are_tensors(path, write):
         (Global("collections", "OrderedDict.__init__"), "collections.OrderedDict.__init__"),
     ],
 )
-def test_what_a_file_asks_to_run_is_named_and_not_run(tmp_path, path, write, call, name):
+def test_code_in_a_file_is_refused_by_name_and_not_run(tmp_path, path, write, call, name):
     marker = tmp_path / "marker"
     if isinstance(call, Call):
         arguments = tuple(text.format(marker=marker) for text in call.arguments)
@@ -192,7 +192,7 @@ def test_no_file_changes_how_the_next_one_is_read(tmp_path, path, function, stat
     _same(TorchFile(good), {"w": WEIGHT, "p": WEIGHT})
 
 
-def test_a_dictionary_with_an_items_of_its_own_is_still_read(path):
+def test_a_dictionary_with_an_overridden_items_method_is_read(path):
     write_zip(path, Built({"w": WEIGHT}, {"items": 1}))
     _same(TorchFile(path), {"w": WEIGHT})
 
@@ -207,7 +207,7 @@ def test_a_file_without_named_tensors_is_refused(path, write, saved):
 @pytest.mark.parametrize(
     "content", [b"", b"something", b"PK\x03\x04 and so on", b"\x80\x02.", b"\0" * 1000, b"(" * 600]
 )
-def test_rubbish_is_refused(path, content):
+def test_a_file_of_another_format_is_refused(path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"weights\.pth: the file is damaged, cut off or not one"):
         TorchFile(path)
@@ -261,7 +261,7 @@ def test_an_archive_without_a_storage_names_it(path):
         TorchFile(without)["w"]
 
 
-def test_references_to_nothing_are_refused(path):
+def test_unresolved_references_are_refused(path):
     for reference in ((), ("module", "x", "y"), ("storage", "complex64", "0", "cpu", 3), 7):
         write_zip(path, {"w": Reference(reference)})
         with pytest.raises(UserError, match="damaged"):

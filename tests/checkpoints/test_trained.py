@@ -1,4 +1,4 @@
-"""A trained model, from nothing but its model directory."""
+"""Loading a trained model from its model directory."""
 
 from contextlib import closing
 
@@ -52,7 +52,7 @@ def values(model):
     return {float(array.max()) for array in model.params.values()}
 
 
-def test_the_best_checkpoint_s_average_is_what_is_loaded(directory, settings):
+def test_the_average_of_the_best_checkpoint_is_loaded(directory, settings):
     model = load_trained(directory)
     assert model.step == 2
     assert model.experiment == settings
@@ -119,7 +119,7 @@ def weights(settings, tmp_path):
     return path, arrays
 
 
-def test_a_file_fills_the_whole_detector(settings, weights):
+def test_a_weights_file_is_loaded_completely(settings, weights):
     model = load_weights(settings, str(weights[0]))
     assert values(model) == {1.0}
     assert model.label_map is None

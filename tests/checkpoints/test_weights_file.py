@@ -21,17 +21,17 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["", ".index", ".meta", ".data-00000-of-00001"])
-def test_any_file_of_a_tf1_checkpoint_stands_for_it(folder, ending):
+def test_any_file_of_a_tf1_checkpoint_opens_it(folder, ending):
     weights = open_weights(folder / f"model.ckpt-100{ending}")
     assert weights.path == str(folder / "model.ckpt-100")
     assert np.array_equal(weights.arrays["w"], ARRAYS["w"])
 
 
-def test_a_folder_with_one_checkpoint_stands_for_it(folder):
+def test_a_folder_with_one_checkpoint_opens_it(folder):
     assert open_weights(folder).path == str(folder / "model.ckpt-100")
 
 
-def test_of_several_the_checkpoint_file_says_which(folder):
+def test_the_checkpoint_file_chooses_among_several(folder):
     tf1_writer.write_checkpoint(folder / "model.ckpt-200", ARRAYS)
     with pytest.raises(UserError, match=r"2 checkpoints: model\.ckpt-100, model\.ckpt-200"):
         open_weights(folder)
@@ -43,19 +43,19 @@ def test_of_several_the_checkpoint_file_says_which(folder):
     assert open_weights(folder).path == str(folder / "model.ckpt-100")
 
 
-def test_data_without_an_index_is_said_to_lack_it(folder):
+def test_data_without_an_index_is_refused(folder):
     (folder / "model.ckpt-100.index").unlink()
     with pytest.raises(UserError, match="index is missing"):
         open_weights(folder / "model.ckpt-100.data-00000-of-00001")
 
 
-def test_npz_files_are_opened_by_their_name(tmp_path):
+def test_npz_files_are_opened_by_suffix(tmp_path):
     np.savez(tmp_path / "a.npz", **{"scope|w": ARRAYS["w"]})
     assert list(open_weights(str(tmp_path / "a.npz")).arrays) == ["scope/w"]
 
 
 @pytest.mark.parametrize("name", ["a.pth", "a.pt", "a.safetensors"])
-def test_files_of_torch_are_opened_by_their_name(tmp_path, name):
+def test_torch_files_are_opened_by_suffix(tmp_path, name):
     writers = {".pth": write_zip, ".pt": write_pickles, ".safetensors": _write_safetensors}
     writers[Path(name).suffix](tmp_path / name, {"layer.w": ARRAYS["w"]})
     arrays = open_weights(str(tmp_path / name)).arrays
@@ -86,13 +86,13 @@ def test_a_model_directory_gives_its_best_or_newest(tmp_path, best, value):
     assert open_weights(tmp_path / "run", prefer_ema=True).arrays["w"][0] == -value
 
 
-def test_a_single_checkpoint_of_a_model_directory_is_enough(tmp_path):
+def test_a_checkpoint_folder_is_opened(tmp_path):
     _train(tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "1").rename(tmp_path / "mailed")
     assert open_weights(tmp_path / "mailed").arrays["w"][0] == 1
 
 
-def test_a_misspelt_name_leads_to_what_is_there(folder):
+def test_a_misspelt_name_suggests_existing_ones(folder):
     with pytest.raises(UserError, match=r"did you mean 'model\.ckpt-100'\?"):
         open_weights(folder / "modell.ckpt-100")
 
@@ -121,7 +121,7 @@ def test_version_1_checkpoints_are_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.h5", "graph.pb", "noending"])
-def test_other_kinds_are_refused_with_those_that_can_be_read(tmp_path, name):
+def test_unknown_suffixes_are_refused_with_the_known_ones(tmp_path, name):
     (tmp_path / name).write_bytes(b"something")
     with pytest.raises(
         UserError,

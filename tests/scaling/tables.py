@@ -1,4 +1,4 @@
-"""What the tests of tables have in common."""
+"""Helpers of the tests of tables."""
 
 from pathlib import Path
 from typing import Any

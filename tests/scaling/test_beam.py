@@ -91,7 +91,7 @@ def test_an_older_set_is_replaced_only_when_asked(run, folder):
     assert run("beam", shards=2, overwrite=True, more=beam) == expected
 
 
-def test_a_policy_that_fails_says_the_same_and_leaves_nothing(run, folder, monkeypatch):
+def test_the_fail_policy_gives_the_same_error_and_leaves_no_files(run, folder, monkeypatch):
     monkeypatch.setattr(under_test, "_CHUNK", 5)
     said = []
     for output, more in (("threads", {}), ("beam", {"engine": BeamEngine})):

@@ -98,6 +98,6 @@ def test_a_file_system_of_fsspec():
         ("strange://photos/**", "there is no file system for this address"),
     ],
 )
-def test_what_leads_nowhere(folder, pattern, message):
+def test_patterns_without_a_match_are_refused(folder, pattern, message):
     with pytest.raises(UserError, match=message):
         list_images([pattern])

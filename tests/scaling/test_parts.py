@@ -35,7 +35,7 @@ def test_the_rows_of_good_and_bad_images(predictor, photos, table, output):
     assert parquet.read_table(part).column("image").to_pylist() == [one.name for one in images]
 
 
-def test_what_cannot_be_read_stays_out_of_the_table(predictor, photos, table):
+def test_unreadable_images_are_not_in_the_table(predictor, photos, table):
     images = list_images([f"{photos}/deep"]).images
     gone = replace(images[0], path=f"{photos}/deep/gone.jpg")
     count = write_part(predictor, table, [gone, *images[1:3]], 0)
@@ -54,7 +54,7 @@ def test_the_same_images_have_one_file(predictor, photos, table, output):
     assert len(rows(output)) == 2
 
 
-def test_a_file_that_was_not_finished_is_no_part(table, output, photos, predictor):
+def test_an_unfinished_file_is_no_part(table, output, photos, predictor):
     (output / ".part-0.parquet.partial").write_bytes(b"half")
     assert table.images() == set()
     write_part(predictor, table, list_images([f"{photos}/deep"]).images[:2], 0)

@@ -1,4 +1,4 @@
-"""Ray Data on a local Ray of two workers: the table, bad images in it, and going on with it."""
+"""Ray Data on a local Ray of two workers: the table, bad images in it, and its continuation."""
 
 import pickle
 import subprocess
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_a_table_that_is_gone_on_with(ray_cluster, predictor, photos, tmp_path):
+def test_a_later_run_continues_the_table(ray_cluster, predictor, photos, tmp_path):
     output, progress = tmp_path / "table", []
     patterns = [f"{photos}/**"]
     settings = {"min_score": middle_score(predictor, photos), "workers": 2}
@@ -45,9 +45,7 @@ def test_a_table_that_is_gone_on_with(ray_cluster, predictor, photos, tmp_path):
     assert all(part.stat().st_mtime_ns == written[part] for part in parts[1:])
 
 
-def test_what_a_worker_cannot_write_ends_the_run(
-    ray_cluster, predictor, photos, tmp_path, monkeypatch
-):
+def test_an_error_of_writing_ends_the_run(ray_cluster, predictor, photos, tmp_path, monkeypatch):
     def absent(place, made_by):
         return DetectionTable(*file_system(place), place, made_by)
 
@@ -71,7 +69,7 @@ predict_files(predictor, [sys.argv[2]], sys.argv[3], workers=1, on_image=killed)
 """
 
 
-def test_a_run_that_is_killed(ray_cluster, predictor, photos, tmp_path, monkeypatch):
+def test_a_killed_run_is_continued(ray_cluster, predictor, photos, tmp_path, monkeypatch):
     (tmp_path / "predictor").write_bytes(pickle.dumps(predictor))
     # The killed process and this one are two jobs of one cluster.
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster)

@@ -1,4 +1,4 @@
-"""Servers over a model that finds what it is told to, and over a small real one."""
+"""Servers of a fake model and of a small real one."""
 
 import base64
 import contextlib

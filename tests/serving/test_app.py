@@ -1,4 +1,4 @@
-"""Health, metrics, the key, faults, the end."""
+"""Health, metrics, the API key, errors, shutdown."""
 
 import signal
 import subprocess
@@ -37,7 +37,7 @@ def test_health(client):
     assert one.get("/readyz").json() == {"ready": True}
 
 
-def test_before_the_start_and_after_the_end_it_is_alive_and_not_ready(backend):
+def test_before_startup_and_after_shutdown_the_server_is_live_but_not_ready(backend):
     app = build_app(Predictor(backend), ServeSettings(batch_sizes=(1,)))
     client = TestClient(app)  # without its lifespan
     for path in ("/readyz", "/v2/health/ready", "/v2/models/model/ready"):
@@ -69,7 +69,7 @@ def test_metrics(client):
     assert metric(one, "stillbox_inside_images") == 0
 
 
-def test_a_fault_of_the_model_is_500_with_nothing_of_it_in_the_answer(client, backend):
+def test_an_error_of_the_model_is_500_without_details(client, backend):
     one = client()
     backend.fails = RuntimeError("secret path")
     answer = one.post("/detect", content=RED)
@@ -107,14 +107,14 @@ def test_key(client, headers, status):
     assert one.post("/detect", content=RED, headers=headers).status_code == status
 
 
-def test_what_needs_no_key(client):
+def test_public_paths_need_no_key(client):
     one = client(api_key="secret")
     for path in (*PUBLIC_PATHS, "/", "/page/app.js", "/page/style.css"):
         assert one.get(path).status_code == 200, path
     assert one.get("/page/../metrics").status_code == 401
 
 
-def test_every_answer_has_the_headers_that_keep_a_browser_safe(client):
+def test_every_response_has_the_security_headers(client):
     one = client(api_key="secret")
     for path in ("/", "/page/app.js", "/healthz", "/metrics", "/nothing"):
         headers = one.get(path).headers
@@ -124,7 +124,7 @@ def test_every_answer_has_the_headers_that_keep_a_browser_safe(client):
         assert "unsafe" not in policy
 
 
-def test_the_end_finishes_what_was_taken_and_refuses_new(backend):
+def test_shutdown_finishes_requests_in_flight_and_refuses_new_ones(backend):
     app = build_app(Predictor(backend), ServeSettings(batch_sizes=(1,)))
     answers = []
     with running(app) as (server, address):
@@ -176,7 +176,7 @@ server.run()
 """
 
 
-def test_sigterm_finishes_what_was_taken():
+def test_sigterm_finishes_requests_in_flight():
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SERVER)], stdout=subprocess.PIPE, text=True
     ) as process:

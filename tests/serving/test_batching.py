@@ -51,7 +51,7 @@ def test_every_size_is_run_before_the_first_image(backend, batcher):
     made.close()
 
 
-def test_what_gathers_runs_together_and_everyone_gets_his_own(backend, batcher):
+def test_waiting_images_run_together_and_each_gets_its_result(backend, batcher):
     one = batcher()
     first = blocked(one, backend)
     futures = [one.submit(image) for image in prepared(backend, 51, 102, 153, 204, 255)]
@@ -72,7 +72,7 @@ def test_what_gathers_runs_together_and_everyone_gets_his_own(backend, batcher):
         ({1: 1.0, 2: 2.0, 4: 4.0}, [[5, 6], [7]]),
     ],
 )
-def test_the_runs_at_the_start_say_whether_to_fill_up(backend, batcher, seconds, runs):
+def test_measurements_at_the_start_decide_on_padding(backend, batcher, seconds, runs):
     observed = []
     one = batcher(seconds=seconds, observe=observed.append)
     first = blocked(one, backend)
@@ -96,12 +96,12 @@ def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
     assert lonely.result(10).scores[0] == 9 / 255
 
 
-def test_nobody_waits_where_nobody_comes(backend, batcher):
+def test_there_is_no_delay_if_no_more_images_are_expected(backend, batcher):
     one = batcher(delay=30.0, expects_more=lambda: False)
     assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
 
 
-def test_a_large_batch_that_is_slower_is_left_out(backend, batcher):
+def test_a_slower_large_batch_is_not_used(backend, batcher):
     # For each image 1 s alone, 0.5 s by two, 2 s by four.
     one = batcher(seconds={1: 1.0, 2: 1.0, 4: 8.0})
     first = blocked(one, backend)
@@ -113,7 +113,7 @@ def test_a_large_batch_that_is_slower_is_left_out(backend, batcher):
     assert one.seconds_for(6) == 3.0
 
 
-def test_what_nobody_waits_for_does_not_run(backend, batcher):
+def test_cancelled_images_do_not_run(backend, batcher):
     one = batcher()
     first = blocked(one, backend)
     futures = [one.submit(image) for image in prepared(backend, 1, 2)]
@@ -124,7 +124,7 @@ def test_what_nobody_waits_for_does_not_run(backend, batcher):
     assert backend.runs == [[0], [2]]
 
 
-def test_an_error_goes_to_those_who_wait_and_the_next_batch_runs(backend, batcher):
+def test_an_error_is_raised_from_its_futures_and_the_next_batch_runs(backend, batcher):
     one = batcher()
     backend.fails = RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -133,7 +133,7 @@ def test_an_error_goes_to_those_who_wait_and_the_next_batch_runs(backend, batche
     assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
 
 
-def test_closing_finishes_what_was_taken_and_takes_no_more(backend, batcher):
+def test_closing_finishes_submitted_images_and_takes_no_more(backend, batcher):
     one = batcher(delay=30.0)
     first = one.submit(prepared(backend, 51)[0])
     closing = threading.Thread(target=one.close)
@@ -163,7 +163,7 @@ def test_a_size_that_the_model_does_not_take_is_refused():
         choose_batch_sizes((1, 2, 4), (1,))
 
 
-def test_a_fixed_batch_is_filled_up():
+def test_a_fixed_batch_is_padded():
     backend = FakeBackend(batch_sizes=(3,))
     one = Batcher(backend, choose_batch_sizes(None, backend.batch_sizes), 0.0)
     one.start()
@@ -199,7 +199,7 @@ def test_the_real_model_compiles_each_size_once_and_none_later(small_backend):
         one.close()
 
 
-def test_a_batch_finds_what_each_image_finds_alone(small_backend):
+def test_batched_results_equal_single_results(small_backend):
     rng = np.random.default_rng(1)
     images = [rng.integers(0, 256, (64, 80, 3), dtype=np.uint8) for _ in range(3)]
     prepared_images = [small_backend.prepare(image) for image in images]

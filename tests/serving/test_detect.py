@@ -59,7 +59,7 @@ def test_a_picture(client, kind):
     assert np.abs(picture[200, 100:200].astype(int) - (204, 7, 9)).max() < 9
 
 
-def test_a_photograph_is_turned_upright(client):
+def test_the_exif_orientation_is_applied(client):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     answer = client().post("/detect", content=encoded(204, (40, 20), "JPEG", exif=exif)).json()
@@ -76,7 +76,7 @@ def test_a_photograph_is_turned_upright(client):
         ("score=0.5", "there is no parameter 'score'"),
     ],
 )
-def test_a_query_that_makes_no_sense(client, query, error):
+def test_invalid_queries_are_refused(client, query, error):
     answer = client().post(f"/detect?{query}", content=RED)
     assert answer.status_code == 400
     assert error in answer.json()["error"]
@@ -94,7 +94,7 @@ def test_a_query_that_makes_no_sense(client, query, error):
         {"files": [("a", RED), ("b", RED)]},
     ],
 )
-def test_no_image(client, sent):
+def test_files_that_are_no_images_are_refused(client, sent):
     answer = client().post("/detect", **sent)
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"}

@@ -1,4 +1,4 @@
-"""docs/serving.md: its commands are understood, its requests answered, its tables complete."""
+"""docs/serving.md: its commands are parsed, its requests sent, its tables checked."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def served(small_backend, tmp_path_factory):
         yield address, folder
 
 
-def test_every_command_is_run_or_understood():
+def test_every_command_is_run_or_parsed():
     assert len(CALLS) == 14
     others = [line for line in commands() if line not in CALLS]
     assert others[0] == "pip install 'stillbox[serve]'"
@@ -86,7 +86,7 @@ def test_the_client_in_python(served, monkeypatch, capsys):
     assert float(capsys.readouterr().out.split()[0]) > 0
 
 
-def test_the_answer_that_is_shown_is_like_a_real_one(served):
+def test_the_shown_response_has_the_form_of_a_real_one(served):
     address, folder = served
     content = (folder / "photos" / "owl_1.jpg").read_bytes()
     real = httpx.post(f"{address}/detect", content=content).json()

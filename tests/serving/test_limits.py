@@ -1,4 +1,4 @@
-"""What is too much is refused before it costs anything, and what is refused holds nothing."""
+"""Limits of requests and images, and what refused requests release."""
 
 import io
 import struct
@@ -35,21 +35,21 @@ def bomb(width, height):
 
 
 @pytest.mark.parametrize("size", [(101, 100), (20_000, 20_000), (2**31 - 1, 2**31 - 1)])
-def test_nothing_is_decoded_whose_header_says_too_much(client, monkeypatch, size):
+def test_images_too_large_by_their_header_are_not_decoded(client, monkeypatch, size):
     monkeypatch.setattr(images, "decode_image", lambda *_, **__: pytest.fail("decoded"))
     answer = client(max_pixels=10_000).post("/detect", content=bomb(*size))
     assert answer.status_code == 413
     assert "pixels" in answer.json()["error"]
 
 
-def test_an_image_at_the_limit_is_taken(client):
+def test_an_image_at_the_limit_is_accepted(client):
     one = client(max_pixels=200)
     assert one.post("/detect", content=encoded(1, (20, 10))).status_code == 200
     assert one.post("/detect", content=encoded(1, (20, 11))).status_code == 413
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "ICO", "PPM", "JPEG2000"])
-def test_formats_that_nobody_needs_are_not_tried(client, kind):
+def test_other_formats_are_refused(client, kind):
     buffer = io.BytesIO()
     Image.new("RGB", (32, 32)).save(buffer, kind)
     answer = client().post("/detect", content=buffer.getvalue())
@@ -58,7 +58,7 @@ def test_formats_that_nobody_needs_are_not_tried(client, kind):
 
 
 @pytest.mark.parametrize("kind", images.FORMATS)
-def test_formats_that_are_known(client, kind):
+def test_supported_formats_are_decoded(client, kind):
     answer = client().post("/detect", content=encoded(204, (33, 21), kind))
     assert answer.status_code == 200
     assert (answer.json()["height"], answer.json()["width"]) == (21, 33)
@@ -75,7 +75,7 @@ def test_a_body_ends_at_its_limit_whatever_its_header_says(client, path, chunked
     assert one.app.state.engine.admission.in_flight == 0
 
 
-def test_one_request_has_so_many_images(client):
+def test_the_images_of_a_request_are_limited(client):
     content = {"instances": [{"b64": b64(RED)}] * 3}
     assert client(max_images=3).post("/v1/models/owls:predict", json=content).status_code == 200
     answer = client(max_images=2).post("/v1/models/owls:predict", json=content)
@@ -100,7 +100,7 @@ def server(backend):
         yield start
 
 
-def test_a_full_queue_answers_503_with_retry_after_and_has_room_later(server, backend):
+def test_a_full_queue_responds_503_with_retry_after_until_there_is_room(server, backend):
     engine, client = server(queue=3)
     backend.open.clear()
     with ThreadPoolExecutor(3) as pool:
@@ -122,7 +122,7 @@ def test_a_full_queue_answers_503_with_retry_after_and_has_room_later(server, ba
     assert engine.admission.in_flight == 0
 
 
-def test_a_request_of_many_images_needs_as_many_places(server):
+def test_every_image_of_a_request_counts_as_in_flight(server):
     engine, client = server(queue=2)
     content = {"instances": [{"b64": b64(RED)}] * 3}
     refused = client.post("/v1/models/owls:predict", json=content)
@@ -130,7 +130,7 @@ def test_a_request_of_many_images_needs_as_many_places(server):
     assert engine.admission.in_flight == 0
 
 
-def test_an_answer_that_takes_too_long_is_given_up_and_does_not_run(server, backend):
+def test_a_request_that_times_out_does_not_run(server, backend):
     engine, client = server(timeout=0.3)
     backend.open.clear()
     blocked = threading.Thread(target=client.post, args=("/detect",), kwargs={"content": RED})
@@ -146,7 +146,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_does_not_run(server, back
     assert engine.admission.in_flight == 0
 
 
-def test_a_body_that_does_not_arrive_is_given_up(server):
+def test_a_slow_body_is_refused(server):
     engine, client = server(timeout=0.3)
 
     def slow():
@@ -159,7 +159,7 @@ def test_a_body_that_does_not_arrive_is_given_up(server):
     assert engine.admission.in_flight == 0
 
 
-def test_a_client_that_goes_away_leaves_its_place(server, backend):
+def test_a_disconnected_client_is_no_longer_in_flight(server, backend):
     engine, client = server()
     backend.open.clear()
     with pytest.raises(httpx.ReadTimeout):
@@ -184,6 +184,6 @@ def test_a_client_that_goes_away_leaves_its_place(server, backend):
         ({"batch_sizes": ()}, "at least one image"),
     ],
 )
-def test_settings_that_make_no_sense(backend, settings, error):
+def test_invalid_settings_are_refused(backend, settings, error):
     with pytest.raises(UserError, match=error):
         build_app(Predictor(backend), ServeSettings(**settings))

@@ -83,7 +83,7 @@ def test_files(client):
     np.testing.assert_allclose(outputs["detection_scores"][:, 0], [0.8, 0.2], atol=1e-6)
 
 
-def test_only_the_outputs_that_were_asked_for_come(client):
+def test_only_the_wanted_outputs_are_returned(client):
     content = {"inputs": [bytes_tensor(RED)], "outputs": [{"name": "num_detections"}]}
     assert arrays(client().post(INFER, json=content)).keys() == {"num_detections"}
 
@@ -151,27 +151,27 @@ def test_all_outputs_as_binary(client):
         ),
     ],
 )
-def test_what_makes_no_sense_is_answered_with_the_reason(client, content, error):
+def test_invalid_requests_are_refused_with_the_reason(client, content, error):
     answer = client().post(INFER, json=content)
     assert answer.status_code == 400
     assert error in answer.json()["error"]
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999999", "9" * 30])
-def test_a_header_length_beyond_the_body(client, length):
+def test_an_invalid_header_length_is_refused(client, length):
     answer = client().post(INFER, content=b"{}", headers={LENGTH: length})
     assert answer.status_code == 400
     assert LENGTH in answer.json()["error"]
 
 
 @pytest.mark.parametrize("raw", [b"\x01", b"\xff\xff\xff\xff", b"\x05\0\0\0abcd"])
-def test_a_binary_tensor_that_ends_too_early(client, raw):
+def test_a_truncated_binary_tensor_is_refused(client, raw):
     answer = client().post(INFER, **binary_request(bytes_tensor(RED), raw))
     assert answer.status_code == 400
     assert "ends inside an element" in answer.json()["error"]
 
 
-def test_an_answer_repeats_what_no_text_can_hold(client):
+def test_a_surrogate_in_the_id_is_repeated(client):
     body = json.dumps({"id": "\ud800", "inputs": [bytes_tensor(RED)]})
     answer = client().post(INFER, content=body.encode("ascii"))
     assert answer.status_code == 200
@@ -179,7 +179,7 @@ def test_an_answer_repeats_what_no_text_can_hold(client):
 
 
 @pytest.mark.parametrize("path", ["/v2/models/cats", "/v2/models/owls/versions/2/ready"])
-def test_no_such_model(client, path):
+def test_other_models_and_routes_are_refused(client, path):
     answer = client().get(path)
     assert answer.status_code == 404
     assert "there is no model" in answer.json()["error"]

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the routes do."""
+"""The OpenAPI document agrees with the routes."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ def test_schemathesis_finds_no_fault(backend, tmp_path):
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
 
 
-def test_broken_images_are_no_fault(backend):
+def test_broken_images_cause_no_server_error(backend):
     app = build_app(Predictor(backend), ServeSettings(name="owls", batch_sizes=(1, 2)))
     with running(app) as (_, address):
         statuses = fuzz(address, "owls", seconds=2)

@@ -1,4 +1,4 @@
-"""The page in Chromium: every way in, what can be done with what is found, and how it looks."""
+"""The page in Chromium: every way to add images, the controls, and the looks."""
 
 import io
 import json
@@ -153,7 +153,7 @@ def test_many_images_by_keyboard(page, folder):
 
 
 @needs_chromium
-def test_everything_can_be_reached_by_tab_and_shows_it(page, folder):
+def test_every_control_is_reachable_by_tab_and_shows_its_focus(page, folder):
     choose(page, *sorted((folder / "images").glob("*.png")))
     wait_for(page, "1 object")
     reached = []
@@ -174,7 +174,7 @@ def test_everything_can_be_reached_by_tab_and_shows_it(page, folder):
 
 
 @needs_chromium
-def test_a_folder_with_what_is_no_image(page, folder):
+def test_a_folder_with_other_files(page, folder):
     page.type("#folder", str(folder / "images"))
     page.wait("return document.querySelectorAll('#strip button').length === 3")
     slide(page, 0.2)
@@ -231,7 +231,7 @@ def arrived(path):
 
 
 @needs_chromium
-def test_a_broken_image_says_so(window, address, folder):
+def test_a_broken_image_shows_an_error(window, address, folder):
     window.open(address)
     choose(window, folder / "broken.png")
     wait_for(window, "Not detected")

@@ -105,7 +105,7 @@ def test_images_of_different_sizes_and_contents_keep_their_order(client):
         check_one(row, score)
 
 
-def test_an_exif_tag_turns_nothing_because_boxes_are_those_of_the_stored_pixels(client, backend):
+def test_the_exif_orientation_is_ignored(client, backend):
     image = Image.new("RGB", (40, 20))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
@@ -144,7 +144,7 @@ def test_an_exif_tag_turns_nothing_because_boxes_are_those_of_the_stored_pixels(
         ({"instances": [PIXELS], "signature_name": "other"}, '"other" not found in signature def'),
     ],
 )
-def test_what_makes_no_sense_is_answered_with_the_reason(client, content, error):
+def test_invalid_requests_are_refused_with_the_reason(client, content, error):
     answer = client().post(PREDICT, json=content)
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"}
@@ -154,7 +154,7 @@ def test_what_makes_no_sense_is_answered_with_the_reason(client, content, error)
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"]
 )
-def test_no_json(client, body):
+def test_a_body_that_is_no_json_object_is_refused(client, body):
     answer = client().post(PREDICT, content=body)
     assert answer.status_code == 400
     assert "JSON" in answer.json()["error"] or "keys" in answer.json()["error"]
@@ -178,7 +178,7 @@ def test_no_json(client, body):
         ("DELETE", "/v1/models/owls", 405, "Method Not Allowed"),
     ],
 )
-def test_no_such_model(client, method, path, status, error):
+def test_other_models_and_routes_are_refused(client, method, path, status, error):
     answer = client().request(method, path, json={"instances": [PIXELS]} if "P" in method else None)
     assert answer.status_code == status
     assert error in answer.json()["error"]
