@@ -1,5 +1,6 @@
 """What holds for every test: no test writes into the home folder, and programs compile once."""
 
+import contextlib
 import os
 from functools import partial
 
@@ -39,6 +40,17 @@ def scenes(tmp_path_factory):
     """Ten scenes to train on and six to score; tests leave them as they are."""
     folder = tmp_path_factory.mktemp("scenes")
     write_scenes(folder, train=10, val=6, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def documented_folder(tmp_path_factory, caches):
+    """The folder in which commands of the documentation run; tests work in copies of it."""
+    from tests.documented_folder import prepare
+
+    folder = tmp_path_factory.mktemp("documented")
+    with contextlib.chdir(folder):
+        prepare()
     return folder
 
 

@@ -13,7 +13,6 @@ process, so that compiled programs are shared. Two things are changed, and nothi
 Blocks of YAML and Python are executed too; text and JSON show output.
 """
 
-import contextlib
 import functools
 import json
 import re
@@ -33,7 +32,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
-from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY, prepare
+from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -108,20 +107,12 @@ def make_targets():
     return set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    with contextlib.chdir(folder):
-        prepare()
-    return folder
-
-
 @pytest.fixture
-def folder(prepared, tmp_path, monkeypatch):
+def folder(documented_folder, tmp_path, monkeypatch):
     """Makes the folder of a page current."""
 
     def enter(page):
-        shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+        shutil.copytree(documented_folder, tmp_path, dirs_exist_ok=True)
         monkeypatch.chdir(tmp_path)
         for made_by_page in RUN_HERE[page]:
             shutil.rmtree(made_by_page, ignore_errors=True)

@@ -1,6 +1,5 @@
 """The commands and programs of docs/scaling.md run, section by section."""
 
-import contextlib
 import json
 import re
 import shlex
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from stillbox.cli.main import main
-from tests.documented_folder import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
@@ -35,17 +33,9 @@ def needs(module):
     return pytest.mark.skipif(not find_spec(module), reason=f"{module} is not installed")
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    with contextlib.chdir(folder):
-        prepare()
-    return folder
-
-
 @pytest.fixture
-def folder(prepared, tmp_path, monkeypatch):
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def folder(documented_folder, tmp_path, monkeypatch):
+    shutil.copytree(documented_folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
