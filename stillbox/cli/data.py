@@ -4,7 +4,6 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
-from stillbox.records.conversion import LABEL_MAP_NAME, ThreadedEngine, convert
+from stillbox.records.conversion import LABEL_MAP_NAME, convert, convert_on_threads
 from stillbox.records.conversion_job import ConversionOptions, Engine
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
@@ -194,7 +193,7 @@ def _convert(
     return 0
 
 
-def _engine(args: argparse.Namespace) -> Callable[..., Engine]:
+def _engine(args: argparse.Namespace) -> Engine:
     """Returns what runs the conversion.
 
     Raises:
@@ -203,7 +202,7 @@ def _engine(args: argparse.Namespace) -> Callable[..., Engine]:
     if args.engine == "threads":
         if args.beam_options is not None:
             raise UserError("--beam-options needs --engine beam", fix="give --engine beam too")
-        return ThreadedEngine
+        return convert_on_threads
     if args.workers:
         raise UserError(
             "--workers counts threads, and Beam has its own workers",

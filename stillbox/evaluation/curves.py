@@ -25,7 +25,7 @@ _LOSSES = {
     "regularization_loss": "regularisation",
 }
 _SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
-# More lines than this cannot be told apart by colour.
+# More lines are drawn in grey.
 _MOST_CURVES = 10
 
 

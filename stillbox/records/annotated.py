@@ -13,7 +13,7 @@ from stillbox.records.problems import ProblemLog
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedImage:
-    """What COCO or VOC says about one image. N is the number of its boxes."""
+    """The annotation of one image in COCO or VOC. N is the number of its boxes."""
 
     path: Path
     """The image file; it need not exist."""
@@ -32,7 +32,7 @@ class AnnotatedImage:
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids, 0 where the class is unknown."""
     unknown: dict[int, str] = field(default_factory=dict)
-    """What the annotation says in place of a known class, by box."""
+    """The annotation's name of an unknown class, by box."""
     is_crowd: NDArray[np.bool_] = field(default_factory=no_flags)
     """`[N]`; empty, as those that follow, if the format has no such column."""
     difficult: NDArray[np.bool_] = field(default_factory=no_flags)
@@ -40,7 +40,7 @@ class AnnotatedImage:
     truncated: NDArray[np.bool_] = field(default_factory=no_flags)
     """`[N]`."""
     area: NDArray[np.float32] = field(default_factory=no_numbers)
-    """`[N]`, segment area in square pixels of the claimed size, NaN where there is none."""
+    """`[N]`, segment area in square pixels of the claimed size, NaN if unknown."""
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:

@@ -6,6 +6,7 @@ The shards get their names all together at the end: a conversion that is killed 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import ConversionLog, Problem
-from stillbox.records.tfrecord import ShardedWriter
+from stillbox.records.tfrecord import ShardedWriter, shard_files
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _IMAGES_PER_SHARD = 1000
@@ -77,26 +78,25 @@ class ConversionReport:
         return "\n".join(lines) + "\n"
 
 
-class ThreadedEngine(ShardedWriter):
-    """Converts on the threads of this process."""
+@contextmanager
+def convert_on_threads(
+    job: ConversionJob, items: Sequence[AnnotatedImage]
+) -> Iterator[Iterator[Outcome]]:
+    """The engine that uses the threads of this process."""
+    options = job.options
+    names, overwrite = options.shard_names, options.overwrite
+    with ShardedWriter(
+        job.output, job.name, job.shards, names=names, overwrite=overwrite
+    ) as writer:
 
-    def __init__(self, job: ConversionJob, items: Sequence[AnnotatedImage]) -> None:
-        self._job, self._items = job, items
-        super().__init__(
-            job.output,
-            job.name,
-            job.shards,
-            names=job.options.shard_names,
-            overwrite=job.options.overwrite,
-        )
+        def outcomes() -> Iterator[Outcome]:
+            converted = ordered_map(partial(convert_image, job), items, options.workers)
+            for payload, outcome in converted:
+                if payload is not None:
+                    writer.write(payload)
+                yield outcome
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Converts the images and yields the outcome of each, in their order."""
-        convert_one = partial(convert_image, self._job)
-        for payload, outcome in ordered_map(convert_one, self._items, self._job.options.workers):
-            if payload is not None:
-                self.write(payload)
-            yield outcome
+        yield outcomes()
 
 
 def convert(
@@ -108,7 +108,7 @@ def convert(
     options: ConversionOptions,
     log: ConversionLog,
     on_image: Callable[[int, int], None] = lambda done, total: None,
-    engine: Callable[[ConversionJob, Sequence[AnnotatedImage]], Engine] = ThreadedEngine,
+    engine: Engine = convert_on_threads,
 ) -> ConversionReport:
     """Writes a set: shards, `label_map.pbtxt`, `<name>.report.json` and `<name>.report.txt`.
 
@@ -149,8 +149,8 @@ def convert(
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
     )
-    with engine(job, items) as running:
-        for done, (class_ids, problems) in enumerate(running.outcomes(), start=1):
+    with engine(job, items) as outcomes:
+        for done, (class_ids, problems) in enumerate(outcomes, start=1):
             on_image(done, len(items))
             log.extend(problems)
             if class_ids is None:
@@ -162,7 +162,7 @@ def convert(
         if not report.images_written:
             raise _nothing_written(log, name)
         write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
-    report.files = [file.name for file in running.files]
+    report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
     report.problems = list(log)
     content = json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"

@@ -1,10 +1,10 @@
 """The conversion of one image, and the interface of the engines that convert a set."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 from stillbox.records.annotated import AnnotatedImage, to_example
 from stillbox.records.boxes_policy import apply_box_policy, format_box
@@ -69,24 +69,11 @@ class Outcome(NamedTuple):
     """What was special or wrong."""
 
 
-class Engine(Protocol):
-    """Writes the shards of a job. It is a context; the shards get their names on leaving it."""
-
-    files: list[Path]
-    """The set, in order, once the context has been left without an exception."""
-
-    def outcomes(self) -> Iterable[Outcome]:
-        """Converts the images and yields the outcome of each, in their order."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+Engine = Callable[
+    [ConversionJob, Sequence[AnnotatedImage]], AbstractContextManager[Iterator[Outcome]]
+]
+"""Returns a context that yields the outcome of each image, in order. The shards get their names at
+its end, unless there was an exception."""
 
 
 def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, Outcome]:

@@ -110,7 +110,7 @@ class ConversionLog(ProblemLog):
     def bad_box(
         self, reason: str, where: str, detail: str = "", *, action: str = "box dropped"
     ) -> None:
-        """Counts a box that is dropped, or whatever `action` says.
+        """Counts a box that is dropped, or treated as `action` describes.
 
         Raises:
             UserError: the policy is `fail`.

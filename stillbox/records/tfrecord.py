@@ -140,9 +140,7 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
     if shards < 1:
         raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
     folder.mkdir(parents=True, exist_ok=True)
-    number = 5 * "[0-9]"
-    patterns = [shard_name(name, number, number, names) for names in get_args(ShardNames)]
-    old = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    old = shard_files(folder, name)
     if old and not overwrite:
         raise UserError(
             f"there is a set of this name already: {old[0].name}"
@@ -151,6 +149,13 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
             fix="choose another --name or --output, or replace the set with --overwrite",
         )
     return old
+
+
+def shard_files(folder: Path, name: str) -> list[Path]:
+    """Returns the complete shards of a set, in order, with names of either pattern."""
+    number = 5 * "[0-9]"
+    patterns = [shard_name(name, number, number, names) for names in get_args(ShardNames)]
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
 def name_shards(complete: Sequence[Path], folder: Path, name: str, names: ShardNames) -> list[Path]:

@@ -1,8 +1,8 @@
 """Pascal VOC XML to annotated images.
 
-Pixel convention: VOC's own files count pixels from 1, most tools that write the format count from
-0, and nothing in a file tells which. Coordinates are divided by the size as they are, without
-subtracting 1, as the original's `create_pascal_tf_record.py` does; the difference is one pixel.
+VOC's own files count pixels from 1, most tools that write the format count from 0, and the files do
+not say which. Coordinates are divided by the size as they are, without subtracting 1, as in
+`object_detection/dataset_tools/create_pascal_tf_record.py`; the difference is one pixel.
 Source: VOC development kit, section "Annotations".
 """
 
@@ -140,7 +140,7 @@ def _name(element: ElementTree.Element) -> str:
 
 
 def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
-    """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN where there is no number."""
+    """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN if it is no number."""
     sides = ("ymin", "xmin", "ymax", "xmax")
     return np.array(
         [[_float(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64

@@ -18,14 +18,14 @@ Feature = Sequence[bytes] | NDArray[np.float32] | NDArray[np.int64]
 """A list of byte strings, of float32 or of int64. A feature without any value is an empty list."""
 
 VARINT, LENGTH = 0, 2
-"""Wire types: a number, and what begins with its length."""
+"""Wire types: an integer, and bytes after their length."""
 
 _FIXED64, _FIXED32 = 1, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
 def parse_features(data: bytes) -> dict[str, Feature]:
-    """Reads a serialised `tf.Example`. Fields that it does not know are skipped.
+    """Reads a serialised `tf.Example`. Unknown fields are skipped.
 
     Raises:
         BadRecordError: the bytes are not a `tf.Example`.
@@ -53,10 +53,10 @@ def serialize_features(features: Mapping[str, Feature]) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number that starts at byte `at`, and where it ends.
+    """Returns the varint at byte `at`, and the position of its end.
 
     Raises:
-        IndexError: it does not end.
+        IndexError: the data or the ten bytes of a varint end before it does.
     """
     byte = data[at]
     if byte < 0x80:
@@ -151,7 +151,7 @@ def _integers(data: bytes, start: int, end: int) -> NDArray[np.int64]:
         while first < last:
             value, first = read_varint(data, first)
             values.append(value)
-    return np.array(values, np.uint64).astype(np.int64)  # two's complement, as the format says
+    return np.array(values, np.uint64).astype(np.int64)  # negative numbers are two's complement
 
 
 def encode_varint(value: int) -> bytes:

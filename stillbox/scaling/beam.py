@@ -9,7 +9,6 @@ import shutil
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
 from uuid import uuid4
 
 from stillbox.errors import UserError
@@ -47,24 +46,22 @@ class BeamEngine:
             job.output, job.name, job.shards, overwrite=job.options.overwrite
         )
         self._scratch = job.output.absolute() / f".{job.name}.beam"
-        self.files: list[Path] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Iterator[Outcome]:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
-        return self
+        return self._outcomes()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             complete = sorted(self._scratch.glob("shard-*"))
             for old in self._old:
                 old.unlink(missing_ok=True)
-            self.files = name_shards(
-                complete, self._job.output, self._job.name, self._job.options.shard_names
-            )
+            job = self._job
+            name_shards(complete, job.output, job.name, job.options.shard_names)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def _outcomes(self) -> Iterator[Outcome]:
         """Runs the pipeline and yields the outcome of each image, in order."""
         starts = range(0, len(self._items), _CHUNK)
         chunks = [str(self._scratch / f"chunk-{start:012d}") for start in starts]

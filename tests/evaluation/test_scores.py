@@ -77,7 +77,6 @@ def test_the_numbers_of_a_class():
 
 def test_the_original_s_names():
     scores = score(TRUTHS, RESULTS, NAMES, metrics=ALL)
-    # Fact sheet 5.3.
     summary = scores.original_names()
     assert list(summary) == [
         "DetectionBoxes_Precision/mAP",

@@ -22,7 +22,8 @@ NAMES = {1: "a", 2: "b", 3: "c"}
 
 
 def test_the_published_average_precision():
-    # Fact sheet 6.1, row 37. Best precision from each recall on: .9 .9 .9 .7 .7 .55 .55 0;
+    # object_detection/utils/metrics_test.py. Best precision from each recall on:
+    # .9 .9 .9 .7 .7 .55 .55 0;
     # steps of recall: .3 0 .1 0 .05 0 .05 0. .27 + .09 + .035 + .0275 = .4225.
     precision = np.array([0.8, 0.76, 0.9, 0.65, 0.7, 0.5, 0.55, 0])
     recall = np.array([0.3, 0.3, 0.4, 0.4, 0.45, 0.45, 0.5, 0.5])
@@ -32,7 +33,7 @@ def test_the_published_average_precision():
 
 
 def test_the_published_precision_and_recall():
-    # Fact sheet 6.1, row 37: of ten boxes, in the order of the scores right, wrong, right, ...
+    # object_detection/utils/metrics_test.py: of ten boxes, by score, wrong, right, wrong, ...
     scores = np.array([0.4, 0.3, 0.6, 0.2, 0.7, 0.1])
     labels = np.array([False, True, True, False, False, True])
     precision, recall = precision_recall(scores, labels, 10)
@@ -41,7 +42,7 @@ def test_the_published_precision_and_recall():
 
 
 def test_the_published_evaluation_of_three_images():
-    # Fact sheet 6.1, row 38, without its group box, which the metric does not count either.
+    # object_detection/utils/object_detection_evaluation_test.py, without its group box.
     truths = [
         truth("img1", [[0, 0, 1, 1], [0, 0, 2, 2], [0, 0, 3, 3]], [1, 3, 1]),
         truth("img2", [[10, 10, 11, 11], [500, 500, 510, 510]], [1, 1], is_difficult=[False, True]),

@@ -82,7 +82,7 @@ def test_a_wrong_number_of_classes_is_refused_with_the_right_one(rule, classes, 
 
 
 def test_coco_has_80_contiguous_classes():
-    # SSD ResNet-34 fact sheet 2: 1-11 -> 1-11; 12-24 -> 13-25; then 27, 28, 31-44, 46-65, 67, 70,
+    # COCO's contiguous classes: 1-11 -> 1-11; 12-24 -> 13-25; then 27, 28, 31-44, 46-65, 67, 70,
     # 72-82, 84-90, counted with the background as 0.
     wanted = [*range(1, 12), *range(13, 26), 27, 28, *range(31, 45), *range(46, 66), 67, 70]
     wanted += [*range(72, 83), *range(84, 91)]

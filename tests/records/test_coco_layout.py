@@ -1,4 +1,4 @@
-"""COCO's records as tpu/models and MLPerf lay them out (SSD ResNet-34 fact sheet 4.1)."""
+"""COCO's records as the converters of tpu/models and MLPerf lay them out."""
 
 import hashlib
 import json
