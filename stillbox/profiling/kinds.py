@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from stillbox.profiling.programs import Instruction, Program
+from stillbox.profiling.hlo import Instruction, Program
 
 
 class Kind(StrEnum):
@@ -130,16 +130,16 @@ class Classifier:
         one = self._program.instructions.get(name)
         if one is None:
             return kind_of_kernel(name)
-        inside = {inner.kind for inner in self._program.inside(name)} | {one.kind}
+        inside = {inner.opcode for inner in self._program.inside(name)} | {one.opcode}
         scopes = self.place(name).scopes
         if any(_COLLECTIVES.match(kind) for kind in inside):
             return Kind.COLLECTIVES
-        if one.kind in _TRANSFERS:
+        if one.opcode in _TRANSFERS:
             return Kind.INFEED
         convolves = "convolution" in inside or "conv" in one.target.lower()
         product = "dot" in inside or _is_product(one)
         inside_one = "convolution" in scopes
-        if convolves or (inside_one and (self._lowered or product or one.kind == "custom-call")):
+        if convolves or (inside_one and (self._lowered or product or one.opcode == "custom-call")):
             return Kind.CONVOLUTIONS
         for scope in reversed(scopes):  # the innermost knows best
             if scope in _SCOPES:
@@ -161,12 +161,12 @@ class Classifier:
         one = self._program.instructions.get(name)
         if one is None:
             return NOWHERE
-        if (own := place_of(one.origin)).scopes:
+        if (own := place_of(one.op_name)).scopes:
             return own
         votes = Counter(
             place
             for inner in self._program.inside(name)
-            if (place := place_of(inner.origin)).scopes
+            if (place := place_of(inner.op_name)).scopes
         )
         if votes:
             return votes.most_common(1)[0][0]
@@ -174,7 +174,7 @@ class Classifier:
             return self.place(caller)
         # The compiler's own: a part of what reads it, or of what it reads.
         near = (*self._program.readers(name), *one.operands)
-        known = (self._program.instructions[other].origin for other in near if other)
+        known = (self._program.instructions[other].op_name for other in near if other)
         return next((place for text in known if (place := place_of(text)).scopes), NOWHERE)
 
 

@@ -1,6 +1,6 @@
 """Traces made by hand: an `XSpace` out of a few events."""
 
-from stillbox.profiling.programs import Instruction, Program
+from stillbox.profiling.hlo import Instruction, Program
 
 Field = tuple[int, "int | str | bytes"]
 
@@ -81,11 +81,11 @@ def hlo(instructions: list[Instruction], name: str = "main") -> bytes:
             2,
             message(
                 (1, one.name),
-                (2, one.kind),
+                (2, one.opcode),
                 (
                     7,
                     message(
-                        (2, one.origin),
+                        (2, one.op_name),
                         (3, one.source.partition(":")[0]),
                         (4, int(one.source.partition(":")[2] or 0)),
                     ),

@@ -2,8 +2,8 @@
 
 import pytest
 
+from stillbox.profiling.hlo import Instruction
 from stillbox.profiling.kinds import Classifier, Kind, kind_of_kernel, place_of
-from stillbox.profiling.programs import Instruction
 from tests.profiling.spaces import program
 
 
@@ -34,35 +34,38 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
 @pytest.mark.parametrize(
     ("instruction", "on_cpu", "elsewhere"),
     [
-        (Instruction("a", "convolution", origin=CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
+        (Instruction("a", "convolution", op_name=CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
         (Instruction("a", "custom-call", "__cudnn$convForward"), *[Kind.CONVOLUTIONS] * 2),
         # A product that stands for a 1x1 convolution is one, on all platforms.
-        (Instruction("a", "dot", origin=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
+        (Instruction("a", "dot", op_name=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
         (
             Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"),
             *[Kind.CONVOLUTIONS] * 2,
         ),
         # Patches are what a CPU makes convolutions of; a GPU's change of layout is a copy.
         (
-            Instruction("a", "transpose", origin=CONV + "conv"),
+            Instruction("a", "transpose", op_name=CONV + "conv"),
             Kind.CONVOLUTIONS,
             Kind.COPIES,
         ),
-        (Instruction("a", "dot", origin="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
-        (Instruction("a", "dot", origin="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
-        (Instruction("a", "dot", origin="jit(step)/jvp(losses)/targets/dot"), *[Kind.TARGETS] * 2),
-        (Instruction("a", "add", origin="jit(step)/update/add"), *[Kind.OPTIMIZER] * 2),
-        (Instruction("a", "add", origin="jit(step)/jvp(penalty)/add"), *[Kind.OPTIMIZER] * 2),
-        (Instruction("a", "sort", origin="jit(f)/postprocess/sort"), *[Kind.DETECTIONS] * 2),
+        (Instruction("a", "dot", op_name="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
+        (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
+        (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/targets/dot"), *[Kind.TARGETS] * 2),
+        (Instruction("a", "add", op_name="jit(step)/update/add"), *[Kind.OPTIMIZER] * 2),
+        (Instruction("a", "add", op_name="jit(step)/jvp(penalty)/add"), *[Kind.OPTIMIZER] * 2),
+        (Instruction("a", "sort", op_name="jit(f)/postprocess/sort"), *[Kind.DETECTIONS] * 2),
         # A CPU's sums of channels are products with ones.
         (
-            Instruction("a", "dot", origin="jit(s)/jvp(neck)/l/channel_sum/dot"),
+            Instruction("a", "dot", op_name="jit(s)/jvp(neck)/l/channel_sum/dot"),
             *[Kind.REDUCTIONS] * 2,
         ),
-        (Instruction("a", "reduce", origin="jit(s)/jvp(neck)/sum"), *[Kind.REDUCTIONS] * 2),
+        (Instruction("a", "reduce", op_name="jit(s)/jvp(neck)/sum"), *[Kind.REDUCTIONS] * 2),
         (Instruction("a", "copy"), *[Kind.COPIES] * 2),
-        (Instruction("a", "all-reduce-start", origin="jit(s)/update/add"), *[Kind.COLLECTIVES] * 2),
-        (Instruction("a", "add", origin="jit(s)/jvp(neck)/add"), *[Kind.ELEMENTWISE] * 2),
+        (
+            Instruction("a", "all-reduce-start", op_name="jit(s)/update/add"),
+            *[Kind.COLLECTIVES] * 2,
+        ),
+        (Instruction("a", "add", op_name="jit(s)/jvp(neck)/add"), *[Kind.ELEMENTWISE] * 2),
         (Instruction("a", "infeed"), *[Kind.INFEED] * 2),
     ],
 )
@@ -91,13 +94,13 @@ def test_a_fusion_is_what_is_inside_it(inner, kind):
 
 def test_what_does_not_say_where_it_comes_from_asks_inside_caller_and_neighbours():
     one = program(
-        Instruction("call", "call", origin="jit(step)/jvp(losses)/f", called=("inner",)),
-        Instruction("mul", "multiply", origin="mul"),
+        Instruction("call", "call", op_name="jit(step)/jvp(losses)/f", called=("inner",)),
+        Instruction("mul", "multiply", op_name="mul"),
         Instruction("fusion", "fusion", called=("body",)),
-        Instruction("x", "add", origin="jit(step)/update/add"),
+        Instruction("x", "add", op_name="jit(step)/update/add"),
         Instruction("copy", "copy", operands=("x",)),
         Instruction("window", "reduce-window"),
-        Instruction("sum", "reduce", origin="jit(s)/jvp(neck)/sum", operands=("window",)),
+        Instruction("sum", "reduce", op_name="jit(s)/jvp(neck)/sum", operands=("window",)),
         Instruction("alone", "add"),
         inner=("mul",),
         body=("x",),

@@ -6,14 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from stillbox.profiling.hlo import Instruction
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.profiler import StepProfiler, summarize_folder
-from stillbox.profiling.programs import (
-    Instruction,
-    choose_programs,
-    read_programs,
-    running_programs,
-)
+from stillbox.profiling.programs import choose_programs, read_programs, running_programs
 from stillbox.profiling.steps import ProfileSteps
 from tests.profiling.spaces import hlo
 
@@ -95,7 +91,7 @@ def test_a_program_that_the_trace_lacks_is_asked_of_the_runtime(traced):
     assert list(chosen) == ["jit_step(3)"]
     program = chosen["jit_step(3)"]
     assert program.memory["temporary"] == compiled.memory_analysis().temp_size_in_bytes
-    assert any("backbone" in one.origin for one in program.instructions.values())
+    assert any("backbone" in one.op_name for one in program.instructions.values())
 
 
 def test_steps_are_counted_over_several_passes_and_what_never_came_is_said(tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from stillbox.profiling.hlo import Instruction, Program
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.page import headline, summary_page, text_lines
-from stillbox.profiling.programs import Instruction, Program
 from stillbox.profiling.summary import BUSY, STARTING, WAITING, summarize
 from stillbox.profiling.traces import HostEvent, Operation, Trace
 from tests.profiling.spaces import program
@@ -15,10 +15,10 @@ ORIGIN = "jit(step)/jvp(backbone)/conv_0/"
 
 def step_program() -> Program:
     return program(
-        Instruction("conv", "convolution", origin=ORIGIN + "convolution/conv"),
-        Instruction("norm", "fusion", origin=ORIGIN + "mul", source="/x/stillbox/norm.py:9"),
-        Instruction("update", "fusion", origin="jit(step)/update/add"),
-        Instruction("reduce", "all-reduce", origin="jit(step)/update/psum"),
+        Instruction("conv", "convolution", op_name=ORIGIN + "convolution/conv"),
+        Instruction("norm", "fusion", op_name=ORIGIN + "mul", source="/x/stillbox/norm.py:9"),
+        Instruction("update", "fusion", op_name="jit(step)/update/add"),
+        Instruction("reduce", "all-reduce", op_name="jit(step)/update/psum"),
     )
 
 

@@ -4,7 +4,7 @@ No accelerator was at hand: the events of theirs are written by hand, names of p
 stats from the source that `stillbox/profiling/traces.py` names.
 """
 
-from stillbox.profiling.programs import Instruction
+from stillbox.profiling.hlo import Instruction
 from stillbox.profiling.traces import trace_of
 from tests.profiling.spaces import hlo, space
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import jax
 
+from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
 from stillbox.checking.ahead_of_time.failures import explain_failure
-from stillbox.checking.ahead_of_time.hlo import read_program
 from stillbox.checking.ahead_of_time.memory import measure_memory
-from stillbox.checking.ahead_of_time.products import count_products
 from stillbox.checking.ahead_of_time.roofline import estimate
 from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
-from stillbox.checking.ahead_of_time.traffic import collective_bytes, memory_traffic
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program, score_program
 from stillbox.experiment import schema
+from stillbox.profiling.hlo import Message, read_program
 from stillbox.training.program import train_program
 
 Say = Callable[[str], None]
@@ -100,9 +99,11 @@ def _examine(
     target: Target,
     state_bytes: int,
 ) -> StepCheck:
-    program = read_program(compiled.as_text() or "")
+    executable: Any = compiled.runtime_executable()
+    (module,) = executable.hlo_modules()
+    program = read_program(Message(module.as_serialized_hlo_module_proto()))
     memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
-    flops, traffic = _flops(compiled) or count_products(program), memory_traffic(program)
+    flops, traffic = _flops(compiled) or count_flops(program), memory_traffic(program)
     collectives = collective_bytes(program)
     check = replace(check, memory=memory, flops=flops, traffic=traffic, collectives=collectives)
     # Scoring waits for its loops, of which a roofline knows nothing.

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stillbox.checking.ahead_of_time.hlo import Program
+from stillbox.profiling.hlo import Program
 
 # How XLA names the arguments of our programs; what matches nothing is a part of the batch.
 _KINDS = (
@@ -14,7 +14,6 @@ _KINDS = (
     (re.compile(r"^state\.ema\b"), "average"),
     (re.compile(r"^state\."), "parameters"),
 )
-_LABEL = re.compile(r'metadata=\{op_name="([^"]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +58,12 @@ def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  #
 
     Args:
         analysis: of `compiled.memory_analysis()`.
-        program: the same program's text.
+        program: the same program.
         usable: bytes that a program may take on a device.
     """
     arguments = _arguments(program)
     named = sum(arguments.values())
-    # Where the text says less than the analysis, the rest is the batch's padding.
+    # What no parameter explains is padding of the batch.
     arguments["batch"] += max(analysis.argument_size_in_bytes - named, 0)
     return Memory(
         parameters=arguments["parameters"],
@@ -80,12 +79,7 @@ def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  #
 
 def _arguments(program: Program) -> Counter[str]:
     sizes: Counter[str] = Counter()
-    for line in program.computations.get(program.entry, ()):
-        if line.opcode == "parameter":
-            label = _LABEL.search(line.text)
-            sizes[_kind(label[1] if label else "")] += line.nbytes
+    for one in program.parameters():
+        kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")
+        sizes[kind] += sum(array.nbytes for array in one.arrays)
     return sizes
-
-
-def _kind(label: str) -> str:
-    return next((kind for pattern, kind in _KINDS if pattern.match(label)), "batch")

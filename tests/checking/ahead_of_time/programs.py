@@ -1,8 +1,11 @@
-"""A compiled program in XLA's words, small enough to be worked out by hand."""
+"""A compiled program as XLA prints it, small enough to work out by hand."""
+
+from stillbox.profiling.hlo import Message, read_program
+from tests.profiling.modules import module
 
 # A step of 2 devices: 4 KiB of parameters (2 KiB on the chip while they are used), a loop of three
 # rounds, and three sums over the devices, one of them asynchronous.
-TEXT = """\
+_TEXT = """\
 HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[8,128]{1,0:T(8,128)})->f32[]}
 
 %add (a: f32[], b: f32[]) -> f32[] {
@@ -24,6 +27,11 @@ HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[8,128]{1,0
   ROOT %next = (s32[]{:T(128)}, f32[100]{0:T(128)}) tuple(%count, %reduced)
 }
 
+%part (e.1: f32[8,128]) -> f32[1,128] {
+  %e.1 = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %row = f32[1,128]{1,0:T(1,128)S(1)} slice(%e.1), slice={[0:1], [0:128]}
+}
+
 %goes_on (state.1: (s32[], f32[100])) -> pred[] {
   %state.1 = (s32[]{:T(128)}, f32[100]{0:T(128)}) parameter(0)
   ROOT %yes = pred[]{:T(512)} constant(true)
@@ -37,8 +45,9 @@ ENTRY %main (w: f32[8,128], m: f32[100], e: f32[8,128], x: f32[2,9,9,3]) -> f32[
   %start = (f32[8,128]{1,0:T(8,128)S(1)}, f32[8,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%w)
   %done = f32[8,128]{1,0:T(8,128)S(1)} copy-done(%start)
   %f = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%done, /*index=1*/%e), kind=kLoop, calls=%fused
-  %ss = ((f32[8,128]{1,0:T(8,128)}), f32[1,128]{1,0:T(1,128)S(1)}, s32[]{:S(2)}) slice-start(%e)
-  %sd = f32[1,128]{1,0:T(1,128)S(1)} slice-done(%ss)
+  %ss = ((f32[8,128]{1,0:T(8,128)}), f32[1,128]{1,0:T(1,128)S(1)}, s32[]{:S(2)}) async-start(%e), \
+calls=%part
+  %sd = f32[1,128]{1,0:T(1,128)S(1)} async-done(%ss)
   %cut = f32[1,128]{1,0:T(1,128)} slice(%e), slice={[0:1], [0:128]}
   %bc = f32[8,128]{1,0:T(8,128)} custom-call(%e, %e), custom_call_target="ConcatBitcast"
   %z = (s32[]{:T(128)}, f32[100]{0:T(128)}) tuple(%m, %m)
@@ -50,3 +59,5 @@ backend_config={"known_trip_count":{"n":"3"}}
   ROOT %out = f32[100]{0:T(128)} get-tuple-element(%loop), index=1
 }
 """
+
+PROGRAM = read_program(Message(module(_TEXT)))

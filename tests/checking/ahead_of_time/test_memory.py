@@ -2,9 +2,8 @@
 
 from types import SimpleNamespace
 
-from stillbox.checking.ahead_of_time.hlo import read_program
 from stillbox.checking.ahead_of_time.memory import measure_memory
-from tests.checking.ahead_of_time.programs import TEXT
+from tests.checking.ahead_of_time.programs import PROGRAM
 
 # [2, 9, 9, 3] with the images last: 9 x 3 times [9, 2] in tiles of 2 x 128, which makes [10, 128].
 IMAGES = 9 * 3 * 10 * 128 * 4
@@ -18,7 +17,7 @@ ANALYSIS = SimpleNamespace(
 
 
 def test_arguments_are_told_apart_by_what_they_are():
-    memory = measure_memory(ANALYSIS, read_program(TEXT), 1_000_000)
+    memory = measure_memory(ANALYSIS, PROGRAM, 1_000_000)
     assert memory.parameters == 4096
     assert memory.optimizer == 512
     assert memory.average == 4096
@@ -31,4 +30,4 @@ def test_arguments_are_told_apart_by_what_they_are():
 
 
 def test_too_little_room_is_a_negative_rest():
-    assert measure_memory(ANALYSIS, read_program(TEXT), 80_000).left < 0
+    assert measure_memory(ANALYSIS, PROGRAM, 80_000).left < 0

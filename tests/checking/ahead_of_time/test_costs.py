@@ -1,9 +1,11 @@
-"""Operations of a GPU's program, worked out here by hand."""
+"""Operations and traffic of small programs, worked out by hand."""
 
-from stillbox.checking.ahead_of_time.hlo import read_program
-from stillbox.checking.ahead_of_time.products import count_products
+from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
+from stillbox.profiling.hlo import Message, read_program
+from tests.checking.ahead_of_time.programs import PROGRAM
+from tests.profiling.modules import module
 
-TEXT = """\
+_GPU_TEXT = """\
 HloModule jit_step, is_scheduled=true
 
 %fused (p: f32[8,4]) -> f32[8,6] {
@@ -34,9 +36,35 @@ backend_config={"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}
 """
 
 
-def test_products_of_all_kinds():
+def test_convolutions_and_matrix_products_of_a_gpu_are_counted():
     # 2 * 5 * 5 * 12 numbers, each of 3 * 3 * 6 products: forward and both gradients alike.
     convolution = 2 * (2 * 5 * 5 * 12) * (3 * 3 * 6)
     depthwise = 2 * (2 * 10 * 10 * 6) * (3 * 3)
     matrices = 2 * (8 * 6) * 4
-    assert count_products(read_program(TEXT)) == 3 * convolution + depthwise + 2 * matrices
+    assert (
+        count_flops(read_program(Message(module(_GPU_TEXT))))
+        == 3 * convolution + depthwise + 2 * matrices
+    )
+
+
+def test_collectives_are_summed_by_kind():
+    # All-reduce: three rounds of 100 float32, and once 8 x 128 bfloat16. All-gather: 100 float32.
+    assert collective_bytes(PROGRAM) == {
+        "all-reduce": 3 * 400 + 8 * 128 * 2,
+        "all-gather": 400,
+    }
+
+
+def test_traffic_counts_what_is_not_on_the_chip():
+    loop = 3 * (512 + 512)
+    parts = (
+        4096,  # the copy reads the parameters; it writes on the chip
+        4096 + 2048,  # the fusion reads the average and writes bfloat16
+        512,  # a row of the average goes to the chip
+        512 + 512,  # the same row is copied within the memory
+        loop,
+        2048,  # the asynchronous sum reads
+        2048,  # and writes
+        512 + 1024,  # 200 numbers fill a tile of 256
+    )
+    assert memory_traffic(PROGRAM) == sum(parts)

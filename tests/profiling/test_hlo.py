@@ -1,10 +1,15 @@
-"""Sizes and traffic of a program whose figures are worked out here by hand."""
+"""Compiled programs: the sizes of arrays, and which instructions run how often."""
 
 import pytest
 
-from stillbox.checking.ahead_of_time.hlo import read_arrays, read_program
-from stillbox.checking.ahead_of_time.traffic import collective_bytes, memory_traffic
-from tests.checking.ahead_of_time.programs import TEXT
+from stillbox.profiling.hlo import Instruction, Message
+from tests.checking.ahead_of_time.programs import PROGRAM
+from tests.profiling.modules import shape_proto
+from tests.profiling.spaces import message
+
+
+def read_arrays(shape):
+    return Instruction("a", "add", proto=Message(message((3, shape_proto(shape))))).arrays
 
 
 @pytest.mark.parametrize(
@@ -37,33 +42,9 @@ def test_memory_on_the_chip_is_told_apart():
 
 
 def test_loops_are_followed_as_often_as_they_run():
-    program = read_program(TEXT)
-    assert program.entry == "main"
-    rounds = {line.name: times for line, times in program.executed()}
+    assert PROGRAM.entry == "main"
+    rounds = {one.name: times for one, times in PROGRAM.executed()}
     assert rounds["reduced"] == 3
     assert rounds["f"] == 1
     # What a fusion is made of runs within it.
     assert "half" not in rounds
-
-
-def test_collectives_are_summed_by_kind():
-    # All-reduce: three rounds of 100 float32, and once 8 x 128 bfloat16. All-gather: 100 float32.
-    assert collective_bytes(read_program(TEXT)) == {
-        "all-reduce": 3 * 400 + 8 * 128 * 2,
-        "all-gather": 400,
-    }
-
-
-def test_traffic_counts_what_is_not_on_the_chip():
-    loop = 3 * (512 + 512)
-    parts = (
-        4096,  # the copy reads the parameters; it writes on the chip
-        4096 + 2048,  # the fusion reads the average and writes bfloat16
-        512,  # a row of the average goes to the chip
-        512 + 512,  # the same row is copied within the memory
-        loop,
-        2048,  # the asynchronous sum reads
-        2048,  # and writes
-        512 + 1024,  # 200 numbers fill a tile of 256
-    )
-    assert memory_traffic(read_program(TEXT)) == sum(parts)

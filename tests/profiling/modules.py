@@ -1,0 +1,84 @@
+"""Compiled programs as text, for tests: what XLA prints becomes the `HloModuleProto` behind it."""
+
+import re
+
+from tests.profiling.spaces import message
+
+_TYPES = {"pred": 1, "s8": 2, "s32": 4, "u8": 6, "u32": 8, "f32": 11, "bf16": 16}
+_COMPUTATION = re.compile(r"(ENTRY )?%([\w.]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.]+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:, (.*))?$")
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*):?((?:T[^S}]*)?)(?:S\((\d)\))?\})?")
+_NAME = re.compile(r"%([\w.]+)")
+
+
+def module(text: str) -> bytes:
+    """Returns a serialised `HloModuleProto` with the attributes that `stillbox` reads."""
+    computations: dict[str, list[tuple[str, ...]]] = {}
+    entry = ""
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            name = head[2]
+            computations[name] = []
+            entry = name if head[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            computations[name].append(found.groups(""))
+    numbers = {name: 1000 + number for number, name in enumerate(computations)}
+    known = [one[0] for body in computations.values() for one in body]
+    made = [
+        (
+            3,
+            message(
+                (1, name),
+                *((2, _instruction(one, known, numbers)) for one in body),
+                (5, numbers[name]),
+            ),
+        )
+        for name, body in computations.items()
+    ]
+    return message((1, "jit_step"), *made, (6, numbers[entry]))
+
+
+def _instruction(one: tuple[str, ...], known: list[str], numbers: dict[str, int]) -> bytes:
+    name, shape, opcode, inside, attributes = one
+
+    def attribute(pattern: str) -> str:
+        found = re.search(pattern, attributes)
+        return found[1] if found else ""
+
+    bodies = [attribute(rf"{key}=%([\w.]+)") for key in ("body", "condition", "calls", "to_apply")]
+    contracted = attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
+    kernel = attribute(r"dim_labels=\w+_(\w+)->")
+    return message(
+        (1, name),
+        (2, opcode),
+        (3, shape_proto(shape)),
+        (7, message((2, attribute(r'op_name="([^"]*)"')))),
+        (9, int(inside) if opcode == "parameter" else 0),
+        (16, message((4, kernel.index("o") if kernel else 0))),
+        (28, attribute(r'custom_call_target="([^"]*)"')),
+        (30, message(*((1, int(axis)) for axis in contracted.split(",") if axis))),
+        (35, known.index(name)),
+        *((36, known.index(operand)) for operand in _NAME.findall(inside)),
+        *((38, numbers[body]) for body in bodies if body),
+        (43, attribute(r"backend_config=(.*)$")),
+    )
+
+
+def shape_proto(text: str) -> bytes:
+    """Returns the `ShapeProto` of an array or, in brackets, of a tuple of arrays."""
+    arrays = [_array(found) for found in _ARRAY.finditer(text)]
+    return message((2, 13), *((4, array) for array in arrays)) if text[0] == "(" else arrays[0]
+
+
+def _array(found: re.Match[str]) -> bytes:
+    kind, sides, order, tiles, space = found.groups("")
+    layout = message(
+        *((1, int(axis)) for axis in order.split(",") if axis),
+        *(
+            (6, message(*((1, int(n)) for n in tile.split(","))))
+            for tile in re.findall(r"\(([\d,]+)\)", tiles)
+        ),
+        (8, int(space or 0)),
+    )
+    sides = [(3, int(side)) for side in sides.split(",") if side]
+    return message((2, _TYPES[kind]), *sides, (5, layout))
