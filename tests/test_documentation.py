@@ -83,8 +83,8 @@ RUN_ELSEWHERE = {
         )
     },
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
-    "docs/gpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
-    "docs/tpu_verdicts.md": "tests/checking/ahead_of_time/test_documentation.py",
+    "docs/gpu_verdicts.md": "tests/tools/test_verdicts.py",
+    "docs/tpu_verdicts.md": "tests/tools/test_verdicts.py",
 }
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}

@@ -1,17 +1,17 @@
 """The pages of verdicts: every recipe, compiled for one kind of accelerator.
 
-    python -m stillbox.checking.ahead_of_time.verdicts docs/tpu_verdicts.md v5e:2x4
-    python -m stillbox.checking.ahead_of_time.verdicts docs/gpu_verdicts.md h200:8
+    python -m tools.verdicts docs/tpu_verdicts.md v5e:2x4
+    python -m tools.verdicts docs/gpu_verdicts.md h200:8
 
-Each recipe is compiled by `stillbox check` in a process of its own, the smallest images first. What
-is done is kept in a JSON file beside the page: a run that was stopped goes on with the next recipe.
-Recipes named behind the target are compiled again.
+Each recipe is compiled by `stillbox check` in a process of its own, the smallest images first.
+Finished rows are kept in a JSON file beside the page, so that a stopped run continues with the next
+recipe. Recipes named after the target are compiled again.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib import metadata
@@ -24,33 +24,32 @@ from stillbox.checking.ahead_of_time.report import size
 from stillbox.checkpoints.files import replace_durably
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.schema import Experiment
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a page is about."""
+class Page:
+    """A page and the accelerator that it is about."""
 
     target: str
     """As `--target` takes it."""
     devices: int
-    """How many it has."""
+    """How many devices the target has."""
     package: str
-    """Whose version is the compiler's."""
+    """The package with the compiler."""
     title: str
-    """Of the page."""
+    """Heading of the page."""
     slot: str
-    """What one of them is called."""
+    """The word for one device."""
     compiler: str
-    """Whose verdicts these are, and for what."""
+    """A phrase: the compiler and the devices."""
     caution: str
-    """What is not known."""
+    """What the verdicts leave open."""
 
 
-SUBJECTS = {
-    subject.target: subject
-    for subject in (
-        Subject(
+PAGES = {
+    page.target: page
+    for page in (
+        Page(
             target="v5e:2x4",
             devices=8,
             package="libtpu",
@@ -60,7 +59,7 @@ SUBJECTS = {
             "a program",
             caution="**Nothing here was run on a TPU.**",
         ),
-        Subject(
+        Page(
             target="h200:8",
             devices=8,
             package="jax-cuda13-plugin",
@@ -92,14 +91,14 @@ _COLUMNS = (
 _HEAD = """# {title}
 
 Each recipe of this release, its steps compiled in bfloat16 by {compiler}. This page is made by
-`python -m stillbox.checking.ahead_of_time.verdicts`; one row is what
+`python -m tools.verdicts`; one row is what
 `stillbox check RECIPE --target {target}` says, and [accelerators.md](accelerators.md) says what
 that means. {caution} "Images/s at most" is an estimate from published
 peaks, which no program reaches.
 
-Batch is that of the recipe over all {slot}s, rounded up to a multiple of {devices} where it is
-none. Where another number stands behind it, the recipe's own batch does not fit and that one does;
-`--find-batch` looks whether something in between does too.
+The batch is the recipe's over all {slot}s, rounded up to a multiple of {devices}. Where another
+number follows it, the recipe's own batch does not fit and that one does; `--find-batch` finds out
+whether a batch in between fits too.
 
 """
 
@@ -108,10 +107,10 @@ Check = Callable[[str, Sequence[str]], Row]
 
 
 def run_check(recipe: str, arguments: Sequence[str]) -> Row:
-    """Returns what `stillbox check` says about a recipe; the target is among the arguments.
+    """Returns the JSON of `stillbox check RECIPE ARGUMENTS` about its target.
 
     Raises:
-        RuntimeError: it ended without a verdict.
+        RuntimeError: the command ended without a verdict.
     """
     words = ["check", recipe, "--no-records", "--json", *arguments]
     done = subprocess.run(
@@ -124,11 +123,11 @@ def run_check(recipe: str, arguments: Sequence[str]) -> Row:
     return verdict
 
 
-def make_row(recipe: str, subject: Subject, check: Check = run_check) -> Row:
+def make_row(recipe: str, about: Page, check: Check = run_check) -> Row:
     """Compiles a recipe at its own batch, and at smaller ones where that does not fit."""
     experiment = resolve(recipe).experiment
-    own = _multiple(experiment.train.batch_size, subject.devices)
-    scored = _multiple(experiment.evaluation.batch_size, subject.devices)
+    own = _multiple(experiment.train.batch_size, about.devices)
+    scored = _multiple(experiment.evaluation.batch_size, about.devices)
 
     def attempt(batch: int) -> Row:
         overrides = (
@@ -137,11 +136,11 @@ def make_row(recipe: str, subject: Subject, check: Check = run_check) -> Row:
             f"evaluation.batch_size={scored}",
         )
         sets = [word for override in overrides for word in ("--set", override)]
-        return check(recipe, ["--target", subject.target, *sets])
+        return check(recipe, ["--target", about.target, *sets])
 
     batch, verdict = own, attempt(own)
-    while (needed := verdict["steps"][0]["bytes_needed_per_device"]) and batch > subject.devices:
-        batch = _smaller(batch, verdict["usable_bytes_per_device"] / needed, subject.devices)
+    while (needed := verdict["steps"][0]["bytes_needed_per_device"]) and batch > about.devices:
+        batch = _smaller(batch, verdict["usable_bytes_per_device"] / needed, about.devices)
         verdict = attempt(batch)
     return {
         "recipe": recipe,
@@ -150,7 +149,7 @@ def make_row(recipe: str, subject: Subject, check: Check = run_check) -> Row:
         "asked_batch": own,
         "date": date.today().isoformat(),
         "jax": jax.__version__,
-        "compiler": f"{subject.package} {metadata.version(subject.package)}",
+        "compiler": f"{about.package} {metadata.version(about.package)}",
         "verdict": verdict,
     }
 
@@ -164,9 +163,9 @@ def _multiple(batch: int, devices: int) -> int:
     return -(-batch // devices) * devices
 
 
-def write_page(rows: dict[str, Row], subject: Subject) -> str:
-    """Returns the page; recipes without a row are named below the table."""
-    facts = vars(subject)
+def write_page(rows: dict[str, Row], about: Page) -> str:
+    """Returns the page; below the table it names recipes without a row."""
+    facts = vars(about)
     lines = [_line(_COLUMNS).format(**facts), _line("---" for _ in _COLUMNS)]
     lines += [_line(_cells(rows[recipe])) for recipe in in_order() if recipe in rows]
     missing = [f"`{recipe}`" for recipe in in_order() if recipe not in rows]
@@ -180,7 +179,7 @@ def write_page(rows: dict[str, Row], subject: Subject) -> str:
     return _HEAD.format(**facts) + "\n".join([*lines, *refused, *after]) + "\n"
 
 
-def _line(cells: Any) -> str:  # noqa: ANN401
+def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -212,25 +211,25 @@ def _memory(step: Row, part: str) -> str:
 
 def in_order() -> list[str]:
     """Returns all recipes, those with the smallest images first."""
-    return sorted(recipe_names(), key=lambda name: (_pixels(resolve(name).experiment), name))
+
+    def pixels(name: str) -> int:
+        height, width = resolve(name).experiment.model.resizer.input_size
+        return height * width
+
+    return sorted(recipe_names(), key=lambda name: (pixels(name), name))
 
 
-def _pixels(experiment: Experiment) -> int:
-    height, width = experiment.model.resizer.input_size
-    return height * width
-
-
-def main(page: Path, subject: Subject, again: Sequence[str] = ()) -> None:
-    """Adds what is missing to a page, one recipe after the other."""
+def main(page: Path, about: Page, again: Sequence[str] = ()) -> None:
+    """Compiles the recipes that a page lacks, one after the other."""
     kept = page.with_suffix(".json")
     rows: dict[str, Row] = json.loads(kept.read_text()) if kept.is_file() else {}
     for recipe in in_order():
         if recipe not in rows or recipe in again:
             print(recipe, flush=True)
-            rows[recipe] = make_row(recipe, subject)
+            rows[recipe] = make_row(recipe, about)
             replace_durably(kept, json.dumps(rows, indent=1) + "\n")
-        replace_durably(page, write_page(rows, subject))
+        replace_durably(page, write_page(rows, about))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), SUBJECTS[sys.argv[2]], sys.argv[3:])
+    main(Path(sys.argv[1]), PAGES[sys.argv[2]], sys.argv[3:])

@@ -1,15 +1,17 @@
 """The page of verdicts: which batch a row is about, and that a stopped run goes on."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from stillbox.checking.ahead_of_time import verdicts
 from stillbox.checking.ahead_of_time.memory import Memory
 from stillbox.checking.ahead_of_time.roofline import Roofline
 from stillbox.checking.ahead_of_time.steps import StepCheck
+from tools import verdicts
 
-TPU = verdicts.SUBJECTS["v5e:2x4"]
+TPU = verdicts.PAGES["v5e:2x4"]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 MEMORY = Memory(
     parameters=2**20,
@@ -116,3 +118,12 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch):
     assert "Not yet" not in page.read_text()
     verdicts.main(page, TPU, again=["demo_scenes"])
     assert done[3:] == ["demo_scenes"]
+
+
+@pytest.mark.parametrize(
+    ("page", "target"), [("tpu_verdicts.md", "v5e:2x4"), ("gpu_verdicts.md", "h200:8")]
+)
+def test_the_pages_agree_with_their_rows(monkeypatch, page, target):
+    monkeypatch.undo()
+    rows = json.loads((DOCS / page).with_suffix(".json").read_text())
+    assert (DOCS / page).read_text() == verdicts.write_page(rows, verdicts.PAGES[target])
