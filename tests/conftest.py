@@ -11,12 +11,12 @@ import jax
 import pytest
 
 from stillbox.cli.main import main
-from stillbox.devices.absent_tpu import quieten_absent_tpu
+from stillbox.devices.libtpu import silence_libtpu
 from stillbox.records.scenes import write_scenes
 from tests.small import small_experiment, small_overrides
 
 # Before devices are started: two workers with the extra [tpu] would fight for its lock.
-quieten_absent_tpu()
+silence_libtpu()
 
 
 @pytest.fixture(scope="session", autouse=True)

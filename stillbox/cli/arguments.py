@@ -8,7 +8,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
-    from stillbox.devices.launcher import Place
+    from stillbox.devices.launcher import ProcessInfo
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -66,17 +66,17 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process", type=int, metavar="I", help="number of this one, from 0")
 
 
-def find_own_place(arguments: argparse.Namespace) -> "Place | None":
+def find_own_place(arguments: argparse.Namespace) -> "ProcessInfo | None":
     """Returns which process of a job this is; None where it is the only one, or goes by itself.
 
     Raises:
         UserError: what was said about it is not enough, or makes no sense.
     """
-    from stillbox.devices.launcher import find_place
+    from stillbox.devices.launcher import find_process
 
     if not hasattr(arguments, "coordinator"):
         return None
-    return find_place(
+    return find_process(
         coordinator=arguments.coordinator,
         processes=arguments.processes,
         process=arguments.process,

@@ -31,8 +31,8 @@ from stillbox.cli import (
 )
 from stillbox.cli.arguments import find_own_place
 from stillbox.cli.processes import joined, run_process
-from stillbox.devices.absent_tpu import quieten_absent_tpu
-from stillbox.devices.launcher import Place
+from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 
 _VERBS = {
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Every start from the compilation cache makes XLA print pages about tuning flags of the
     # processor that it takes for instructions. What matters reaches us as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    quieten_absent_tpu()
+    silence_libtpu()
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb in _SPELLINGS:
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(parsed, verb)
 
 
-def _run(parsed: argparse.Namespace, verb: str | None, place: Place | None = None) -> int:
+def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
     """Runs a verb and returns its exit code; every error becomes a sentence here."""
     if place is not None:
         verb = f"{verb} (process {place.index} of {place.count})"

@@ -7,13 +7,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from stillbox.devices.launcher import Place
+from stillbox.devices.launcher import ProcessInfo
 
 # What a collective ends with when a process is gone; who it was, and why, is said elsewhere.
 _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
-def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> int:
+def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]) -> int:
     """Runs one process of a job under supervision; returns its exit code, or the job's.
 
     Args:
@@ -23,10 +23,10 @@ def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> i
     """
     # Here, so that a command that is alone does not wait for asyncio.
     from stillbox.devices.supervised import (
-        ORDERLY,
+        EXPECTED_CODES,
         SUPERVISED,
         end_with_supervisor,
-        fail_under_supervision,
+        report_failure,
     )
     from stillbox.devices.supervisor import supervise
 
@@ -34,8 +34,8 @@ def run_process(place: Place, words: Sequence[str], run: Callable[[], int]) -> i
         end_with_supervisor()
         code = _run_to_the_end(run)
         # At once, without the minutes in which jax waits for all processes to end together.
-        if code not in ORDERLY:
-            fail_under_supervision(code)
+        if code not in EXPECTED_CODES:
+            report_failure(code)
         return code
     command = [sys.executable, "-m", "stillbox.cli.main", *words]
     return supervise(place, command, os.environ)
@@ -56,7 +56,7 @@ def _run_to_the_end(run: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def joined(place: Place | None) -> Iterator[None]:
+def joined(place: ProcessInfo | None) -> Iterator[None]:
     """Joins the job for as long as it is entered. Only the first process talks.
 
     Raises:
@@ -66,7 +66,7 @@ def joined(place: Place | None) -> Iterator[None]:
         yield
         return
     from stillbox.devices.job import join_job, leave_job
-    from stillbox.devices.processors import describe_binding
+    from stillbox.devices.processors import binding_warning
 
     with contextlib.ExitStack() as stack:
         if place.index:
@@ -75,7 +75,7 @@ def joined(place: Place | None) -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stderr(silence))
         else:
             print(f"process 0 of {place.count}, as {place.launcher} says", file=sys.stderr)
-            if warning := describe_binding(place):
+            if warning := binding_warning(place):
                 print(warning, file=sys.stderr)
         join_job(place)
         yield

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.checkpoints.files import replace_durably
-    from stillbox.devices.job import is_first
+    from stillbox.devices.job import is_main_process
 
     changes = []
     if arguments.mode == "train":
@@ -66,7 +66,7 @@ def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         if not arguments.eval_after_training:
             changes.append("data.evaluation.paths=[]")
     resolved = _resolve(arguments, reading, changes)
-    if is_first():
+    if is_main_process():
         arguments.model_dir.mkdir(parents=True, exist_ok=True)
         replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
@@ -116,7 +116,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
 
     from stillbox.checkpoints.files import replace_durably
     from stillbox.checkpoints.trained import load_trained
-    from stillbox.devices.job import is_first
+    from stillbox.devices.job import is_main_process
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.coco_json import results_to_coco
     from stillbox.evaluation.program import score_program
@@ -134,7 +134,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         )
     detections = results_to_coco(result.results)
     output = arguments.model_dir / _PREDICTIONS
-    if is_first():
+    if is_main_process():
         replace_durably(output, json.dumps(detections))
     print(f"{model.source}: {len(detections)} detections in {len(result.results)} images; {output}")
     return 0

@@ -1,1 +1,1 @@
-"""The mesh that a batch is spread over."""
+"""Devices and processes: the mesh, jobs of several processes, settings of a process."""

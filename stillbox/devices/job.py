@@ -1,7 +1,7 @@
-"""The processes of a job: joining it, and what they tell one another.
+"""The processes of a job: joining it, and collectives between the hosts.
 
-One process is a job too. Every function here then does what its name says without asking anybody,
-so that callers need not know how many they are.
+A single process is a job too: every function works without the others then, so that callers need
+not distinguish the two.
 """
 
 import json
@@ -16,163 +16,151 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stillbox.devices.launcher import Place
+from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
 
 Tree = TypeVar("Tree")
 
-# JAX ends a process by abort when another has been silent for so long; half of it may have passed
-# already when a connection is lost. Whoever watches over the job is faster, and can say who it was.
+# JAX aborts a process when another has been silent for so long; half of it may have passed already
+# when a connection is lost. The supervisor is faster, and names the process.
 _HEARTBEAT_SECONDS = 120
 
-# Two values that still are part of a sentence.
+# Characters up to which two different values are quoted in a message.
 _SHORT = 200
 
 
-def join_job(place: Place) -> None:
-    """Makes the devices of all processes known to this one; waits until all are there.
+def join_job(info: ProcessInfo) -> None:
+    """Starts JAX with the devices of all processes; waits for them.
 
     Raises:
         UserError: they do not come.
     """
     try:
         jax.distributed.initialize(
-            place.coordinator,
-            num_processes=place.count,
-            process_id=place.index,
-            local_device_ids=_own_devices(place),
-            # Whoever asked has looked already, and looked better.
+            info.coordinator,
+            num_processes=info.count,
+            process_id=info.index,
+            local_device_ids=_own_devices(info),
+            # `find_process` has detected it already, and knows more launchers.
             cluster_detection_method="deactivate",
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except RuntimeError as error:
         raise UserError(
-            f"process {place.index} of {place.count} cannot join the others: "
+            f"process {info.index} of {info.count} cannot join the others: "
             f"{str(error).splitlines()[0]}",
-            where=place.coordinator,
+            where=info.coordinator,
             fix="start all processes at about the same time, with this port of the first machine "
             "free and reachable",
         ) from error
 
 
 def leave_job() -> None:
-    """Ends the connection with the others, when all of them are here."""
+    """Ends the connection with the others, once all of them call it."""
     jax.distributed.shutdown()
 
 
-def _own_devices(place: Place) -> list[int] | None:
-    """Returns which of the GPUs that it sees a process takes; None: all of them.
+def _own_devices(info: ProcessInfo) -> list[int] | None:
+    """Returns the indices of a process's GPUs among those that are visible; None: all of them.
 
-    Where the processes of a machine share its GPUs evenly each has a part. A launcher that has
-    given every process its own, or a machine with one process, leaves nothing to be divided.
+    The processes of a machine divide its GPUs evenly. Nothing is divided where a launcher has given
+    each process its own.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
-    if place.local_count == 1:
+    if info.local_count == 1:
         return None
     if visible is None:
-        return [place.local_index]
-    share, rest = divmod(len(visible.split(",")), place.local_count)
+        return [info.local_index]
+    share, rest = divmod(len(visible.split(",")), info.local_count)
     if rest or not share:
         return None
-    return list(range(place.local_index * share, (place.local_index + 1) * share))
+    return list(range(info.local_index * share, (info.local_index + 1) * share))
 
 
-def is_first() -> bool:
-    """Whether this is the process that writes what is written once."""
+def is_main_process() -> bool:
+    """Whether this is process 0, which writes what is written once."""
     return jax.process_index() == 0
 
 
-def say_as_process(text: str) -> None:
-    """Prints a line to standard error that only this process can say.
-
-    All but the first are silent otherwise.
-    """
+def print_as_process(text: str) -> None:
+    """Prints a line to standard error with the index of this process, even where it is silenced."""
     if jax.process_count() > 1:
         text = f"process {jax.process_index()} of {jax.process_count()}: {text}"
-    print(text, file=sys.stderr if is_first() else sys.__stderr__, flush=True)
+    print(text, file=sys.stderr if is_main_process() else sys.__stderr__, flush=True)
 
 
-def collected(tree: Tree) -> Tree:
-    """Returns a pytree of arrays each of which can be read whole in every process.
+def replicated_tree(tree: Tree) -> Tree:
+    """Returns a pytree of arrays in which sharded ones are replicated in every process.
 
-    All processes have to call it, with the same tree: what lies spread over them is collected.
+    All processes have to call it, with the same tree.
     """
     if jax.process_count() == 1:
         return tree
 
-    def collect(array: Any) -> Any:  # noqa: ANN401
+    def gather(array: Any) -> Any:  # noqa: ANN401
         if isinstance(array, jax.Array) and not array.is_fully_replicated:
             return multihost_utils.process_allgather(array, tiled=True)
         return array
 
-    whole: Tree = jax.tree.map(collect, tree)
+    whole: Tree = jax.tree.map(gather, tree)
     return whole
 
 
 def to_host(tree: Tree) -> Tree:
-    """Returns a pytree of arrays as numpy arrays, whole in every process; see `collected`."""
-    host: Tree = jax.device_get(collected(tree))
+    """Returns a pytree of arrays as numpy arrays, replicated as by `replicated_tree`."""
+    host: Tree = jax.device_get(replicated_tree(tree))
     return host
 
 
-def own_rows(array: np.ndarray | jax.Array) -> np.ndarray:
-    """Returns the rows of an array `[B, ...]`, split over data, that lie in this process."""
+def local_rows(array: np.ndarray | jax.Array) -> np.ndarray:
+    """Returns the rows of this process of an array `[B, ...]` that is sharded over data."""
     if not isinstance(array, jax.Array):
         return array
     pieces = {shard.index[0].start or 0: shard for shard in array.addressable_shards}
-    rows = [_full_height(array, pieces[start].index) for start in sorted(pieces)]
-    return np.concatenate(rows)
+    return np.concatenate([_full_rows(array, pieces[start].index) for start in sorted(pieces)])
 
 
-def _full_height(array: jax.Array, index: tuple[slice, ...]) -> np.ndarray:
-    """Returns some rows whole, put together from their parts along the other axes."""
-    same = [one for one in array.addressable_shards if one.index[0] == index[0]]
+def _full_rows(array: jax.Array, index: tuple[slice, ...]) -> np.ndarray:
+    """Returns the rows of a shard, put together from shards along the other axes."""
     start, stop, _ = index[0].indices(array.shape[0])
     whole = np.empty((stop - start, *array.shape[1:]), array.dtype)
-    for shard in same:
-        whole[(slice(None), *shard.index[1:])] = jax.device_get(shard.data)
+    for shard in array.addressable_shards:
+        if shard.index[0] == index[0]:
+            whole[(slice(None), *shard.index[1:])] = jax.device_get(shard.data)
     return whole
 
 
-def all_rows(array: np.ndarray | jax.Array) -> np.ndarray:
+def gather_rows(array: np.ndarray | jax.Array) -> np.ndarray:
     """Returns the rows `[B / P, ...]` of all P processes, one after the other: `[B, ...]`."""
     if jax.process_count() == 1:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(np.asarray(array), tiled=True))
 
 
-def broadcast_text(text: str) -> str:
-    """Returns the first process's text in all processes."""
-    if jax.process_count() == 1:
-        return text
-    own = np.frombuffer(text.encode(), np.uint8)
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(own))))
-    padded = np.zeros(length, np.uint8)
-    if is_first():
-        padded[:] = own
-    return bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))).decode()
-
-
-def of_first(value: Tree) -> Tree:
-    """Returns the first process's value in all processes; JSON has to be able to hold it."""
+def broadcast(value: Tree) -> Tree:
+    """Returns process 0's value in all processes; JSON has to be able to hold it."""
     if jax.process_count() == 1:
         return value
-    found: Tree = json.loads(broadcast_text(json.dumps(value)))
+    own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    padded = np.zeros(int(multihost_utils.broadcast_one_to_all(np.int32(len(own)))), np.uint8)
+    if is_main_process():
+        padded[:] = own
+    found: Tree = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))))
     return found
 
 
-def refuse_different(what: str, value: str, *, fix: str) -> None:
-    """Makes sure that all processes mean the same.
+def require_same(what: str, value: str, *, fix: str) -> None:
+    """Refuses a value that differs between the processes.
 
     Args:
-        what: for the message, as in "the experiment".
+        what: its name, as in "the experiment".
         value: what has to be the same.
         fix: how to mend it.
 
     Raises:
-        UserError: this process has another value than the first.
+        UserError: this process has another value than process 0.
     """
-    first = broadcast_text(value)
+    first = broadcast(value)
     if first != value:
         raise UserError(
             f"process {jax.process_index()} has another {what} than process 0"
@@ -183,20 +171,20 @@ def refuse_different(what: str, value: str, *, fix: str) -> None:
 
 
 @contextmanager
-def first_process_first() -> Iterator[None]:
-    """Lets the first process go ahead, and the others follow when it has left."""
-    if not is_first():
-        multihost_utils.sync_global_devices("first process first")
+def main_process_first() -> Iterator[None]:
+    """Is entered by process 0 first, and by the others when it has left."""
+    if not is_main_process():
+        multihost_utils.sync_global_devices("main process first")
     yield
-    if is_first() and jax.process_count() > 1:
-        multihost_utils.sync_global_devices("first process first")
+    if is_main_process() and jax.process_count() > 1:
+        multihost_utils.sync_global_devices("main process first")
 
 
-class Exchange:
-    """Lets all processes know what numbers each of them has, without waiting for it.
+class AsyncAllGather:
+    """Gathers some numbers of each process in all processes, without waiting for the others.
 
-    Every call of `tell` starts a collective; `heard` gives the results of older ones, which are
-    there by then, and which are the same in all processes. All have to call both equally often.
+    Every `start` begins a collective; `results` returns older ones, which are there by then and are
+    the same in all processes. All processes have to call both equally often.
 
     Args:
         width: how many numbers each process has, W.
@@ -205,32 +193,32 @@ class Exchange:
     def __init__(self, width: int) -> None:
         self._alone = jax.process_count() == 1
         self._width = width
-        self._told: list[np.ndarray | jax.Array] = []
+        self._started: list[np.ndarray | jax.Array] = []
         if self._alone:
             return
         first = {device.process_index: device for device in reversed(jax.devices())}
         mesh = Mesh(np.asarray([first[index] for index in sorted(first)]), ("process",))
         self._rows = NamedSharding(mesh, PartitionSpec("process"))
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        self._gather = jax.jit(lambda numbers: numbers, out_shardings=everywhere)
+        replicated = NamedSharding(mesh, PartitionSpec())
+        self._gather = jax.jit(lambda numbers: numbers, out_shardings=replicated)
 
-    def tell(self, *numbers: float) -> None:
-        """Starts to give this process's numbers to all."""
+    def start(self, *numbers: float) -> None:
+        """Begins to gather this process's numbers."""
         own = np.asarray([numbers], np.float32)
         if own.shape != (1, self._width):
             raise ValueError(f"{len(numbers)} numbers instead of {self._width}")
         if self._alone:
-            self._told.append(own)
+            self._started.append(own)
             return
-        # The loop forbids transfers that nobody asked for; this one is meant.
+        # The training loop forbids implicit transfers; this one is intended.
         with jax.transfer_guard("allow"):
             rows = jax.make_array_from_process_local_data(self._rows, own)
-        self._told.append(self._gather(rows))
+        self._started.append(self._gather(rows))
 
-    def heard(self) -> np.ndarray:
-        """Returns the numbers `[N, P, W]` of all P processes in the N calls of `tell` since the
-        last answer; where others have to be asked the newest call is left for the next answer."""
-        count = len(self._told) if self._alone else max(len(self._told) - 1, 0)
-        ready, self._told = self._told[:count], self._told[count:]
+    def results(self) -> np.ndarray:
+        """Returns the numbers `[N, P, W]` of all P processes in the N calls of `start` since the
+        last results; with other processes the newest call is left for the next results."""
+        count = len(self._started) if self._alone else max(len(self._started) - 1, 0)
+        ready, self._started = self._started[:count], self._started[count:]
         shape = (count, jax.process_count(), self._width)
         return np.asarray(jax.device_get(ready), np.float32).reshape(shape)

@@ -1,37 +1,41 @@
-"""Which process of which job this is, as whoever started it says.
+"""The index of this process in a job, as the command line or a launcher gives it.
 
-`mpirun`, `srun`, GKE and Cloud TPU tell every process its number, each in its own way. Nothing here
-asks jax, so that a job can be looked at, and supervised, before jax is imported.
+`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way. This module does not
+import jax, so that a job can be supervised without it.
 """
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stillbox.errors import UserError
 
-# JAX counts its own ports down from 65535; these lie below, and above what people choose.
+# JAX counts its own ports down from 65535; these are below, and above what people choose.
 _FIRST_PORT, _PORTS = 53_000, 4_096
 _WHERE = "--coordinator"
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of this process in a job of several."""
+class ProcessInfo:
+    """This process in a job of several.
+
+    Raises:
+        UserError: there is no such process, or `coordinator` is not a host with a port.
+    """
 
     index: int
-    """Number of this process, from 0; process 0 writes what is written once."""
+    """From 0; process 0 writes what is written once."""
     count: int
     """Processes of the job."""
     coordinator: str
     """`HOST:PORT` where process 0 waits for the others; the port after it must be free too."""
     local_index: int = 0
-    """Number of this process on its machine."""
+    """Index of this process on its machine."""
     local_count: int = 1
     """Processes on this machine."""
     launcher: str = "the command line"
-    """Who said so."""
+    """Where the index comes from."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
@@ -49,52 +53,47 @@ class Place:
             )
 
 
-def find_place(
+def find_process(
     environment: Mapping[str, str] | None = None,
     *,
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
-) -> Place | None:
-    """Returns the place of this process; None where it is the only one.
+) -> ProcessInfo | None:
+    """Returns the index of this process in its job; None where it is the only one.
+
+    The three options outrank a launcher.
 
     Args:
-        environment: variables to look at, those of this process if not given.
-        coordinator: `HOST:PORT`, if somebody said it.
-        processes: processes of the job, likewise.
-        process: number of this one, likewise.
+        environment: variables of a launcher; default: those of this process.
+        coordinator: `HOST:PORT`, of the command line.
+        processes: processes of the job, of the command line.
+        process: index of this one, of the command line.
 
     Raises:
-        UserError: what was said is not enough, or makes no sense.
+        UserError: an option is missing or invalid.
     """
-    said = (coordinator, processes, process)
-    if any(word is not None for word in said):
-        return _explicit(coordinator, processes, process)
-    variables = os.environ if environment is None else environment
-    for look in _LAUNCHERS:
-        place = look(variables)
-        if place is not None:
-            return place if place.count > 1 else None
-    return None
-
-
-def _explicit(coordinator: str | None, processes: int | None, process: int | None) -> Place | None:
-    if coordinator is None or processes is None or process is None:
+    info: ProcessInfo | None
+    if coordinator is not None and processes is not None and process is not None:
+        info = ProcessInfo(process, processes, coordinator)
+    elif coordinator is not None or processes is not None or process is not None:
         raise UserError(
             "a job of several processes needs all three of --coordinator, --processes, --process",
             where=_WHERE,
             fix="for example --coordinator node1:53000 --processes 4 --process 0 on node1",
         )
-    place = Place(process, processes, coordinator)
-    return place if processes > 1 else None
+    else:
+        variables = os.environ if environment is None else environment
+        info = _open_mpi(variables) or _slurm(variables) or _tpu_slice(variables)
+    return info if info and info.count > 1 else None
 
 
-def _open_mpi(variables: Mapping[str, str]) -> Place | None:
+def _open_mpi(variables: Mapping[str, str]) -> ProcessInfo | None:
     if not {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"} <= variables.keys():
         return None
     count = int(variables["OMPI_COMM_WORLD_SIZE"])
     local_count = int(variables.get("OMPI_COMM_WORLD_LOCAL_SIZE", count))
-    # The machine of mpirun, where process 0 is unless its list of machines leaves that one out:
+    # The machine of mpirun runs process 0, unless its list of machines leaves that one out:
     # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" of version 4, "prterun-node1-31159@1" of 5.
     uri = variables.get("OMPI_MCA_orte_hnp_uri", "")
     namespace = variables.get("PMIX_NAMESPACE", "")
@@ -110,7 +109,7 @@ def _open_mpi(variables: Mapping[str, str]) -> Place | None:
             where="mpirun",
             fix="add --coordinator HOST:PORT --processes N --process $OMPI_COMM_WORLD_RANK",
         )
-    return Place(
+    return ProcessInfo(
         index=int(variables["OMPI_COMM_WORLD_RANK"]),
         count=count,
         coordinator=f"{host}:{_port_of(job)}",
@@ -120,13 +119,13 @@ def _open_mpi(variables: Mapping[str, str]) -> Place | None:
     )
 
 
-def _slurm(variables: Mapping[str, str]) -> Place | None:
-    # Not SLURM_NTASKS, which the batch script itself has too: it would wait for tasks that nobody
-    # has started.
+def _slurm(variables: Mapping[str, str]) -> ProcessInfo | None:
+    # Not SLURM_NTASKS: the batch script itself has it too, and would wait for tasks that are not
+    # started.
     if not {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_PROCID"} <= variables.keys():
         return None
     per_node = variables.get("SLURM_STEP_TASKS_PER_NODE", "1")
-    return Place(
+    return ProcessInfo(
         index=int(variables["SLURM_PROCID"]),
         count=int(variables["SLURM_STEP_NUM_TASKS"]),
         coordinator=f"{first_host(variables['SLURM_STEP_NODELIST'])}:"
@@ -137,12 +136,12 @@ def _slurm(variables: Mapping[str, str]) -> Place | None:
     )
 
 
-def _tpu_workers(variables: Mapping[str, str]) -> Place | None:
-    """A slice of several machines: GKE sets these variables, and so does a TPU VM's image."""
+def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
+    """Reads the variables of GKE and of a TPU VM's image on a slice of several machines."""
     hosts = [name for name in variables.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
     if len(hosts) < 2 or "TPU_WORKER_ID" not in variables:
         return None
-    return Place(
+    return ProcessInfo(
         index=int(variables["TPU_WORKER_ID"]),
         count=len(hosts),
         coordinator=f"{hosts[0]}:{_FIRST_PORT}",
@@ -151,7 +150,7 @@ def _tpu_workers(variables: Mapping[str, str]) -> Place | None:
 
 
 def first_host(nodes: str) -> str:
-    """Returns the first machine of a list as SLURM writes it: `node[001-003,007],other`."""
+    """Returns the first machine of SLURM's list of them, `node[001-003,007],other`."""
     found = re.match(r"([^,\[]+)(?:\[([^,\-\]]+))?", nodes)
     if found is None:
         raise UserError(f"{nodes!r} names no machine", where="SLURM_STEP_NODELIST")
@@ -159,7 +158,7 @@ def first_host(nodes: str) -> str:
 
 
 def _tasks_of_node(counts: str, node: int) -> int:
-    """Reads `2(x3),1`: two tasks on each of three machines, one on the fourth."""
+    """Returns the tasks of a machine; `2(x3),1`: two on each of three machines, one on a fourth."""
     every: list[int] = []
     for part in counts.split(","):
         tasks, _, times = part.partition("(x")
@@ -168,15 +167,7 @@ def _tasks_of_node(counts: str, node: int) -> int:
 
 
 def _port_of(job: str) -> int:
-    """Returns a port that all processes of a job agree on, and that two jobs rarely share."""
-    digits = "".join(re.findall(r"\d+", job)) or "0"
+    """Returns a port that is the same for all processes of a job, and rarely for two jobs."""
+    number = int("".join(re.findall(r"\d+", job)) or "0")
     # Open MPI numbers its jobs in steps of 4,096: without the division all would have one port.
-    number = int(digits)
     return _FIRST_PORT + 2 * ((number // _PORTS + number) % (_PORTS // 2))
-
-
-_LAUNCHERS: tuple[Callable[[Mapping[str, str]], Place | None], ...] = (
-    _open_mpi,
-    _slurm,
-    _tpu_workers,
-)

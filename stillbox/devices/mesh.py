@@ -1,4 +1,4 @@
-"""The mesh: a batch is split over its data axis, an image over its space axis."""
+"""The device mesh: batches are split over its data axis, images over its space axis."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,9 +15,6 @@ Tree = TypeVar("Tree")
 DATA_AXIS = "data"
 SPACE_AXIS = "space"
 
-# `[B, H, W, C]`: whatever else a batch holds has fewer axes.
-_IMAGE_AXES = 4
-
 
 def build_mesh(
     batch_size: int,
@@ -28,14 +25,14 @@ def build_mesh(
 ) -> Mesh:
     """Returns a mesh `[data, space]` of devices.
 
-    The devices of a process stand together, so that with P processes each holds the rows
-    `p * B / P ...` of a batch of B, which is what the loaders make.
+    The devices of a process are adjacent: of P processes, process p holds the rows from
+    `p * B / P` on of a batch of B, which are those that its loader makes.
 
     Args:
         batch_size: B, over all devices.
-        settings: how many devices share an image.
-        devices: all that JAX finds, if not given; may be those of a topology that is not there.
-        where: the field that B comes from, for messages.
+        settings: number of devices that share an image.
+        devices: default: all that JAX finds; they may be those of a topology that is not present.
+        where: the field of B, for messages.
 
     Raises:
         UserError: images or batch cannot be split evenly.
@@ -59,7 +56,7 @@ def build_mesh(
 
 
 def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:
-    """Refuses to share an image among devices that are too few, or not of one process."""
+    """Refuses numbers of devices to an image that do not divide the devices of a process."""
     processes = {device.process_index for device in devices}
     each = len(devices) // len(processes)
     if each % parts == 0:
@@ -73,33 +70,34 @@ def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:
     )
 
 
-def everywhere(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of what lies whole on every device."""
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_shardings(batch: Tree, mesh: Mesh) -> Tree:
-    """Returns the sharding of each array of a batch: its rows over data, images also over space.
+    """Returns the sharding of each array of a batch: rows over data, images also over space.
 
     Args:
-        batch: a pytree of arrays `[B, ...]`, or of what has their shapes; images have four axes.
+        batch: a pytree of arrays `[B, ...]` or of their shapes; images `[B, H, W, C]` are the only
+            ones with four axes.
         mesh: of `build_mesh`.
     """
 
     def sharding(array: Any) -> NamedSharding:  # noqa: ANN401
-        axes = (DATA_AXIS, SPACE_AXIS) if len(array.shape) == _IMAGE_AXES else (DATA_AXIS,)
+        axes = (DATA_AXIS, SPACE_AXIS) if len(array.shape) == 4 else (DATA_AXIS,)
         return NamedSharding(mesh, PartitionSpec(*axes))
 
     return jax.tree.map(sharding, batch)
 
 
 def spread_shardings(tree: Tree, mesh: Mesh) -> Tree:
-    """Returns shardings that cut every array over data, along its first axis that divides evenly.
+    """Returns shardings that split each array over data, along its first axis that divides evenly.
 
-    An array without such an axis lies everywhere.
+    An array without such an axis is replicated.
 
     Args:
-        tree: a pytree of arrays, or of what has their shapes.
+        tree: a pytree of arrays or of their shapes.
         mesh: of `build_mesh`.
     """
     parts = mesh.shape[DATA_AXIS]
@@ -108,16 +106,16 @@ def spread_shardings(tree: Tree, mesh: Mesh) -> Tree:
         for axis, length in enumerate(array.shape):
             if length and length % parts == 0:
                 return NamedSharding(mesh, PartitionSpec(*[None] * axis, DATA_AXIS))
-        return everywhere(mesh)
+        return replicated(mesh)
 
     return jax.tree.map(sharding, tree)
 
 
 def put_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Moves a pytree of host arrays to the devices, split as `batch_shardings` says.
+    """Moves a pytree of host arrays to the devices, sharded as by `batch_shardings`.
 
     Args:
-        batch: arrays `[B / P, ...]`, the rows that this one of P processes has.
+        batch: arrays `[B / P, ...]`, the rows of this one of P processes.
         mesh: of `build_mesh`.
     """
     shardings = batch_shardings(batch, mesh)
@@ -134,21 +132,21 @@ def put_batch(batch: Tree, mesh: Mesh) -> Tree:
 
 
 def put_tree(tree: Tree, shardings: Tree) -> Tree:
-    """Moves a pytree of arrays, which every process has whole, to where `shardings` says."""
+    """Moves a pytree of arrays that are the same in every process to their shardings."""
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
-    moved: Tree = jax.tree.map(_put_array, tree, shardings)
+
+    def put(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return jax.jit(lambda whole: whole, out_shardings=sharding)(array)
+        host = np.asarray(array)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    moved: Tree = jax.tree.map(put, tree, shardings)
     return moved
 
 
-def _put_array(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return jax.jit(lambda whole: whole, out_shardings=sharding)(array)
-    host = np.asarray(array)
-    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
-
-
-def put_everywhere(tree: Tree, mesh: Mesh) -> Tree:
-    """Moves a pytree to all devices, whole."""
-    shardings: Tree = jax.tree.map(lambda _: everywhere(mesh), tree)
+def replicate(tree: Tree, mesh: Mesh) -> Tree:
+    """Moves a pytree to all devices, replicated."""
+    shardings: Tree = jax.tree.map(lambda _: replicated(mesh), tree)
     return put_tree(tree, shardings)

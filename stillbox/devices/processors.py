@@ -1,46 +1,46 @@
-"""How many processors a process has, and how many threads make its images ready."""
+"""How many processors a process has, and how many threads prepare its images."""
 
 import contextlib
 import os
 
-from stillbox.devices.launcher import Place, find_place
+from stillbox.devices.launcher import ProcessInfo, find_process
 from stillbox.errors import UserError
 
-# The part of a thread's work that holds Python's lock leaves nothing for more of them to do.
+# Part of a thread's work holds Python's global lock, so that more threads gain nothing.
 _MOST_INPUT_THREADS = 32
 
 
 def input_threads(workers: int | None) -> int:
-    """Returns the threads that decode and augment.
+    """Returns the number of threads that decode and augment images.
 
     Args:
-        workers: what the experiment says; None: one for each processor of this process, at most 32.
+        workers: of the experiment; None: one for each processor of this process, at most 32.
     """
     return min(own_processors(), _MOST_INPUT_THREADS) if workers is None else workers
 
 
 def own_processors() -> int:
-    """Returns how many processors this process may keep busy without taking them from another.
+    """Returns how many processors this process may keep busy.
 
-    Those that whoever started it lets it run on; where several processes of a job are on one
-    machine, no more than its part of them.
+    Those that the system allows it; where several processes of a job share a machine, at most an
+    equal part of it.
     """
-    place = None
-    with contextlib.suppress(UserError):  # was said where the job was joined, if it matters
-        place = find_place()
-    return min(_allowed(), _share(place))
+    info = None
+    with contextlib.suppress(UserError):  # raised where the job is joined, if it matters
+        info = find_process()
+    return min(_allowed(), _share(info))
 
 
-def describe_binding(place: Place) -> str:
-    """Returns a warning if a launcher keeps this process from its part of the machine, or nothing.
+def binding_warning(info: ProcessInfo) -> str:
+    """Returns a warning if a launcher binds this process to less than its part of the machine.
 
-    `mpirun` binds each of two processes to one core, and `srun` gives a task one if not told.
+    `mpirun` binds each of two processes to one core, and `srun` gives a task one by default.
     """
-    allowed, share = _allowed(), _share(place)
+    allowed, share = _allowed(), _share(info)
     if allowed >= share:
         return ""
     return (
-        f"warning: {place.launcher} lets this process use {allowed} of its {share} processors, and "
+        f"warning: {info.launcher} lets this process use {allowed} of its {share} processors, and "
         "images may be late; mpirun --bind-to none, or srun --cpus-per-task N, gives it more"
     )
 
@@ -51,5 +51,5 @@ def _allowed() -> int:
     return os.cpu_count() or 1
 
 
-def _share(place: Place | None) -> int:
-    return max((os.cpu_count() or 1) // (place.local_count if place else 1), 1)
+def _share(info: ProcessInfo | None) -> int:
+    return max((os.cpu_count() or 1) // (info.local_count if info else 1), 1)

@@ -1,7 +1,7 @@
-"""Says so when something is long in coming, while it is waited for.
+"""Reports waits that take long, while they last.
 
-A disk that does not answer, or one process of many that is slow, would otherwise look like a run
-that hangs.
+Without that a disk that does not answer, or one slow process of many, would look like a run that
+hangs.
 """
 
 import contextlib
@@ -10,23 +10,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Self, TypeVar
 
-from stillbox.devices.job import say_as_process
+from stillbox.devices.job import print_as_process
 
 Item = TypeVar("Item")
 
 _PATIENCE_SECONDS = 30.0
 
 
-class StallWatch:
-    """Looks on while a thread waits; speaks after a while, and each time that has doubled.
+class StallReporter:
+    """Reports a wait of one thread after a while, and again each time that has doubled.
 
     Args:
-        patience: seconds until the first time.
-        say: told what is waited for, from a thread of its own.
+        patience: seconds until the first report.
+        say: prints a report; called from a thread of its own.
     """
 
     def __init__(
-        self, patience: float = _PATIENCE_SECONDS, say: Callable[[str], None] = say_as_process
+        self, patience: float = _PATIENCE_SECONDS, say: Callable[[str], None] = print_as_process
     ) -> None:
         self._say, self._patience = say, patience
         self._waiting: tuple[str, float] | None = None
@@ -43,7 +43,7 @@ class StallWatch:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Marks that this thread waits for `what` for as long as it is entered."""
+        """Marks the time in which it is entered as a wait for `what`."""
         began = time.monotonic()
         self._waiting = (what, began)
         try:
@@ -55,7 +55,7 @@ class StallWatch:
             self._say(f"{what}: there after {seconds:.0f} s")
 
     def over(self, items: Iterable[Item], what: str) -> Iterator[Item]:
-        """Yields the items; whoever asks for the next one waits for `what`."""
+        """Yields the items; the time until each of them is a wait for `what`."""
         ahead = iter(items)
         while True:
             with self.waiting(what):
@@ -66,14 +66,13 @@ class StallWatch:
             yield item
 
     def _run(self) -> None:
-        told: tuple[str, float] | None = None
+        reported: tuple[str, float] | None = None
         after = self._patience
         while not self._closing.wait(self._patience / 10):
-            waiting = self._waiting
-            if waiting is None:
+            if (waiting := self._waiting) is None:
                 continue
-            if waiting != told:
-                told, after = waiting, self._patience
+            if waiting != reported:
+                reported, after = waiting, self._patience
             what, began = waiting
             seconds = time.monotonic() - began
             if seconds >= after:
@@ -83,6 +82,6 @@ class StallWatch:
 
 @contextlib.contextmanager
 def waiting_for(what: str, patience: float = _PATIENCE_SECONDS) -> Iterator[None]:
-    """Marks a wait that is not one of many; see `StallWatch`."""
-    with StallWatch(patience) as stalls, stalls.waiting(what):
+    """Reports a single wait; see `StallReporter`."""
+    with StallReporter(patience) as stalls, stalls.waiting(what):
         yield

@@ -1,12 +1,12 @@
-"""Watches over the processes of a job, so that the end of one is the end of all, and says whose.
+"""Supervises the processes of a job: when one ends, all end, with a message that names it.
 
 A process that is killed leaves the others in the middle of a collective, where they wait for
-minutes and then end with the stack of a library. So every process of a job runs as the child of a
-small one that starts no jax: it sees the end of its child at once, and tells the others over a
-connection of its own. The one of process 0 listens, on the port after the job's.
+minutes and then end with a library's stack trace. So every process of a job runs as the child of a
+small one that does not start JAX: it sees the end of its child at once and reports it over a
+connection of its own. The supervisor of process 0 listens, on the port after the job's.
 
-A job ends in order when all its processes do. Otherwise all are stopped and one sentence names the
-process that began it. Nothing is lost by that: checkpoints are whole or not there.
+A job succeeds when all its processes do. Otherwise all are stopped. Nothing is lost by that:
+checkpoints are complete or absent.
 """
 
 import asyncio
@@ -16,64 +16,64 @@ import signal
 import socket
 import sys
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from stillbox.devices.launcher import Place
-from stillbox.devices.supervised import Child, End
+from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.supervised import Child, ProcessExit
 from stillbox.errors import UserError
 
-# When one that waits for another to start says so; at the last it gives up.
+# Seconds after which a process that waits for another to start says so; the last: it gives up.
 _JOIN_SECONDS = (30.0, 60.0, 120.0, 240.0, 300.0)
-_REACH_SECONDS = 10.0
-_BEAT_SECONDS = 5.0
+_CONNECT_SECONDS = 10.0
+_HEARTBEAT_SECONDS = 5.0
 _SILENCE_SECONDS = 30.0
-# How long to listen for another report, since the first may be of a process that the end of
-# another has brought down.
+# How long to wait for more reports: the first may be of a process that another has brought down.
 _REPORT_SECONDS = 1.0
 
 Message = dict[str, Any]
+Report = Callable[[ProcessExit], Awaitable[None]]
 
 
-def supervise(place: Place, command: Sequence[str], environment: Mapping[str, str]) -> int:
+def supervise(info: ProcessInfo, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a process of a job and ends it when another one fails; returns an exit code.
 
     Args:
-        place: of this process in the job.
+        info: this process.
         command: what is run.
         environment: its variables.
     """
-    return asyncio.run(_Supervisor(place).run(command, environment))
+    return asyncio.run(_Supervisor(info).run(command, environment))
 
 
 @dataclass
 class _Supervisor:
-    """One process and what it hears of the others."""
+    """The supervisor of one process."""
 
-    place: Place
+    info: ProcessInfo
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the job is to be stopped."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when all have ended in order."""
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when all processes have ended as expected."""
     failure: Message = field(default_factory=dict)
-    """What began it: its sentence, its exit code."""
-    ends: dict[int, End] = field(default_factory=dict)
-    """Of process 0 only: who has ended so far."""
-    links: dict[int, StreamWriter] = field(default_factory=dict)
-    """Of process 0 only: the others."""
+    """The cause: its sentence, its exit code."""
+    exits: dict[int, ProcessExit] = field(default_factory=dict)
+    """Of process 0 only: the processes that have ended."""
+    connections: dict[int, StreamWriter] = field(default_factory=dict)
+    """Of process 0 only: to the others."""
 
     async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        async with self._connection() as tell:
-            child = await Child.start(self.place, command, environment)
+        async with self._connected() as report:
+            child = await Child.start(self.info, command, environment)
             failing = asyncio.create_task(self.failed.wait())
             ending = asyncio.create_task(child.end())
             await asyncio.wait((failing, ending), return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
-                await tell(child.describe())
-                over = asyncio.create_task(self.over.wait())
-                await asyncio.wait((failing, over), return_when=asyncio.FIRST_COMPLETED)
+                await report(child.exit())
+                finishing = asyncio.create_task(self.finished.wait())
+                await asyncio.wait((failing, finishing), return_when=asyncio.FIRST_COMPLETED)
         if self.failed.is_set():
             await child.stop()
             print(f"stillbox: {self.failure['sentence']}", file=sys.stderr, flush=True)
@@ -82,36 +82,37 @@ class _Supervisor:
         return child.code
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        """Connects with the others; yields how the end of this process is told."""
-        host, _, port = self.place.coordinator.rpartition(":")
-        if self.place.index == 0:
-            # Nobody from outside has anything to say to a job on one machine.
-            inside = host if host.startswith("127.") else None
-            server = await asyncio.start_server(self._serve, inside, int(port) + 1)
-            late = asyncio.create_task(self._wait_for_all())
+    async def _connected(self) -> AsyncIterator[Report]:
+        """Connects with the others; yields the function that reports the end of this process."""
+        host, _, number = self.info.coordinator.rpartition(":")
+        port = int(number) + 1
+        if self.info.index == 0:
+            # A job on one machine needs no connections from outside.
+            interface = host if host.startswith("127.") else None
+            server = await asyncio.start_server(self._serve, interface, port)
+            joining = asyncio.create_task(self._wait_for_all())
             try:
-                yield self._note
+                yield self._record
                 if self.failed.is_set():
-                    await asyncio.sleep(_REPORT_SECONDS)  # the others hear of it, and say so
+                    await asyncio.sleep(_REPORT_SECONDS)  # for the others to print it too
             finally:
-                late.cancel()
+                joining.cancel()
                 server.close()
             return
-        reader, writer = await _connect(self.place, host, int(port) + 1)
-        await _send(writer, _introduction(self.place))
-        listening = asyncio.create_task(self._listen(reader))
-        beating = asyncio.create_task(_beat(writer))
-
-        async def tell(end: End) -> None:
-            await _send(writer, {"end": end.__dict__})
-
+        reader, writer = await self._connect(host, port)
+        await _send(writer, {"index": self.info.index, "name": socket.gethostname()})
+        listening = asyncio.create_task(self._listen(reader, host))
+        beating = asyncio.create_task(_send_heartbeats(writer))
         try:
-            yield tell
+            yield lambda end: _send(writer, {"end": asdict(end)})
         finally:
             listening.cancel()
             beating.cancel()
             writer.close()
+
+    def _print_waiting(self, seconds: float, why: str) -> None:
+        who = f"process {self.info.index} of {self.info.count}"
+        print(f"{who}: still waiting after {seconds:.0f} s: {why}", file=sys.stderr, flush=True)
 
     # ---- process 0 ------------------------------------------------------------------------------
 
@@ -121,17 +122,17 @@ class _Supervisor:
             writer.close()
             return
         index = int(hello["index"])
-        self.links[index] = writer
-        beating = asyncio.create_task(_beat(writer))
+        self.connections[index] = writer
+        beating = asyncio.create_task(_send_heartbeats(writer))
         try:
             while (message := await _receive(reader)) is not None:
                 if "end" in message:
-                    await self._note(End(**message["end"]))
-            if index not in self.ends:
+                    await self._record(ProcessExit(**message["end"]))
+            if index not in self.exits:
                 sentence = f"process {index} ({hello['name']}) is gone: its machine does not answer"
-                await self._note(End(index, -signal.SIGKILL, sentence))
+                await self._record(ProcessExit(index, -signal.SIGKILL, sentence))
         except asyncio.CancelledError:
-            pass  # the job is over; asyncio would print that somebody cancelled this
+            pass  # the job has ended; asyncio would print the cancellation
         finally:
             beating.cancel()
             writer.close()
@@ -139,46 +140,60 @@ class _Supervisor:
     async def _wait_for_all(self) -> None:
         for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
             await asyncio.sleep(moment - before)
-            missing = sorted(set(range(1, self.place.count)) - set(self.links))
+            missing = sorted(set(range(1, self.info.count)) - set(self.connections))
             if not missing:
                 return
             which = ", ".join(map(str, missing))
-            sentence = f"of {self.place.count} processes these were not started: {which}"
+            sentence = f"of {self.info.count} processes these were not started: {which}"
             if moment < _JOIN_SECONDS[-1]:
-                _say_waiting(self.place, moment, sentence)
-        await self._note(End(missing[0], -signal.SIGKILL, sentence))
+                self._print_waiting(moment, sentence)
+        await self._record(ProcessExit(missing[0], -signal.SIGKILL, sentence))
 
-    async def _note(self, end: End) -> None:
-        first = not any(not other.orderly for other in self.ends.values())
-        self.ends.setdefault(end.index, end)
-        if end.orderly:
-            if len(self.ends) == self.place.count and all(e.orderly for e in self.ends.values()):
-                await self._tell_all({"over": True})
-                self.over.set()
-            return
-        if first:
+    async def _record(self, end: ProcessExit) -> None:
+        failed_before = any(not other.expected for other in self.exits.values())
+        self.exits.setdefault(end.index, end)
+        if end.expected:
+            if len(self.exits) == self.info.count and not failed_before:
+                await self._send_all({"finished": True})
+                self.finished.set()
+        elif not failed_before:
             await asyncio.sleep(_REPORT_SECONDS)
-            failures = [one for one in self.ends.values() if not one.orderly]
-            cause = min(failures, key=lambda one: one.may_follow)  # min keeps the earliest
+            failures = [one for one in self.exits.values() if not one.expected]
+            cause = min(failures, key=lambda one: one.may_be_consequence)  # the earliest of equals
             message = {"sentence": f"{cause.sentence}; the job has ended", "code": cause.code}
-            await self._tell_all({"failed": message})
+            await self._send_all({"failed": message})
             self._fail(message)
 
-    async def _tell_all(self, message: Message) -> None:
-        for writer in self.links.values():
+    async def _send_all(self, message: Message) -> None:
+        for writer in self.connections.values():
             with contextlib.suppress(OSError):
                 await _send(writer, message)
 
     # ---- the others -----------------------------------------------------------------------------
 
-    async def _listen(self, reader: StreamReader) -> None:
+    async def _connect(self, host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+        silence = f"process 0 does not answer at {host}:{port}"
+        attempt = asyncio.create_task(_connect_when_there(host, port))
+        for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
+            await asyncio.wait((attempt,), timeout=moment - before)
+            if attempt.done():
+                return attempt.result()
+            if moment < _JOIN_SECONDS[-1]:
+                self._print_waiting(moment, silence)
+        attempt.cancel()
+        raise UserError(
+            silence,
+            where="--coordinator",
+            fix="start process 0 too, and open this port and the one below to the others",
+        )
+
+    async def _listen(self, reader: StreamReader, host: str) -> None:
         while (message := await _receive(reader)) is not None:
             if "failed" in message:
                 self._fail(message["failed"])
-            if "over" in message:
-                self.over.set()
-        if not self.over.is_set() and not self.failed.is_set():
-            host, _, _ = self.place.coordinator.rpartition(":")
+            if "finished" in message:
+                self.finished.set()
+        if not self.finished.is_set():
             sentence = f"process 0 ({host}) is gone: its machine does not answer"
             self._fail({"sentence": f"{sentence}; the job has ended", "code": -signal.SIGKILL})
 
@@ -187,46 +202,20 @@ class _Supervisor:
         self.failed.set()
 
 
-def _introduction(place: Place) -> Message:
-    return {"index": place.index, "name": socket.gethostname()}
-
-
-async def _connect(place: Place, host: str, port: int) -> tuple[StreamReader, StreamWriter]:
-    silence = f"process 0 does not answer at {host}:{port}"
-    attempt = asyncio.create_task(_reach(host, port))
-    for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
-        await asyncio.wait((attempt,), timeout=moment - before)
-        if attempt.done():
-            return attempt.result()
-        if moment < _JOIN_SECONDS[-1]:
-            _say_waiting(place, moment, silence)
-    attempt.cancel()
-    raise UserError(
-        silence,
-        where="--coordinator",
-        fix="start process 0 too, and let the others reach this port and the one below",
-    )
-
-
-async def _reach(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+async def _connect_when_there(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
     while True:
         try:
-            # A machine that swallows what is sent to it would otherwise be asked for minutes.
-            return await asyncio.wait_for(asyncio.open_connection(host, port), _REACH_SECONDS)
-        except OSError:  # a timeout is one, too
+            # A machine that drops packets would otherwise be waited for for minutes.
+            return await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
+        except OSError:  # which a timeout is, too
             await asyncio.sleep(0.2)
 
 
-def _say_waiting(place: Place, seconds: float, why: str) -> None:
-    who = f"process {place.index} of {place.count}"
-    print(f"{who}: still waiting after {seconds:.0f} s: {why}", file=sys.stderr, flush=True)
-
-
-async def _beat(writer: StreamWriter) -> None:
+async def _send_heartbeats(writer: StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while True:
             await _send(writer, {"alive": True})
-            await asyncio.sleep(_BEAT_SECONDS)
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
 
 
 async def _send(writer: StreamWriter, message: Message) -> None:
@@ -235,7 +224,7 @@ async def _send(writer: StreamWriter, message: Message) -> None:
 
 
 async def _receive(reader: StreamReader) -> Message | None:
-    """Returns the next message; None if there will be none, because of an end or of silence."""
+    """Returns the next message; None after the last one or after a silence."""
     try:
         line = await asyncio.wait_for(reader.readline(), _SILENCE_SECONDS)
         return dict(json.loads(line)) if line else None

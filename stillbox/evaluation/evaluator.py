@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.boxes.detections import Detections
-from stillbox.devices.job import all_rows, to_host
+from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
@@ -168,7 +168,7 @@ def _one_ahead(
 
 def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
     # Each process has its own rows, and every process scores all of them. Images are not fetched.
-    return batch._replace(records=all_rows(batch.records)), to_host(detections)
+    return batch._replace(records=gather_rows(batch.records)), to_host(detections)
 
 
 def _results_of(

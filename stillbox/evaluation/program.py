@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
 from stillbox.boxes.detections import Detections
-from stillbox.devices.mesh import batch_shardings, build_mesh, everywhere, put_batch, put_everywhere
+from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.experiment import schema
 from stillbox.inputs.batch import Floats, Ints
 from stillbox.models.abstract import abstract_detector
@@ -46,7 +46,7 @@ class DetectProgram:
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled."""
         arguments = (self.params, self.stats, self.images, self.true_sizes)
-        whole = everywhere(self.mesh)
+        whole = replicated(self.mesh)
         rows = batch_shardings((self.images, self.true_sizes), self.mesh)
         # Detections stay where their images are.
         jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
@@ -65,7 +65,7 @@ class DetectProgram:
             params: parameters by path; they are put on all devices.
             stats: moving statistics by path; likewise.
         """
-        params, stats = put_everywhere((params, stats), self.mesh)
+        params, stats = replicate((params, stats), self.mesh)
 
         def detect(images: Floats, true_sizes: Ints) -> Detections:
             found: Detections = self.compiled(

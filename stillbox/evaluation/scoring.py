@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 
 from stillbox.boxes.detections import Detections
-from stillbox.devices.job import is_first
+from stillbox.devices.job import is_main_process
 from stillbox.devices.processors import input_threads
-from stillbox.devices.stalls import StallWatch, waiting_for
+from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
@@ -91,7 +91,7 @@ def score_dataset(
         watch.dispatched(found)
         return found
 
-    with StallWatch() as stalls:
+    with StallReporter() as stalls:
         result = evaluate(
             watched,
             watch.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
@@ -175,7 +175,7 @@ def write_evaluation(
     Returns:
         The path of the page.
     """
-    if not is_first():
+    if not is_main_process():
         return directory / REPORT
     settings, scores = experiment.evaluation, result.scores
     names, all_metrics = scores.first.per_class, settings.all_metrics_per_category

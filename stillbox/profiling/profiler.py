@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from stillbox.devices.job import is_first
+from stillbox.devices.job import is_main_process
 from stillbox.evaluation.watch import Item, StepWatch
 from stillbox.profiling.page import headline, summary_page, text_lines
 from stillbox.profiling.programs import running_programs
@@ -54,7 +54,7 @@ class StepProfiler(StepWatch):
         self._number = 0
 
     def __enter__(self) -> "StepProfiler":
-        if not is_first():
+        if not is_main_process():
             self._steps = None  # one trace a job: the processes share the folder
         return self
 

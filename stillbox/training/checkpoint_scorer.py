@@ -7,7 +7,7 @@ from pathlib import Path
 from stillbox.checkpoints.files import replace_durably
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.trained import TrainedModel, load_trained
-from stillbox.devices.job import is_first
+from stillbox.devices.job import is_main_process
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import EvaluationResult, Progress
 from stillbox.evaluation.history import HISTORY, read_history
@@ -146,7 +146,7 @@ class CheckpointScorer:
             source=model.source,
             history=read_history(self._directory / HISTORY),
         )
-        if is_first():
+        if is_main_process():
             replace_durably(self._output / _SETTINGS, to_yaml(self._experiment))
         summaries.evaluation(
             step,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from stillbox.devices.job import own_rows
+from stillbox.devices.job import local_rows
 from stillbox.inputs.batch import Ints
 from stillbox.training.step import Metrics
 
@@ -44,7 +44,7 @@ class MetricsGuard:
             step, metrics, records = self._pending.popleft()
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             if not values.pop("finite"):
-                raise NonFiniteLossError(self._complaint(step, values, own_rows(records)))
+                raise NonFiniteLossError(self._complaint(step, values, local_rows(records)))
             seen.append((step, values))
         return seen
 

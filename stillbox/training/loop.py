@@ -14,17 +14,17 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.job import (
-    Exchange,
-    collected,
-    first_process_first,
-    is_first,
-    refuse_different,
+    AsyncAllGather,
+    is_main_process,
+    main_process_first,
+    replicated_tree,
+    require_same,
 )
 from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.processors import input_threads
 from stillbox.devices.setup import versions
-from stillbox.devices.stalls import StallWatch, waiting_for
+from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable
@@ -117,19 +117,19 @@ def train(
     # ---- model and state: resume, fine-tune or scratch ------------------------------------------
     started = start_run(experiment, model_directory, dataset)
     first = int(started.state.step)
-    refuse_different("model directory", f"step {first}", fix=_SHARED)
-    refuse_different("experiment", to_yaml(experiment), fix="give all processes the same")
+    require_same("model directory", f"step {first}", fix=_SHARED)
+    require_same("experiment", to_yaml(experiment), fix="give all processes the same")
     program = train_program(experiment, mesh)
     state = program.put_state(started.state)
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
-    with first_process_first():
+    with main_process_first():
         directory = ModelDirectory.create(
             model_directory,
             experiment=to_yaml(experiment),
             label_map=dataset.label_map.to_text(),
             versions=versions(),
             keep=settings.keep_checkpoints,
-            writes=is_first(),
+            writes=is_main_process(),
         )
     if (directory.latest_step() or 0) != first:
         directory.close()
@@ -144,7 +144,7 @@ def train(
     with (
         closing(directory),
         closing(summaries),
-        RunProgress(first, stop_at, quiet=not is_first()) as progress,
+        RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
         StopRequest() as stop,
     ):
         progress.say(started.decision)
@@ -190,10 +190,10 @@ def train(
         )
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
         # Whoever asks one process asks all of them: they have to end with the same step.
-        exchange = Exchange(2)
+        gathering = AsyncAllGather(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
-        stalls, next_batch = StallWatch(), f"the next batch, from {dataset.source.where}"
+        stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
         waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
@@ -207,9 +207,9 @@ def train(
                     inputs = draw_inputs(batch, dataset)
                     summaries.image(step, "train_input_images", inputs)
                 # Looked at once: a signal that comes after this line ends the next step.
-                exchange.tell(int(stop.signal or 0), batches.wait_seconds)
+                gathering.start(int(stop.signal or 0), batches.wait_seconds)
                 with waiting_for_others():
-                    heard = exchange.heard()
+                    heard = gathering.results()
                 asked = int(heard[..., 0].max(initial=0))
                 waits.add(heard[..., 1])
                 must_save = (
@@ -224,7 +224,7 @@ def train(
                 if must_save:
                     metadata = _metadata(experiment, dataset, step, program.replicas)
                     with jax.transfer_guard("allow"):
-                        directory.save(step, collected(state._asdict()), metadata, wait=False)
+                        directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
                 if asked and step != stop_at:
                     name = Signals(asked).name
                     reason = f"stopped by {name} after step {step}; run again to go on"

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.devices.job import is_first, own_rows
+from stillbox.devices.job import is_main_process, local_rows
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
@@ -126,7 +126,7 @@ class PeriodicEvaluation:
                 all_metrics=settings.all_metrics_per_category,
             ),
         )
-        if is_first():
+        if is_main_process():
             for number, picture in enumerate(self._pictures(result)):
                 summaries.image(step, f"eval_side_by_side_{number}", picture)
         self._mark_best(step, scores, directory)
@@ -183,7 +183,7 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
         dataset: that set.
         limit: show no more images than this.
     """
-    host = jax.tree.map(own_rows, batch)
+    host = jax.tree.map(local_rows, batch)
     height, width = host.images.shape[1:3]
     scale = np.array([height, width, height, width], np.float64)
     class_ids = dataset.slots.id_of(host.classes)

@@ -17,9 +17,9 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import (
     DATA_AXIS,
     batch_shardings,
-    everywhere,
     put_batch,
     put_tree,
+    replicated,
     spread_shardings,
 )
 from stillbox.experiment import schema
@@ -57,7 +57,7 @@ class TrainProgram:
             self.function,
             donate_argnums=0,
             in_shardings=(state, batch),
-            out_shardings=(state, everywhere(self.mesh)),
+            out_shardings=(state, replicated(self.mesh)),
         )
         with use_abstract_mesh(self.mesh.abstract_mesh):
             return jitted.lower(self.state, self.batch)
@@ -101,14 +101,14 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:
-    """Returns the sharding of each array of a state: everywhere, but for what `shard` names.
+    """Returns the sharding of each array of a state: replicated, but for what `shard` names.
 
     Args:
         state: arrays, or what has their shapes.
         mesh: of `build_mesh`.
         settings: what is spread.
     """
-    shardings: TrainState = jax.tree.map(lambda _: everywhere(mesh), state)
+    shardings: TrainState = jax.tree.map(lambda _: replicated(mesh), state)
     if settings.shard == "nothing":
         return shardings
     spread = partial(spread_shardings, mesh=mesh)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stillbox.checkpoints.files import blamed
-from stillbox.devices.job import is_first, of_first
+from stillbox.devices.job import broadcast, is_main_process
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training.event_file import EventFile
 
@@ -25,12 +25,12 @@ class Summaries:
     def __init__(self, directory: Path, *, from_step: int) -> None:
         self._path = directory / HISTORY
         self._events: EventFile | None = None
-        if is_first():
+        if is_main_process():
             self._truncate(from_step)
             # Hides the events of an aborted run after `from_step`.
             self._events = EventFile(directory / "tensorboard", purge_step=from_step + 1)
-        so_far = read_history(self._path).evaluations if is_first() else ()
-        self._evaluations: dict[int, Mapping[str, float | None]] = dict(of_first(so_far))
+        so_far = read_history(self._path).evaluations if is_main_process() else ()
+        self._evaluations: dict[int, Mapping[str, float | None]] = dict(broadcast(so_far))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records the metrics of one training step."""

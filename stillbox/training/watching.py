@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
-from stillbox.devices.job import of_first
+from stillbox.devices.job import broadcast
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import Progress
 from stillbox.evaluation.history import HISTORY, read_history
@@ -103,7 +103,7 @@ class CheckpointWatcher:
         self._output.mkdir(parents=True, exist_ok=True)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations
-        known = of_first([step for step, _ in so_far])
+        known = broadcast([step for step, _ in so_far])
         scored: list[int] = []
         with closing(Summaries(self._output, from_step=max(known, default=0))) as summaries:
             try:
@@ -123,7 +123,7 @@ class CheckpointWatcher:
             yield from self._existing_steps(known)
             return
         if patience.once:
-            newest = of_first(ModelDirectory.open(self._directory).checkpoint("latest").step)
+            newest = broadcast(ModelDirectory.open(self._directory).checkpoint("latest").step)
             if newest <= last:
                 self._say(f"step {newest} is scored already: {self._output / str(newest)}")
             else:
@@ -145,7 +145,7 @@ class CheckpointWatcher:
         """Yields every checkpoint that has learnt something and is not scored yet."""
         store, looked_at = ModelDirectory.open(self._directory), {0}
         # Again, because training may have gone on meanwhile.
-        while steps := of_first([step for step in store.steps() if step not in looked_at]):
+        while steps := broadcast([step for step in store.steps() if step not in looked_at]):
             looked_at.update(steps)
             for step in steps:
                 if step in known:

@@ -148,9 +148,7 @@ def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scene
     assert "make room on the disk and start again; finished checkpoints:" in said
     for text in (said, other_said):
         assert "Traceback" not in text and "stack trace" not in text
-        assert re.search(
-            r"process 0 \(pid .*\) ended with exit code 2, see what it said; the", text
-        )
+        assert re.search(r"process 0 \(pid .*\) ended with exit code 2, see its output; the", text)
     kept = ModelDirectory.open(directory).latest_step()
     assert kept >= 2
 

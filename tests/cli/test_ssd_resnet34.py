@@ -10,7 +10,7 @@ from PIL import Image
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli import ssd_resnet34_flags
 from stillbox.cli.main import main
-from stillbox.devices.launcher import Place
+from stillbox.devices.launcher import ProcessInfo
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.profiling.steps import ProfileSteps
@@ -185,7 +185,7 @@ def test_what_cannot_be_done_is_refused_with_a_remedy(here, trained_with, capsys
 
 
 def test_each_of_several_processes_has_the_batch(here, trained_with, capsys, monkeypatch):
-    place = Place(index=3, count=8, coordinator="127.0.0.1:9000")
+    place = ProcessInfo(index=3, count=8, coordinator="127.0.0.1:9000")
     monkeypatch.setattr(ssd_resnet34_flags, "find_own_place", lambda arguments: place)
     assert main(["ssd.py", *FLAGS, "--use_horovod", "--batch_size", "4", "--epochs", "2"]) == 0
     train = trained_with[0][0].train

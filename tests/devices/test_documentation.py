@@ -13,7 +13,7 @@ from stillbox.checking.ahead_of_time.gpus import parse_gpus
 from stillbox.checking.ahead_of_time.targets import parse_slice
 from stillbox.cli.arguments import find_own_place
 from stillbox.cli.main import build_parser, main
-from stillbox.devices.launcher import find_place
+from stillbox.devices.launcher import find_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 
@@ -114,7 +114,7 @@ def test_processes_that_are_numbered_by_hand_make_a_job():
 
 def test_what_gke_sets_is_all_that_is_needed():
     names = re.findall(r"`(TPU_\w+)`", LAUNCHERS["gke.md"])
-    assert find_place(dict(zip(names, ("1", "a,b"), strict=True))).index == 1
+    assert find_process(dict(zip(names, ("1", "a,b"), strict=True))).index == 1
 
 
 def test_every_field_is_there_and_the_command_that_sets_one_works(capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stillbox.devices.launcher import Place, find_place, first_host
+from stillbox.devices.launcher import ProcessInfo, find_process, first_host
 from stillbox.errors import UserError
 
 OPEN_MPI = {
@@ -24,20 +24,20 @@ SLURM = {
 
 
 def test_a_process_by_itself_has_no_place():
-    assert find_place({}) is None
-    assert find_place({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
-    assert find_place({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}) is None
+    assert find_process({}) is None
+    assert find_process({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
+    assert find_process({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}) is None
 
 
 def test_open_mpi_on_several_machines():
-    place = find_place(OPEN_MPI_4)
+    place = find_process(OPEN_MPI_4)
     assert (place.index, place.count, place.local_index, place.local_count) == (5, 8, 1, 4)
     assert place.coordinator.startswith("10.96.0.1:")
     assert place.launcher == "Open MPI"
 
 
 def test_open_mpi_on_one_machine_stays_on_it():
-    assert find_place(
+    assert find_process(
         OPEN_MPI_4 | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "5"}
     ).coordinator.startswith("127.0.0.1:")
 
@@ -45,7 +45,7 @@ def test_open_mpi_on_one_machine_stays_on_it():
 def test_processes_of_a_job_agree_on_a_port_and_jobs_do_not():
     def port(job):
         uri = f"{job}.0;tcp://10.96.0.1:34911"
-        return find_place(OPEN_MPI_4 | {"OMPI_MCA_orte_hnp_uri": uri}).coordinator
+        return find_process(OPEN_MPI_4 | {"OMPI_MCA_orte_hnp_uri": uri}).coordinator
 
     # Open MPI's numbers of jobs are multiples of 4,096.
     ports = {port(4096 * number) for number in range(1000, 1010)}
@@ -54,7 +54,7 @@ def test_processes_of_a_job_agree_on_a_port_and_jobs_do_not():
 
 
 def test_open_mpi_5_says_in_the_name_of_the_job_where_it_was_started():
-    place = find_place(OPEN_MPI | {"PMIX_NAMESPACE": "prterun-gpu-node1-31159@1"})
+    place = find_process(OPEN_MPI | {"PMIX_NAMESPACE": "prterun-gpu-node1-31159@1"})
     assert place.coordinator.startswith("gpu-node1:")
     assert (place.index, place.count, place.local_index, place.local_count) == (5, 8, 1, 4)
 
@@ -62,19 +62,19 @@ def test_open_mpi_5_says_in_the_name_of_the_job_where_it_was_started():
 @pytest.mark.parametrize("variables", [{}, {"PMIX_NAMESPACE": "slurm.pmix.31159.0"}])
 def test_another_open_mpi_needs_to_be_told_where_process_0_is(variables):
     with pytest.raises(UserError, match=r"(?s)process 0 is.*--coordinator HOST:PORT"):
-        find_place(OPEN_MPI | variables)
+        find_process(OPEN_MPI | variables)
 
 
 def test_slurm():
-    place = find_place(SLURM)
+    place = find_process(SLURM)
     assert (place.index, place.count, place.local_index, place.local_count) == (6, 7, 0, 1)
     assert place.coordinator.startswith("gpu012:")
-    assert find_place(SLURM | {"SLURM_NODEID": "1", "SLURM_PROCID": "3"}).local_count == 2
+    assert find_process(SLURM | {"SLURM_NODEID": "1", "SLURM_PROCID": "3"}).local_count == 2
 
 
 def test_the_batch_script_of_slurm_waits_for_nobody():
     batch = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
-    assert find_place(batch) is None
+    assert find_process(batch) is None
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_the_first_machine_of_a_list(nodes, first):
 
 
 def test_machines_of_a_tpu_slice():
-    place = find_place({"TPU_WORKER_HOSTNAMES": "a-0.a,a-1.a,a-2.a,a-3.a", "TPU_WORKER_ID": "2"})
-    assert place == Place(2, 4, "a-0.a:53000", launcher="GKE or Cloud TPU")
+    place = find_process({"TPU_WORKER_HOSTNAMES": "a-0.a,a-1.a,a-2.a,a-3.a", "TPU_WORKER_ID": "2"})
+    assert place == ProcessInfo(2, 4, "a-0.a:53000", launcher="GKE or Cloud TPU")
 
 
 def test_the_command_line_outranks_the_environment():
-    place = find_place(OPEN_MPI_4, coordinator="node1:9000", processes=2, process=1)
-    assert place == Place(1, 2, "node1:9000")
-    assert find_place(OPEN_MPI_4, coordinator="node1:9000", processes=1, process=0) is None
+    place = find_process(OPEN_MPI_4, coordinator="node1:9000", processes=2, process=1)
+    assert place == ProcessInfo(1, 2, "node1:9000")
+    assert find_process(OPEN_MPI_4, coordinator="node1:9000", processes=1, process=0) is None
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_the_command_line_outranks_the_environment():
 )
 def test_what_makes_no_sense_is_refused(said, message):
     with pytest.raises(UserError, match=message):
-        find_place({}, **said)
+        find_process({}, **said)

@@ -1,4 +1,4 @@
-"""The mesh: what is split, what is everywhere, and that two devices compute what one does."""
+"""The mesh: what is split, what is replicated, and that two devices compute what one does."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from stillbox.devices.mesh import (
     batch_shardings,
     build_mesh,
     put_batch,
-    put_everywhere,
+    replicate,
     spread_shardings,
 )
 from stillbox.errors import UserError
@@ -72,7 +72,7 @@ def test_only_images_are_cut_along_their_height():
 
 
 def test_a_state_is_whole_on_every_device():
-    placed = put_everywhere({"step": np.int32(3)}, build_mesh(1, ONE))
+    placed = replicate({"step": np.int32(3)}, build_mesh(1, ONE))
     assert placed["step"].sharding.is_fully_replicated
     assert placed["step"] == 3
 

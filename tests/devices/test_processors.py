@@ -5,8 +5,8 @@ import os
 import pytest
 
 from stillbox.devices import processors
-from stillbox.devices.launcher import Place
-from stillbox.devices.processors import describe_binding, input_threads, own_processors
+from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.processors import binding_warning, input_threads, own_processors
 
 FOUR_ON_THIS_MACHINE = {
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -65,8 +65,8 @@ def test_threads_are_those_that_were_asked_for_or_one_for_each_processor(machine
 @pytest.mark.parametrize("allowed, told", [(1, True), (23, True), (24, False), (96, False)])
 def test_a_process_that_is_kept_from_its_part_says_so(machine, allowed, told):
     machine(96, allowed)
-    place = Place(0, 8, "node1:53000", local_index=0, local_count=4, launcher="Open MPI")
-    warning = describe_binding(place)
+    place = ProcessInfo(0, 8, "node1:53000", local_index=0, local_count=4, launcher="Open MPI")
+    warning = binding_warning(place)
     assert ("Open MPI" in warning and f"{allowed} of its 24 processors" in warning) == told
     assert bool(warning) == told
 

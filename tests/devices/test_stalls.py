@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from stillbox.devices.stalls import StallWatch, waiting_for
+from stillbox.devices.stalls import StallReporter, waiting_for
 
 
 def test_what_comes_in_time_is_not_spoken_of():
     said = []
-    with StallWatch(5.0, said.append) as stalls:
+    with StallReporter(5.0, said.append) as stalls:
         assert list(stalls.over([1, 2, 3], "numbers")) == [1, 2, 3]
     assert said == []
 
@@ -23,7 +23,7 @@ def test_what_does_not_come_is_named_while_it_is_waited_for_and_when_it_is_there
             time.sleep(0.01)
         yield 2
 
-    with StallWatch(0.1, said.append) as stalls:
+    with StallReporter(0.1, said.append) as stalls:
         assert list(stalls.over(slow(), "the numbers")) == [1, 2]
     assert said[0].startswith("still waiting after 0 s: the numbers")
     assert said[-1].startswith("the numbers: there after 0 s")
@@ -31,7 +31,7 @@ def test_what_does_not_come_is_named_while_it_is_waited_for_and_when_it_is_there
 
 def test_it_is_said_ever_more_rarely():
     said = []
-    with StallWatch(0.05, said.append) as stalls, stalls.waiting("nothing"):
+    with StallReporter(0.05, said.append) as stalls, stalls.waiting("nothing"):
         time.sleep(1.0)
     # After 0.05, 0.1, 0.2, 0.4 and 0.8 s, and once at the end.
     assert 3 <= len(said) <= 6
@@ -44,7 +44,7 @@ def test_an_error_comes_through_and_nothing_is_said_to_be_there():
         time.sleep(0.02)
         return int(text)
 
-    with StallWatch(0.01, said.append) as stalls:
+    with StallReporter(0.01, said.append) as stalls:
         failing = stalls.over(map(slow_int, ["1", "two"]), "numbers")
         assert next(failing) == 1
         with pytest.raises(ValueError, match="two"):

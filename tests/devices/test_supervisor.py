@@ -11,11 +11,11 @@ import pytest
 
 SUPERVISE = """
 import os, sys
-from stillbox.devices.launcher import Place
+from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.supervisor import supervise
 index, count, port, child = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 command = [sys.executable, "-c", child, str(index)]
-sys.exit(supervise(Place(index, count, f"127.0.0.1:{port}"), command, os.environ))
+sys.exit(supervise(ProcessInfo(index, count, f"127.0.0.1:{port}"), command, os.environ))
 """
 IMPATIENT = """
 from stillbox.devices import supervisor
@@ -23,7 +23,7 @@ supervisor._JOIN_SECONDS = (0.3, 0.6)
 """
 HEAD = """
 import os, signal, sys, time
-from stillbox.devices.supervised import end_with_supervisor, fail_under_supervision
+from stillbox.devices.supervised import end_with_supervisor, report_failure
 end_with_supervisor()
 index = int(sys.argv[1])
 print("pid", os.getpid(), flush=True)
@@ -109,7 +109,7 @@ def test_a_process_that_fails_stays_until_the_others_are_stopped(start, tmp_path
     lock = tmp_path / "lock"
     lock.touch()
     hold = f"import fcntl; f = open({str(lock)!r}); fcntl.flock(f, fcntl.LOCK_EX); "
-    fails = hold + "print('pid', os.getpid(), flush=True); fail_under_supervision(3)"
+    fails = hold + "print('pid', os.getpid(), flush=True); report_failure(3)"
     complains = "time.sleep(1)\n" + hold + "print('it is gone', file=sys.stderr, flush=True)"
     began = time.monotonic()
     processes = start(fails, complains)

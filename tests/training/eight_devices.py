@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.devices.mesh import batch_shardings, build_mesh, everywhere
+from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
@@ -174,7 +174,7 @@ def convolve(devices: int) -> Seen:
     mesh = build_mesh(BATCH, schema.Devices(), jax.devices()[:devices])
     for name, (function, shape) in LAYERS.items():
         kernel = rng.normal(size=shape).astype(np.float32)
-        shardings = (batch_shardings(images, mesh), everywhere(mesh))
+        shardings = (batch_shardings(images, mesh), replicated(mesh))
         gradient = jax.grad(lambda x, k, f=function: jnp.sum(f(x, k) ** 2), argnums=(0, 1))
         jitted = jax.jit(gradient, in_shardings=shardings, out_shardings=shardings)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

@@ -13,7 +13,7 @@ from jax.experimental import topologies
 
 from stillbox.checking.ahead_of_time.chips import CHIPS, Chip, Figures
 from stillbox.checking.ahead_of_time.gpus import GPUS, describe_gpus, parse_gpus
-from stillbox.devices.absent_tpu import quieten_absent_tpu
+from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
@@ -120,7 +120,7 @@ def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
         raise UserError(
             "the compiler of TPUs, libtpu, is not installed", where="--target", fix=_NO_LIBTPU
         )
-    quieten_absent_tpu()
+    silence_libtpu()
     try:
         topology = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{chip.generation}:{sides}", **_options(chip, sides)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stillbox.devices.absent_tpu import quieten_absent_tpu
+from stillbox.devices.libtpu import silence_libtpu
 from tests.checking.ahead_of_time.compilers import needs_libtpu
 
 NAMES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR")
@@ -21,7 +21,7 @@ def environment(monkeypatch):
 
 def test_without_a_tpu_its_questions_are_answered(tmp_path):
     os.environ["TPU_LOG_DIR"] = "/logs"
-    quieten_absent_tpu(tmp_path)
+    silence_libtpu(tmp_path)
     assert os.environ["TPU_WORKER_HOSTNAMES"] == "localhost"
     assert os.environ["TPU_LOG_DIR"] == "/logs"
 
@@ -30,14 +30,14 @@ def test_without_a_tpu_its_questions_are_answered(tmp_path):
 def test_a_machine_with_a_tpu_answers_itself(tmp_path, device):
     (tmp_path / device).parent.mkdir(exist_ok=True)
     (tmp_path / device).touch()
-    quieten_absent_tpu(tmp_path)
+    silence_libtpu(tmp_path)
     assert not any(name in os.environ for name in NAMES)
 
 
 @needs_libtpu
 def test_two_programs_start_side_by_side_and_silently():
     code = (
-        "from stillbox.devices.absent_tpu import quieten_absent_tpu; quieten_absent_tpu();"
+        "from stillbox.devices.libtpu import silence_libtpu; silence_libtpu();"
         "import jax; print(jax.devices()[0].platform, flush=True); input()"
     )
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
