@@ -1,7 +1,7 @@
 """The index of this process in a job, as the command line or a launcher gives it.
 
-`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way. This module does not
-import jax, so that a job can be supervised without it.
+`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way. This module does
+not import jax, so that a job can be supervised without it.
 """
 
 import os

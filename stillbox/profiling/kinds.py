@@ -1,16 +1,15 @@
-"""What sort of work an operation is, and where in the detector it belongs."""
+"""The kind of work of an operation, and the part of the detector that it belongs to."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from stillbox.profiling.hlo import Instruction, Program
+from stillbox.profiling.hlo import Program
 
 
 class Kind(StrEnum):
-    """The sorts of work, in the order in which they are shown."""
+    """The kinds of work."""
 
     CONVOLUTIONS = "convolutions"
     PRODUCTS = "matrix products"
@@ -27,18 +26,18 @@ class Kind(StrEnum):
 
 
 BACKGROUND = (Kind.COLLECTIVES, Kind.INFEED)
-"""What is meant to run beside the rest, and costs time only where nothing else runs."""
+"""Kinds that should run beside the others, and cost time only where nothing else runs."""
 
 _COLLECTIVES = re.compile(
     r"(all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)|ragged-all-to-all)"
 )
-# Instructions that only move data, or need no time at all.
+# Opcodes that only move data, or take no time.
 _COPIES = {"copy", "copy-start", "copy-done", "transpose", "reshape", "bitcast", "bitcast-convert"}
 _COPIES |= {"concatenate", "slice", "dynamic-slice", "dynamic-update-slice", "gather", "reverse"}
 _COPIES |= {"pad", "broadcast", "iota", "constant", "parameter", "tuple", "get-tuple-element"}
 _REDUCTIONS = {"reduce", "reduce-window", "select-and-scatter"}
 _TRANSFERS = {"infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
-# What the libraries of a GPU call their kernels; XLA's own are named after their instructions.
+# Kernels of a GPU's libraries by name; XLA's own are named after their instructions.
 _KERNELS = (
     (re.compile(r"nccl", re.I), Kind.COLLECTIVES),
     (re.compile(r"^Memcpy(H2D|D2H)|^MemcpyHtoD|^MemcpyDtoH"), Kind.INFEED),
@@ -46,6 +45,7 @@ _KERNELS = (
     (re.compile(r"fprop|dgrad|wgrad|conv|winograd|implicit", re.I), Kind.CONVOLUTIONS),
     (re.compile(r"gemm|nvjet|cutlass|splitK", re.I), Kind.PRODUCTS),
 )
+_PRODUCT_CALL = re.compile(r"gemm|matmul|cublas", re.I)
 _SCOPES = {
     "targets": Kind.TARGETS,
     "losses": Kind.LOSSES,
@@ -55,31 +55,30 @@ _SCOPES = {
 }
 _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|rematted_computation)\((.*)\)$")
 _PACKAGE = re.compile(r"(?:.*/site-packages/|.*/(?=stillbox/)|^|.*/)([^/].*:\d+)$")
-# What jax itself puts into a path.
+# Parts of a path that jax itself adds.
 _NOISE = re.compile(r"^(jit\(.*|cond|while|body|branch_\d+_fun|scan|closed_call|custom_\w+|)$")
 
 
 class Place(NamedTuple):
-    """Where an operation comes from."""
+    """Where in the detector an operation comes from."""
 
     scopes: tuple[str, ...]
-    """The names of the code around it, such as `backbone`, `conv_0`, `convolution`."""
+    """Names of the modules around it, such as `backbone`, `conv_0`, `convolution`."""
     gradient: bool
-    """Whether it belongs to the way back."""
+    """Whether it is part of the backward pass."""
 
     def __str__(self) -> str:
-        """Shows it on one line."""
         return "/".join(self.scopes) + (" (gradient)" if self.gradient else "")
 
 
 NOWHERE = Place((), False)
 
 
-def place_of(origin: str) -> Place:
-    """Reads what jax says about an operation, `jit(step)/transpose(jvp(backbone))/conv_0/add`."""
+def place_of(op_name: str) -> Place:
+    """Reads jax's path of an operation, `jit(step)/transpose(jvp(backbone))/conv_0/add`."""
     scopes, gradient = [], False
-    parts = _split(origin)
-    # The last part is the operation itself, and what stands alone was cut off from its caller.
+    parts = _split(op_name)
+    # The last part is the operation itself; a path without its start is cut off from its caller.
     for part in parts[:-1] if parts[:1] and parts[0].startswith("jit(") else ():
         gradient = gradient or part.startswith("transpose(")
         while found := _WRAPPED.match(part):
@@ -89,25 +88,25 @@ def place_of(origin: str) -> Place:
     return Place(tuple(scopes), gradient)
 
 
-def _split(origin: str) -> list[str]:
-    """Splits at slashes that stand in no brackets."""
-    parts, depth, last = [], 0, 0
-    for at, sign in enumerate(origin):
+def _split(op_name: str) -> list[str]:
+    """Splits at slashes outside of brackets."""
+    parts, depth = [""], 0
+    for sign in op_name:
         depth += (sign == "(") - (sign == ")")
         if sign == "/" and depth == 0:
-            parts.append(origin[last:at])
-            last = at + 1
-    return [*parts, origin[last:]]
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 class Classifier:
-    """Says of the operations of one program what they are.
+    """Classifies the operations of a program.
 
     Args:
-        program: whose operations they are.
-        lowered: whether all that a convolution is made of counts as convolution. On a CPU this
-            project makes it of products and sums; elsewhere a change of layout before a convolution
-            is what one wants to see.
+        program: the program.
+        lowered: whether all that a convolution is made of counts as convolution. On a CPU stillbox
+            makes it of products and sums; elsewhere a change of layout is shown as such.
     """
 
     def __init__(self, program: Program, *, lowered: bool) -> None:
@@ -117,16 +116,16 @@ class Classifier:
     def place(self, name: str) -> Place:
         """Returns where an instruction comes from.
 
-        One that does not say so comes from where most of what is inside it does, or its caller, or
-        what reads it, or what it reads.
+        Without a path of its own it is where most of the instructions inside it are, or its caller,
+        or an instruction that reads it, or one that it reads.
         """
         if name not in self._places:
-            self._places[name] = NOWHERE  # while it is looked for: callers may come round again
+            self._places[name] = NOWHERE  # ends a cycle of callers
             self._places[name] = self._find(name)
         return self._places[name]
 
     def kind(self, name: str) -> Kind:
-        """Returns what an instruction does, by its own name or that of a kernel of a library."""
+        """Returns the kind of an instruction, or of a library's kernel."""
         one = self._program.instructions.get(name)
         if one is None:
             return kind_of_kernel(name)
@@ -137,11 +136,11 @@ class Classifier:
         if one.opcode in _TRANSFERS:
             return Kind.INFEED
         convolves = "convolution" in inside or "conv" in one.target.lower()
-        product = "dot" in inside or _is_product(one)
+        product = "dot" in inside or bool(_PRODUCT_CALL.search(one.target))
         inside_one = "convolution" in scopes
         if convolves or (inside_one and (self._lowered or product or one.opcode == "custom-call")):
             return Kind.CONVOLUTIONS
-        for scope in reversed(scopes):  # the innermost knows best
+        for scope in reversed(scopes):  # the innermost decides
             if scope in _SCOPES:
                 return _SCOPES[scope]
         if "channel_sum" in scopes or inside & _REDUCTIONS:
@@ -172,26 +171,12 @@ class Classifier:
             return votes.most_common(1)[0][0]
         if caller := self._program.callers.get(name):
             return self.place(caller)
-        # The compiler's own: a part of what reads it, or of what it reads.
+        # Added by the compiler: part of an instruction that reads it, or of one that it reads.
         near = (*self._program.readers(name), *one.operands)
         known = (self._program.instructions[other].op_name for other in near if other)
         return next((place for text in known if (place := place_of(text)).scopes), NOWHERE)
 
 
 def kind_of_kernel(name: str) -> Kind:
-    """Returns what a kernel does that belongs to no instruction, by what libraries call theirs."""
-    for pattern, kind in _KERNELS:
-        if pattern.search(name):
-            return kind
-    return Kind.ELEMENTWISE
-
-
-def _is_product(one: Instruction) -> bool:
-    target = one.target.lower()
-    return "gemm" in target or "matmul" in target or "cublas" in target
-
-
-def classifiers(programs: Mapping[str, Program], platform: str) -> dict[str, Classifier]:
-    """Returns a classifier for each program of a trace."""
-    lowered = platform == "cpu"
-    return {name: Classifier(one, lowered=lowered) for name, one in programs.items()}
+    """Returns the kind of a kernel that belongs to no instruction, by its name."""
+    return next((kind for pattern, kind in _KERNELS if pattern.search(name)), Kind.ELEMENTWISE)

@@ -1,4 +1,4 @@
-"""The summary of a trace for people: some lines for the terminal, and a page."""
+"""The summary of a trace as text for the terminal and as an HTML page."""
 
 import html
 import statistics
@@ -9,81 +9,8 @@ from stillbox.profiling.summary import Summary
 
 _IDLE = "nothing running inside a step"
 _GAP = "nothing running between steps"
-_MIB = 2**20
-
-
-def headline(summary: Summary) -> str:
-    """Returns what matters most, in one line."""
-    outside = summary.outside_convolutions
-    idle = (summary.idle + summary.gap) / summary.step
-    return (
-        f"a step takes {_ms(summary.median)} (median of {_steps(summary)}), {1 - outside:.1%} of "
-        f"it in convolutions; the {_device(summary)} has nothing to do for {idle:.1%} of the time"
-    )
-
-
-def text_lines(summary: Summary) -> Iterator[str]:
-    """Yields the whole summary, line by line."""
-    yield headline(summary)
-    devices = f"{summary.devices} {_device(summary)}(s)"
-    yield f"program {summary.program} on {devices}; {_spread(summary)}"
-    yield ""
-    for name, seconds in _parts(summary):
-        yield f"  {_ms(seconds):>12}  {seconds / summary.step:6.1%}  {name}"
-    for kind, seconds in summary.hidden.items():
-        yield f"  {_ms(seconds):>12}          {kind}, hidden behind other work"
-    yield ""
-    yield "the same by the part of the detector:"
-    for name, seconds in summary.places.items():
-        yield f"  {_ms(seconds):>12}  {seconds / summary.step:6.1%}  {name}"
-    yield ""
-    yield f"the {len(summary.expenses)} most expensive operations:"
-    for one in summary.expenses:
-        share = one.seconds / summary.step
-        about = "  ".join(filter(None, (one.place, one.source)))
-        yield f"  {_ms(one.seconds):>12}  {share:6.1%}  {one.kind}: {one.name}  {about}"
-    if summary.memory:
-        yield ""
-        yield "memory of the program on each device, by the compiler's plan:"
-        for name, size in _memory(summary):
-            yield f"  {size / _MIB:10,.1f} MiB  {name}"
-
-
-def summary_page(summary: Summary, title: str, notes: Sequence[str] = ()) -> str:
-    """Returns the page.
-
-    Args:
-        summary: what it shows.
-        title: heading of it.
-        notes: sentences about the trace, such as what lies beside it.
-    """
-    times = summary.steps
-    cards = [
-        (_ms(summary.median), f"a step, median of {len(times)}"),
-        (f"{1 - summary.outside_convolutions:.1%}", "of it in convolutions"),
-        (f"{summary.gap / summary.step:.1%}", _GAP),
-        (f"{summary.idle / summary.step:.1%}", _IDLE),
-    ]
-    facts = {
-        "program": summary.program,
-        "devices": f"{summary.devices} ({summary.platform})",
-        "steps": _spread(summary),
-    }
-    sections = [
-        card_row(cards),
-        section("Where a step goes", _kinds(summary)),
-        section("Parts of the detector", _bars(list(summary.places.items()), summary)),
-        section("The most expensive operations", _expenses(summary)),
-        section("Memory of the program", _memory_table(summary)),
-        section(
-            "The trace",
-            table("", None, [fact_row(name, value) for name, value in facts.items()])
-            + "".join(f"<p>{html.escape(note)}</p>" for note in (*_NOTES, *notes)),
-        ),
-    ]
-    return html_page(title, headline(summary), sections)
-
-
+_HIDDEN = "hidden behind other work"
+_MEMORY_BY = "by the compiler's plan"
 _NOTES = (
     "A step begins with its first operation on the device and ends where the next one begins. "
     "Where operations run at once, each moment is divided evenly among them; transfers and "
@@ -93,72 +20,140 @@ _NOTES = (
 )
 
 
-def _parts(summary: Summary) -> list[tuple[str, float]]:
-    """Returns everything that a step consists of, with its seconds."""
-    parts: list[tuple[str, float]] = [(str(kind), time) for kind, time in summary.kinds.items()]
-    parts.append((_IDLE, summary.idle))
-    gaps = sorted(summary.gaps.items(), key=lambda item: -item[1])
-    parts += [(f"{_GAP}: {cause}", time) for cause, time in gaps]
-    return parts
+def headline(summary: Summary) -> str:
+    """Returns the most important numbers in one line."""
+    idle = (summary.idle + summary.gap) / summary.step
+    return (
+        f"a step takes {_ms(summary.median)} (median of {_steps(summary)}), "
+        f"{1 - summary.outside_convolutions:.1%} of it in convolutions; the {_device(summary)} has "
+        f"nothing to do for {idle:.1%} of the time"
+    )
 
 
-def _kinds(summary: Summary) -> str:
-    hidden = [
-        f'<tr><th scope="row">{html.escape(kind)}</th>'
-        f'<td class="number">{_ms(time)}</td><td class="about">hidden behind other work</td></tr>'
-        for kind, time in summary.hidden.items()
+def text_lines(summary: Summary) -> Iterator[str]:
+    """Yields the whole summary, line by line."""
+
+    def row(seconds: float, text: str) -> str:
+        return f"  {_ms(seconds):>12}  {seconds / summary.step:6.1%}  {text}"
+
+    yield headline(summary)
+    devices = f"{summary.devices} {_device(summary)}(s)"
+    yield f"program {summary.program} on {devices}; {_spread(summary)}"
+    yield ""
+    yield from (row(seconds, name) for name, seconds in _parts(summary))
+    for kind, seconds in summary.hidden.items():
+        yield f"  {_ms(seconds):>12}          {kind}, {_HIDDEN}"
+    yield ""
+    yield "the same by the part of the detector:"
+    yield from (row(seconds, name) for name, seconds in summary.places.items())
+    yield ""
+    yield f"the {len(summary.ops)} most expensive operations:"
+    for one in summary.ops:
+        about = "  ".join(filter(None, (one.place, one.source)))
+        yield row(one.seconds, f"{one.kind}: {one.name}  {about}")
+    if summary.memory:
+        yield ""
+        yield f"memory of the program on each device, {_MEMORY_BY}:"
+        for name, size in _memory(summary):
+            yield f"  {size:>14}  {name}"
+
+
+def summary_page(summary: Summary, title: str, notes: Sequence[str] = ()) -> str:
+    """Returns the HTML page.
+
+    Args:
+        summary: what it shows.
+        title: its heading.
+        notes: sentences about the trace.
+    """
+    cards = [
+        (_ms(summary.median), f"a step, median of {len(summary.steps)}"),
+        (f"{1 - summary.outside_convolutions:.1%}", "of it in convolutions"),
+        (f"{summary.gap / summary.step:.1%}", _GAP),
+        (f"{summary.idle / summary.step:.1%}", _IDLE),
     ]
-    beside = table("Beside that", None, hidden) if hidden else ""
-    return _bars(_parts(summary), summary) + beside
+    facts = [
+        fact_row("program", summary.program),
+        fact_row("devices", f"{summary.devices} ({summary.platform})"),
+        fact_row("steps", _spread(summary)),
+    ]
+    hidden = [
+        _row(kind, _number(_ms(time)), _text(_HIDDEN)) for kind, time in summary.hidden.items()
+    ]
+    memory = [_row(name, _number(size)) for name, size in _memory(summary)]
+    paragraphs = "".join(f"<p>{html.escape(note)}</p>" for note in (*_NOTES, *notes))
+    sections = [
+        card_row(cards),
+        section(
+            "Where a step goes",
+            _bars(_parts(summary), summary)
+            + (table("Beside that", None, hidden) if hidden else ""),
+        ),
+        section("Parts of the detector", _bars(list(summary.places.items()), summary)),
+        section("The most expensive operations", _operations(summary)),
+        section(
+            "Memory of the program",
+            table(f"On each device, {_MEMORY_BY}", None, memory) if memory else "",
+        ),
+        section("The trace", table("", None, facts) + paragraphs),
+    ]
+    return html_page(title, headline(summary), sections)
+
+
+def _parts(summary: Summary) -> list[tuple[str, float]]:
+    """Returns the parts of a step with their seconds."""
+    gaps = sorted(summary.gaps.items(), key=lambda item: -item[1])
+    return [
+        *((str(kind), time) for kind, time in summary.kinds.items()),
+        (_IDLE, summary.idle),
+        *((f"{_GAP}: {cause}", time) for cause, time in gaps),
+    ]
 
 
 def _bars(parts: Sequence[tuple[str, float]], summary: Summary) -> str:
     rows = [
-        f'<tr><th scope="row">{html.escape(name)}</th>{_numbers(time, summary)}'
-        f"{bar_cell(time / summary.step)}</tr>"
-        for name, time in parts
+        _row(name, *_seconds(time, summary), bar_cell(time / summary.step)) for name, time in parts
     ]
     return table("", None, rows)
 
 
-def _expenses(summary: Summary) -> str:
+def _operations(summary: Summary) -> str:
     head = (
         '<tr><th scope="col">where</th><th scope="col" class="number">ms</th>'
         '<th scope="col" class="number">share</th><th scope="col">what</th>'
         '<th scope="col">line</th><th scope="col">name</th></tr>'
     )
     rows = [
-        f'<tr><th scope="row">{html.escape(one.place or "not known")}</th>'
-        f"{_numbers(one.seconds, summary)}"
-        + "".join(
-            f'<td class="about">{html.escape(text)}</td>'
-            for text in (one.kind, one.source, one.name)
+        _row(
+            one.place or "not known",
+            *_seconds(one.seconds, summary),
+            *map(_text, (one.kind, one.source, one.name)),
         )
-        + "</tr>"
-        for one in summary.expenses
+        for one in summary.ops
     ]
     return table("", head, rows)
 
 
-def _memory_table(summary: Summary) -> str:
-    rows = [
-        f'<tr><th scope="row">{html.escape(name)}</th>'
-        f'<td class="number">{size / _MIB:,.1f} MiB</td></tr>'
-        for name, size in _memory(summary)
-    ]
-    return table("On each device, by the compiler's plan", None, rows) if rows else ""
+def _row(name: str, *cells: str) -> str:
+    return f'<tr><th scope="row">{html.escape(name)}</th>{"".join(cells)}</tr>'
 
 
-def _memory(summary: Summary) -> list[tuple[str, int]]:
+def _number(text: str) -> str:
+    return f'<td class="number">{text}</td>'
+
+
+def _text(text: str) -> str:
+    return f'<td class="about">{html.escape(text)}</td>'
+
+
+def _seconds(seconds: float, summary: Summary) -> tuple[str, str]:
+    return _number(f"{1e3 * seconds:,.3f}"), _number(f"{seconds / summary.step:.1%}")
+
+
+def _memory(summary: Summary) -> list[tuple[str, str]]:
     rows = sorted(summary.memory.items(), key=lambda item: -item[1])
-    return [("all", sum(size for _, size in rows)), *rows] if rows else []
-
-
-def _numbers(seconds: float, summary: Summary) -> str:
-    return (
-        f'<td class="number">{1e3 * seconds:,.3f}</td>'
-        f'<td class="number">{seconds / summary.step:.1%}</td>'
-    )
+    rows = [("all", sum(summary.memory.values())), *rows] if rows else []
+    return [(name, f"{size / 2**20:,.1f} MiB") for name, size in rows]
 
 
 def _spread(summary: Summary) -> str:
@@ -173,7 +168,7 @@ def _steps(summary: Summary) -> str:
 
 
 def _device(summary: Summary) -> str:
-    return {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}.get(summary.platform, summary.platform)
+    return summary.platform.upper()
 
 
 def _ms(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""A trace of some steps, for TensorBoard, for Perfetto, and summed up on a page."""
+"""Traces some steps for TensorBoard and Perfetto, and sums the trace up on a page."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,26 +15,26 @@ from stillbox.profiling.page import headline, summary_page, text_lines
 from stillbox.profiling.programs import running_programs
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.profiling.summary import Summary, summarize
-from stillbox.profiling.traces import trace_of
+from stillbox.profiling.traces import read_trace
 
 _PAGE, _TEXT, _MEMORY = "summary.html", "summary.txt", "memory.prof"
 _PROGRAM = ".hlo.pb"
 
 
 class StepProfiler(StepWatch):
-    """Marks every step for whoever traces, and traces the steps that are asked for.
+    """Annotates every step for any trace, and traces some of them itself.
 
     The trace begins when the device has finished the step before, and ends when it has finished
     the last step, so that it holds the device's work on these steps and on no others. A run that
     ends earlier closes the trace.
 
     Args:
-        steps: what is traced; None traces nothing.
-        directory: the trace goes into `plugins/profile/TIME` there.
+        steps: the steps to trace; None traces nothing.
+        directory: the trace is written to `plugins/profile/TIME` there.
         done: steps before this run.
-        say: told where the trace lies and what it says.
-        paused: what is entered while the trace is written, which is no part of the run.
-        name: what the marks are called.
+        say: prints where the trace is and its headline.
+        paused: entered while the trace is written, which is no part of the run.
+        name: of the annotations.
     """
 
     def __init__(
@@ -67,10 +67,7 @@ class StepProfiler(StepWatch):
             )
 
     def mark(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yields the items. A step is all from asking for one to asking for the next.
-
-        Called again, it goes on counting.
-        """
+        """Yields the items; a step begins when one is asked for. A second call goes on counting."""
         for number in count(self._number + 1):
             self._number = number
             if self._steps and self._number == self._steps.first:
@@ -87,7 +84,7 @@ class StepProfiler(StepWatch):
                 self._stop()
 
     def dispatched(self, result: Any) -> None:  # noqa: ANN401
-        """Is told what tells when the step is done: arrays that it makes."""
+        """Takes arrays that the step computes: it is done when they are there."""
         self._result = result
 
     def _start(self) -> None:
@@ -101,7 +98,7 @@ class StepProfiler(StepWatch):
         self._open_since = self._number
 
     def _abandon(self) -> None:
-        """Gives up a trace in which there is no step yet; another pass may have the first."""
+        """Gives up a trace without a step; another pass over the data may have the first."""
         if self._open_since > self._number:
             self._open_since = 0
             jax.profiler.stop_trace()
@@ -126,16 +123,17 @@ class StepProfiler(StepWatch):
 
     def _sum_up(self, folder: Path, title: str, notes: list[str]) -> None:
         try:
-            keep_programs(folder)
+            _keep_programs(folder)
             summary = summarize_folder(folder)
         except Exception as error:
-            # The run is worth more than the summary of its trace, which is there all the same.
+            # The run must not end for the summary of its trace.
             self._say(f"warning: the trace could not be summed up: {error!r}")
             return
         if summary is None:
             self._say("warning: no compiled program ran during the trace")
             return
-        write_summary(summary, folder, title, notes)
+        (folder / _PAGE).write_text(summary_page(summary, title, notes))
+        (folder / _TEXT).write_text("\n".join(text_lines(summary)) + "\n")
         self._say(headline(summary))
         self._say(f"where the time of a step goes: {folder / _PAGE}")
 
@@ -149,32 +147,26 @@ def summarize_folder(folder: Path) -> Summary | None:
     """Returns the summary of a folder of `plugins/profile`, None where no program ran."""
     (path,) = folder.glob("*.xplane.pb")
     beside = [one.read_bytes() for one in sorted(folder.glob(f"*{_PROGRAM}"))]
-    return summarize(trace_of(path.read_bytes(), beside))
+    return summarize(read_trace(path.read_bytes(), beside))
 
 
-def keep_programs(folder: Path) -> None:
+def _keep_programs(folder: Path) -> None:
     """Writes the programs that a trace lacks beside it, so that it can be read anywhere."""
     (path,) = folder.glob("*.xplane.pb")
-    trace = trace_of(path.read_bytes())
+    trace = read_trace(path.read_bytes())
     ran = {one.program for one in trace.operations if one.program}
     lacking = {name.partition("(")[0] for name in ran if name not in trace.programs}
     for number, proto in enumerate(running_programs(lacking) if lacking else ()):
         (folder / f"{number}{_PROGRAM}").write_bytes(proto)
 
 
-def write_summary(summary: Summary, folder: Path, title: str, notes: list[str]) -> None:
-    """Writes the summary beside its trace, as a page and as text."""
-    (folder / _PAGE).write_text(summary_page(summary, title, notes))
-    (folder / _TEXT).write_text("\n".join(text_lines(summary)) + "\n")
-
-
 def _save_memory(folder: Path) -> list[str]:
-    """Saves what lies on the devices; returns a sentence about it.
+    """Saves the allocations on the devices; returns a sentence about them.
 
-    Devices that keep no count, such as a CPU, would only tell of arrays that the host holds.
+    Devices that keep no count, such as a CPU, would only list arrays of the host.
     """
     if not any(device.memory_stats() for device in jax.local_devices()):
         return []
     path = folder / _MEMORY
     jax.profiler.save_device_memory_profile(str(path))
-    return [f"What lay on the devices at the end of the last step: pprof -top {path.name}"]
+    return [f"Allocations on the devices at the end of the last step: pprof -top {path.name}"]

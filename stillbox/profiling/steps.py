@@ -1,4 +1,4 @@
-"""Which steps of a run are traced."""
+"""The steps of a run that are traced."""
 
 import re
 from dataclasses import dataclass
@@ -12,18 +12,14 @@ _WHERE = "--profile"
 
 @dataclass(frozen=True)
 class ProfileSteps:
-    """The steps that are traced, both ends included (SSD ResNet-34 fact sheet 9).
-
-    They are counted from 1, the first step of this run, whatever step it resumes from.
+    """The first and the last step of a trace, counted from 1, the first step of this run.
 
     Raises:
         UserError: there are no such steps.
     """
 
     first: int
-    """First step of the trace."""
     last: int
-    """Last step of it."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last:
@@ -54,12 +50,12 @@ class ProfileSteps:
 def refuse_steps_beyond_the_end(
     steps: ProfileSteps | None, model_directory: Path, stop_at: int | None
 ) -> None:
-    """Refuses a trace that the run would end before.
+    """Refuses a trace of steps beyond the end of a run.
 
     Args:
-        steps: what is to be traced, if anything.
-        model_directory: says which step the run resumes from.
-        stop_at: last step of the run; None if it goes on until it is stopped.
+        steps: of the trace, if any.
+        model_directory: its last checkpoint is the step that the run resumes from.
+        stop_at: last step of the run; None for a run without end.
 
     Raises:
         UserError: the run has fewer steps.

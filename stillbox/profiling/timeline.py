@@ -1,4 +1,4 @@
-"""Arithmetic of stretches of time: who had which moment, and when nobody did."""
+"""Arithmetic of spans of time: how works share it, and when nothing runs."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -14,23 +14,22 @@ class Work(NamedTuple, Generic[Key]):
     """Something that takes time."""
 
     start: float
-    """When it began, in nanoseconds."""
+    """Nanoseconds."""
     end: float
-    """When it was done."""
     key: Key
-    """Whose time it is."""
+    """What its time is counted for."""
     background: bool = False
-    """Whether it is meant to run beside other work."""
+    """Whether it should run beside other work."""
 
 
 def share_out(works: Iterable[Work[Key]]) -> tuple[dict[Key, float], dict[Key, float]]:
     """Divides every moment evenly among the works that run in it.
 
-    Background has a moment to itself, or none of it.
+    Background work has the moments in which nothing else runs.
 
     Returns:
-        Nanoseconds by key, which add up to the time in which anything ran; and those in which
-        background was hidden by other work.
+        Nanoseconds by key, which add up to the time in which anything ran; and those of background
+        work that other work hides.
     """
     edges = [(work.start, 1, work) for work in works]
     edges += [(work.end, -1, work) for _, _, work in edges]
@@ -60,7 +59,7 @@ def _divide(running: Counter[Key], time: float, spent: dict[Key, float]) -> None
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Returns the same time as stretches that neither touch nor overlap, in order."""
+    """Returns the same time as spans that neither touch nor overlap, in order."""
     result: list[Span] = []
     for start, end in sorted(spans):
         if result and start <= result[-1][1]:
@@ -71,7 +70,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def within(spans: Sequence[Span], start: float, end: float) -> list[Span]:
-    """Returns what merged spans have of a stretch of time."""
+    """Returns the parts of merged spans between two moments."""
     first = max(bisect_right(spans, (start, start)) - 1, 0)
     found = []
     for low, high in spans[first:]:
@@ -83,7 +82,7 @@ def within(spans: Sequence[Span], start: float, end: float) -> list[Span]:
 
 
 def without(start: float, end: float, spans: Sequence[Span]) -> list[Span]:
-    """Returns what merged spans leave of a stretch of time."""
+    """Returns what merged spans leave of the time between two moments."""
     left, at = [], start
     for low, high in within(spans, start, end):
         if low > at:

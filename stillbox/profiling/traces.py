@@ -1,23 +1,22 @@
-"""What ran when: the events of a trace, on a CPU, a GPU or a TPU.
+"""The events of a trace on a CPU, a GPU or a TPU.
 
-Where the operations of a compiled program stand differs from platform to platform:
+The place of a compiled program's operations depends on the platform:
 
-- CPU: on the threads of `/host:CPU`, each with the name of its instruction. Operations that share
-  their work with other threads return at once; an event `end: NAME` says that they are done.
-- GPU: on the lines `Stream #...` of `/device:GPU:N`, under the names of kernels; instruction and
-  program are beside them. Kernels of a CUDA graph only name the graph, but are themselves named
+- CPU: the threads of `/host:CPU`, each with the name of its instruction. Operations that share
+  their work with other threads return at once; an event `end: NAME` marks their end.
+- GPU: the lines `Stream #...` of `/device:GPU:N`, under the names of kernels; instruction and
+  program are in their stats. Kernels of a CUDA graph have the graph there, but are themselves named
   after their instruction, unless they come from a library.
-- TPU: on the line `XLA Ops` of `/device:TPU:N`, beside `XLA Modules`, the runs of programs.
+- TPU: the line `XLA Ops` of `/device:TPU:N`, beside `XLA Modules`, the runs of programs.
 
-CPU traces are read as they come; of the others no machine was at hand, and their form is that of
-the source.
+TPU traces are read as the source describes them; none was at hand.
 
 Source: openxla/xla, xla/backends/profiler/{cpu,gpu} and xla/tsl/profiler/utils/xplane_schema.cc.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
@@ -28,74 +27,70 @@ from stillbox.profiling.programs import choose_programs, read_programs
 _END = "end: "
 
 Ends = dict[tuple[str, int], list[float]]
-"""When operations of a CPU reported that they are done, by name and number."""
+"""Moments of the end events of a CPU, by name and number."""
 
 
 class Operation(NamedTuple):
-    """Something that ran on a device, in nanoseconds of the trace."""
+    """A run of an operation on a device, in nanoseconds of the trace."""
 
     name: str
     """Of its instruction, or of its kernel where that is not known."""
     start: float
-    """When it began."""
     end: float
-    """When it was done."""
     program: str = ""
-    """Whose instruction it is, such as `jit_step(7)`; empty for a transfer."""
+    """The program of its instruction, such as `jit_step(7)`; empty for a transfer."""
     device: str = ""
-    """What it ran on. The virtual devices of a CPU are one: they share its threads."""
+    """The virtual devices of a CPU are one: they share its threads."""
     replica: int = 0
     """Which of the devices that are one."""
 
 
 class HostEvent(NamedTuple):
-    """Something that the host did, in nanoseconds of the trace."""
+    """An annotation of the host, in nanoseconds of the trace."""
 
     name: str
-    """Its annotation."""
     start: float
-    """When it began."""
     end: float
-    """When it was over."""
     thread: str
-    """Where it ran."""
     step: int | None = None
-    """The step that it marks; None: it marks none."""
+    """The step that it marks, if any."""
 
 
 class Trace(NamedTuple):
-    """Everything that happened while a trace was taken, each list by its start."""
+    """The events of a trace, sorted by their start."""
 
     platform: str
     """`cpu`, `gpu` or `tpu`."""
     operations: tuple[Operation, ...]
-    """On the devices."""
     host: tuple[HostEvent, ...]
-    """On the host."""
     programs: Mapping[str, Program]
-    """The programs whose operations these are, as far as they are known."""
+    """The programs of the operations, as far as they are known."""
 
 
-def trace_of(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
+def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     """Reads a trace.
 
     Args:
-        content: a serialised `XSpace`, which is what an `.xplane.pb` holds.
-        programs_beside: `HloProto`s, for programs that the trace does not hold itself.
+        content: a serialised `XSpace`, the content of an `.xplane.pb`.
+        programs_beside: `HloProto`s of programs that the trace does not contain.
 
     Raises:
-        IndexError: these are no such bytes.
+        IndexError: `content` is not an `XSpace`.
     """
     planes = {plane.name: plane for plane in ProfileData.from_serialized_xspace(content).planes}
     host = planes.get("/host:CPU")
+    raw: list[tuple[Operation, int | None]]
     ends: Ends = {}
-    platform = next((key for key in _READERS if any(map(_is_of(key), planes))), "cpu")
-    if platform == "cpu":
-        raw, ends = _cpu_operations(host)
+    accelerators = sorted(
+        name for name in planes if name.startswith(("/device:GPU:", "/device:TPU:"))
+    )
+    if accelerators:
+        platform = accelerators[0].split(":")[1].lower()
+        read = {"gpu": _gpu_operations, "tpu": _tpu_operations}[platform]
+        raw = [(one, None) for name in accelerators for one in read(name, planes[name])]
     else:
-        mine = sorted(filter(_is_of(platform), planes))
-        read = _READERS[platform]
-        raw = [(one, None) for name in mine for one in read(name, planes[name])]
+        platform = "cpu"
+        raw, ends = _cpu_operations(host)
     ran: dict[str, set[str]] = defaultdict(set)
     for one, _ in raw:
         ran[one.program].add(one.name)
@@ -103,7 +98,9 @@ def trace_of(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     lacking = {name: ran[name] for name in ran if name not in programs}
     programs |= choose_programs(programs_beside, lacking)
     named = [(_resolved(one, programs.get(one.program)), flow) for one, flow in raw]
-    leaves = [(one, flow) for one, flow in named if not _holds_others(one, programs)]
+    leaves = [
+        (one, flow) for one, flow in named if not _contains_others(one, programs.get(one.program))
+    ]
     operations = list(_with_ends(leaves, ends, programs))
     return Trace(
         platform,
@@ -113,12 +110,8 @@ def trace_of(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     )
 
 
-def _is_of(platform: str) -> Callable[[str], bool]:
-    return lambda name: name.startswith(f"/device:{platform.upper()}:")
-
-
 def _host_events(plane: Any) -> list[HostEvent]:  # noqa: ANN401
-    """Returns what annotations say; what the runtime records of each of its tasks says nothing."""
+    """Returns the annotations, without the runtime's own records of each of its tasks."""
     found = []
     for line in plane.lines if plane else ():
         for event in line.events:
@@ -137,7 +130,7 @@ def _gpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: AN
             continue
         for event in line.events:
             stats = dict(event.stats)
-            # Copies of memory and kernels of a CUDA graph are known by their own names only.
+            # Copies of memory and kernels of a CUDA graph have only their own names.
             own = "cuda_graph_id" in stats or event.name.startswith(("Memcpy", "Memset"))
             name = event.name if own else str(stats.get("hlo_op", event.name))
             start, end = event.start_ns, event.start_ns + event.duration_ns
@@ -155,11 +148,8 @@ def _tpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: AN
         yield Operation(name, start, end, runs[run].name if run >= 0 else "", device)
 
 
-_READERS = {"gpu": _gpu_operations, "tpu": _tpu_operations}
-
-
 def _cpu_operations(plane: Any) -> tuple[list[tuple[Operation, int | None]], Ends]:  # noqa: ANN401
-    """Returns operations with the number that binds each to its end, and the ends."""
+    """Returns operations with the number of their end event, if any, and the end events."""
     found = []
     ends: Ends = defaultdict(list)
     for line in plane.lines if plane else ():
@@ -182,16 +172,16 @@ def _program_of(stats: Mapping[str, Any]) -> str:
 
 
 def _resolved(operation: Operation, program: Program | None) -> Operation:
-    """Gives an operation the name of its instruction, where only that of its kernel is known."""
+    """Returns an operation under the name of its instruction instead of that of its kernel."""
     if program is None or operation.name in program.instructions:
         return operation
     return operation._replace(name=program.by_kernel.get(operation.name, operation.name))
 
 
-def _holds_others(operation: Operation, programs: Mapping[str, Program]) -> bool:
-    program = programs.get(operation.program)
-    known = program is not None and operation.name in program.instructions
-    return bool(known and program and program.contains_others(operation.name))
+def _contains_others(operation: Operation, program: Program | None) -> bool:
+    if program is None or operation.name not in program.instructions:
+        return False
+    return program.contains_others(operation.name)
 
 
 def _with_ends(
@@ -201,8 +191,8 @@ def _with_ends(
 ) -> Iterator[Operation]:
     """Yields the operations of a CPU with their real ends.
 
-    A thread that finishes the last piece of an operation goes on with what waited for it before it
-    reports the end: whatever reads the result begins earlier than that, and bounds it.
+    A thread that finishes the last piece of an operation runs the operations that waited for it
+    before it reports the end. These begin earlier than that report, and bound the end.
     """
     starts: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for one in sorted((one for one, _ in flowing), key=lambda one: one.start):

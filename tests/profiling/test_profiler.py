@@ -51,9 +51,9 @@ def test_the_summary_is_about_the_program_that_ran(traced):
     # 64 x 64 x 4 pixels, 2304 products each, there and back; all else is once over the maps.
     assert next(iter(summary.kinds)) is Kind.CONVOLUTIONS
     assert {Kind.LOSSES, Kind.OPTIMIZER} <= set(summary.kinds)
-    places = {one.place for one in summary.expenses}
+    places = {one.place for one in summary.ops}
     assert {"backbone/convolution", "losses", "update"} <= places
-    assert any(one.source.startswith("test_profiler.py:") for one in summary.expenses)
+    assert any(one.source.startswith("test_profiler.py:") for one in summary.ops)
 
 
 def test_the_memory_is_that_of_the_compiler(traced):

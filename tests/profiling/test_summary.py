@@ -88,7 +88,7 @@ def test_the_parts_of_a_step_are_its_time(gpu):
 
 
 def test_the_most_expensive_operations_say_where_they_come_from(gpu):
-    first, second, *_ = summarize(gpu).expenses
+    first, second, *_ = summarize(gpu).ops
     assert (first.name, first.place) == ("conv", "backbone/conv_0/convolution")
     assert first.seconds == pytest.approx(0.006)
     assert (second.place, second.source) == ("backbone/conv_0", "stillbox/norm.py:9")

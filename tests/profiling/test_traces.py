@@ -5,7 +5,7 @@ stats from the source that `stillbox/profiling/traces.py` names.
 """
 
 from stillbox.profiling.hlo import Instruction
-from stillbox.profiling.traces import trace_of
+from stillbox.profiling.traces import read_trace
 from tests.profiling.spaces import hlo, space
 
 STEP = {"hlo_module": "jit_step", "program_id": 7}
@@ -44,7 +44,7 @@ def test_a_gpu_names_kernels_and_says_beside_them_what_they_are():
             )
         },
     )
-    trace = trace_of(content)
+    trace = read_trace(content)
     assert trace.platform == "gpu"
     assert names_and_times(trace) == [
         ("cudnn-conv.1", 0, 50),
@@ -60,7 +60,7 @@ def test_a_tpu_has_a_line_of_operations_and_one_of_programs():
     runs = [("jit_step(7)", 0, 100, {}), ("jit_other(8)", 100, 120, {})]
     operations = [("%fusion.1 = f32[8]{0} fusion(f32[8] %x)", 5, 50, {}), ("copy.2", 101, 110, {})]
     planes = {"/device:TPU:0": {"XLA Modules": runs, "XLA Ops": operations, "Steps": runs}}
-    trace = trace_of(space(planes))
+    trace = read_trace(space(planes))
     assert trace.platform == "tpu"
     assert names_and_times(trace) == [("fusion.1", 5, 50), ("copy.2", 101, 110)]
     assert [one.program for one in trace.operations] == ["jit_step(7)", "jit_other(8)"]
@@ -86,7 +86,7 @@ def test_what_a_cpu_shares_among_threads_ends_when_it_says_so_or_when_it_is_read
         Instruction("sum", "reduce", operands=("tanh",)),
         Instruction("while", "while"),
     ]
-    trace = trace_of(
+    trace = read_trace(
         space({"/host:CPU": {"tf_XLAEigen/1": events}}, {"jit_step(7)": hlo(instructions)})
     )
     assert trace.platform == "cpu"
@@ -96,5 +96,5 @@ def test_what_a_cpu_shares_among_threads_ends_when_it_says_so_or_when_it_is_read
 
 
 def test_a_trace_without_any_work_is_empty():
-    trace = trace_of(space({}))
+    trace = read_trace(space({}))
     assert (trace.platform, trace.operations, trace.host) == ("cpu", (), ())
