@@ -23,12 +23,8 @@ def check_agreement(
 ) -> tuple[str, ...]:
     """Checks that the ground truth can be scored with this label map and this model.
 
-    Args:
-        truths: the ground truth.
-        class_names: label map id -> name.
-        slots: classes of the model.
-        other_names: id -> name from another source, if any: the label map that the model was
-            trained with, or the categories of a COCO file.
+    `class_names` are those of the label map by id; `other_names` are from another source, if any:
+    the label map that the model was trained with, or the categories of a COCO file.
 
     Returns:
         Warnings about oddities that do not prevent scoring.

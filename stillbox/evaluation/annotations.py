@@ -41,11 +41,7 @@ class Annotations:
             )
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
-        """Returns the ground truth of an image that the file has.
-
-        Args:
-            image_id: the id in the record.
-            size: height and width of the record's image, in pixels.
+        """Returns the ground truth of an image that the file has; `size` is (height, width).
 
         Raises:
             UserError: the image has another size in the file.

@@ -126,13 +126,9 @@ def score_coco(
 ) -> CocoScores:
     """Scores the results of a detector as COCO does.
 
-    Args:
-        truths: every image that counts. An image without a result has no detections.
-        results: at most one for each image, in any order.
-        class_names: label map id -> name of every class that is scored.
-
-    Returns:
-        The scores. A class or size without ground truth is left out of the means.
+    `truths` has every image that counts; an image without a result has no detections. Scored are
+    the classes of `class_names` (label map id -> name). A class or size without ground truth is
+    left out of the means.
 
     Raises:
         UserError: see `number_images`.

@@ -76,12 +76,7 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
 def results_to_coco(
     results: Iterable[ImageResult], image_ids: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
-    """Returns the results as COCO's list of detections, ready for `json.dump`.
-
-    Args:
-        results: the detections.
-        image_ids: numbers in place of the images' own ids.
-    """
+    """Returns COCO's list of detections, with the images' own ids or those of `image_ids`."""
     found = []
     for result in results:
         image_id = image_ids[result.image_id] if image_ids else _number(result.image_id)
@@ -98,13 +93,7 @@ def truths_to_coco(
     class_names: Mapping[int, str],
     image_ids: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Returns the ground truth as COCO's dictionary, ready for `json.dump`.
-
-    Args:
-        truths: the ground truth.
-        class_names: label map id -> name.
-        image_ids: numbers in place of the images' own ids.
-    """
+    """Returns COCO's ground truth, with the images' own ids or those of `image_ids`."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for truth in truths:

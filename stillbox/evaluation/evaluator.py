@@ -90,7 +90,7 @@ def evaluate(
         class_names: label map id -> name.
         slots: the ids of the detector's class indices.
         metrics: at least one.
-        interpolation: of a curve of Pascal VOC's metrics to one number.
+        interpolation: that of Pascal VOC's metrics.
         records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of that of `source`.
         progress: called after every batch.
@@ -192,14 +192,7 @@ def result_of(
     scores: NDArray[np.float32],
     class_ids: NDArray[np.int64],
 ) -> ImageResult:
-    """Converts one row of `Detections` to pixels of the original image.
-
-    Args:
-        image: the image of the row.
-        boxes: `[K, 4]`, normalised to the true image.
-        scores: `[K]`.
-        class_ids: `[K]`, label map ids.
-    """
+    """Converts normalised boxes `[K, 4]`, scores and label map ids `[K]` to pixels of `image`."""
     scale = np.array([image.height, image.width, image.height, image.width], np.float64)
     return ImageResult(
         image_id=image.image_id,

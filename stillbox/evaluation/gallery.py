@@ -36,12 +36,7 @@ def draw_gallery(
 
     The choice does not depend on the scores: every evaluation shows the same images.
 
-    Args:
-        evaluation: truths and results.
-        source: the images.
-        class_names: label map id -> name.
-        settings: of the drawing, and the greatest number of images.
-        count: the number of images in place of that of the settings.
+    `count` is the number of images in place of that of the settings.
     """
     images = len(evaluation.records)
     wanted = min(settings.num_visualizations if count is None else count, images)
@@ -67,15 +62,7 @@ def side_by_side(
     class_names: Mapping[int, str],
     settings: Evaluation,
 ) -> Picture:
-    """Returns the ground truth and, to its right, the prediction, each under its caption.
-
-    Args:
-        image: `[H, W, 3]` uint8 RGB.
-        truth: its ground truth.
-        result: its detections.
-        class_names: label map id -> name.
-        settings: of boxes and labels.
-    """
+    """Returns the ground truth and, to its right, the prediction, each under its caption."""
     expected = truth_marks(truth, class_names, show_labels=settings.show_labels)
     found = result_marks(
         result,

@@ -32,16 +32,10 @@ class TruthSource(Protocol):
 def read_truths(
     source: TruthSource, records: Sequence[int], annotations: Annotations | None = None
 ) -> dict[int, ImageTruth]:
-    """Reads the ground truth of records.
+    """Returns ground truth by record index, from the records or from `annotations`.
 
-    Args:
-        source: the examples.
-        records: their indices.
-        annotations: a file with the boxes; None: the records' own.
-
-    Returns:
-        Truth by record index, without records that the source leaves out under its policy. Ids that
-        several records share get the record's number added, so that each image counts.
+    Records that the source leaves out under its policy are absent. Ids that several records share
+    get the record's number added, so that each image counts.
 
     Raises:
         UserError: `annotations` lacks an image, or has one of another size.

@@ -32,13 +32,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """Returns a page.
-
-    Args:
-        title: the heading.
-        subtitle: a line under the heading; may be empty.
-        sections: HTML; empty ones are left out.
-    """
+    """Returns a page. The subtitle may be empty; sections are HTML, empty ones are left out."""
     return _PAGE.format(
         title=html.escape(title),
         subtitle=f"<p>{html.escape(subtitle)}</p>" if subtitle else "",

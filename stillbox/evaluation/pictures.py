@@ -46,14 +46,7 @@ def truth_marks(
     show_labels: bool = True,
     color: Color | None = None,
 ) -> list[Mark]:
-    """Returns a mark for every ground-truth box; crowds are dashed.
-
-    Args:
-        truth: the ground truth.
-        class_names: label map id -> name.
-        show_labels: write the class at the box.
-        color: of all boxes; None: each class has its own.
-    """
+    """Returns a mark for every ground-truth box, in `color` or that of its class; crowds dashed."""
     columns = (truth.boxes, truth.class_ids, truth.is_crowd, truth.is_difficult)
     marks = []
     for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):
@@ -73,16 +66,7 @@ def result_marks(
     show_labels: bool = True,
     show_scores: bool = True,
 ) -> list[Mark]:
-    """Returns a mark for each of the best detections, the best one last, thus on top.
-
-    Args:
-        result: the detections.
-        class_names: label map id -> name.
-        min_score: least score of a detection that is drawn.
-        max_boxes: most detections that are drawn.
-        show_labels: write the class at the box.
-        show_scores: write the score at the box.
-    """
+    """Returns a mark for each of the best detections, the best one last, thus on top."""
     best = result.at_least(min_score, max_boxes)
     columns = (best.boxes, best.class_ids, best.scores)
     marks = []
@@ -141,13 +125,9 @@ def beside(pictures: Sequence[Picture], captions: Sequence[str]) -> Picture:
 def contact_sheet(
     pictures: Sequence[Picture], *, columns: int = 4, cell: int = 360, gap: int = 8
 ) -> Picture:
-    """Returns the pictures in a grid on white, row by row.
+    """Returns the pictures, at least one, in a grid on white, row by row.
 
-    Args:
-        pictures: at least one.
-        columns: pictures in a row.
-        cell: longest side that a picture is shrunk to, in pixels.
-        gap: white between pictures and around them, in pixels.
+    Pictures are shrunk to `cell` pixels of their longest side, with `gap` pixels around them.
     """
     tiles = [Image.fromarray(picture) for picture in pictures]
     for tile in tiles:

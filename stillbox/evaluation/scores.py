@@ -72,12 +72,7 @@ class Scores:
         return ", ".join(f"{key} {self.text(key)}" for key in keys)
 
     def class_numbers(self, name: str, *, all_metrics: bool = False) -> dict[str, float | None]:
-        """Returns the numbers of one class.
-
-        Args:
-            name: of the class, as in `per_class` of the scores.
-            all_metrics: all twelve of COCO's instead of four.
-        """
+        """Returns the numbers of a class of `first.per_class`, all twelve of COCO's or four."""
         numbers: dict[str, float | None] = {}
         if self.coco:
             keys = SUMMARY_MEANINGS if all_metrics else ("AP", "AP50", "AP75", "AR100")
@@ -99,12 +94,7 @@ class Scores:
     def original_names(
         self, *, per_category: bool = False, all_metrics: bool = False
     ) -> dict[str, float | None]:
-        """Returns the numbers under their names in the Object Detection API.
-
-        Args:
-            per_category: those of every class, too.
-            all_metrics: all twelve of COCO's for every class.
-        """
+        """Returns the numbers, also those of every class, named as in the Object Detection API."""
         of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@0.5IOU" for key in self.voc_keys}
         names = ORIGINAL_NAMES | of_voc
         named = {names[key]: value for key, value in self.summary.items()}
@@ -131,12 +121,9 @@ def score(
 ) -> Scores:
     """Computes the metrics.
 
-    Args:
-        truths: every image that counts. An image without a result has no detections.
-        results: at most one for each image, in any order.
-        class_names: label map id -> name of every class that is scored.
-        metrics: at least one.
-        interpolation: of a curve of Pascal VOC's metrics to one number.
+    `truths` has every image that counts; an image without a result has no detections. Scored are
+    the classes of `class_names` (label map id -> name). `interpolation` is that of Pascal VOC's
+    metrics.
 
     Raises:
         UserError: see `number_images`.

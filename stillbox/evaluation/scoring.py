@@ -62,14 +62,8 @@ def score_dataset(
 ) -> EvaluationResult:
     """Runs a detector over `dataset` and scores it.
 
-    Args:
-        detect: the detector, for batches of `score_batch_size`.
-        experiment: batch size, number of images and classes.
-        dataset: the evaluation set.
-        progress: called after every batch.
-        trained: the label map that the model was trained with, if known; by default that of the
-            evaluation set.
-        watch: observes the batches.
+    `detect` takes batches of `score_batch_size`. `trained` is the label map that the model was
+    trained with, by default that of the evaluation set.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
@@ -164,16 +158,8 @@ def write_evaluation(
 ) -> Path:
     """Writes `metrics.json`, `detections.json`, pictures and the report, in the first process.
 
-    Args:
-        result: of `score_dataset`.
-        experiment: the experiment that was scored.
-        dataset: the evaluation set.
-        directory: of the files.
-        source: the origin of the weights, for the report.
-        history: of the training run; may be empty.
-
-    Returns:
-        The path of the page.
+    `source` describes the origin of the weights; `history` is that of the training run and may be
+    empty. Returns the path of the report.
     """
     if not is_main_process():
         return directory / REPORT

@@ -10,13 +10,7 @@ _HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP")
 
 
 def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = False) -> str:
-    """Returns the numbers with their meanings.
-
-    Args:
-        scores: the numbers.
-        per_category: add a line for every class with ground truth.
-        all_metrics: all twelve of COCO's numbers in that line.
-    """
+    """Returns the numbers with their meanings, and a line for every class with ground truth."""
     keys = list(scores.summary)
     width = max(6, *map(len, keys))
     lines = [f"{key:{width}} {scores.text(key):>6}  {MEANINGS[key]}" for key in keys]
@@ -24,12 +18,7 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
 
 
 def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], best: str) -> str:
-    """Returns a line for every checkpoint that was scored.
-
-    Args:
-        evaluations: step and scores, in the order of the lines.
-        best: key of the first column, whose highest value is marked.
-    """
+    """Returns a line for every (step, scores). `best` is the first column, its maximum marked."""
     computed = {key for _, scores in evaluations for key in scores}
     keys = [best, *(key for key in _HEADLINES if key != best and key in computed)]
     width = max(7, *map(len, keys))

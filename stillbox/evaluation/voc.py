@@ -84,14 +84,9 @@ def score_voc(
 ) -> VocScores:
     """Scores the results of a detector as Pascal VOC does.
 
-    Args:
-        truths: every image that counts. An image without a result has no detections.
-        results: at most one for each image, in any order.
-        class_names: label map id -> name of every class that is scored.
-        interpolation: of a curve to one number.
-
-    Returns:
-        The scores. A class with nothing to find is left out of both means, with its detections.
+    `truths` has every image that counts; an image without a result has no detections. Scored are
+    the classes of `class_names` (label map id -> name). A class with nothing to find is left
+    out of both means, with its detections.
 
     Raises:
         UserError: see `number_images`.
@@ -123,12 +118,9 @@ def score_voc(
 def precision_recall(
     scores: NDArray[np.float64], correct: NDArray[np.bool_], truths: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns precision and recall `[D]` after each detection, best first.
+    """Returns precision and recall `[D]` after each detection, best first; equal scores keep order.
 
-    Args:
-        scores: `[D]`, in any order, which equal scores keep.
-        correct: `[D]`.
-        truths: boxes to find, at least one.
+    `scores` and `correct` are `[D]`, `truths` is the number of boxes to find, at least one.
     """
     right = np.cumsum(correct[np.argsort(-scores, kind="stable")])
     return right / np.arange(1, len(right) + 1), right / truths
@@ -137,13 +129,7 @@ def precision_recall(
 def average_precision(
     precision: NDArray[np.float64], recall: NDArray[np.float64], interpolation: Interpolation
 ) -> float:
-    """Returns the average of the best precision at each recall or more.
-
-    Args:
-        precision: `[D]`.
-        recall: `[D]`, rising.
-        interpolation: over the whole area, or at eleven recalls.
-    """
+    """Returns the average of the best precision at each recall or more; `[D]`, recall ascending."""
     if interpolation == "eleven_points":
         # k / 10 is the float that a recall of k tenths is; a multiple of 0.1 is not.
         return float(np.mean(_best_precision(precision, recall, np.arange(11) / 10)))
@@ -182,9 +168,8 @@ def _match(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Returns two masks `[D]`: detections that count, and correct ones.
 
-    Args:
-        overlaps: `[D, T]` IoU of detections, best first, with the ground truth of their class.
-        difficult: `[T]`.
+    `overlaps` is `[D, T]`, IoU of detections, best first, with the ground truth of their class;
+    `difficult` is `[T]`.
     """
     counts, correct = np.ones(len(overlaps), np.bool_), np.zeros(len(overlaps), np.bool_)
     taken = np.zeros(len(difficult), np.bool_)

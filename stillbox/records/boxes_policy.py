@@ -53,12 +53,9 @@ def apply_box_policy(
 ) -> tuple[Example, list[BoxProblem]]:
     """Returns the example with its sound boxes, and the problems of the others.
 
-    Args:
-        example: boxes normalised, class id 0 for an unknown class.
-        unknown: the record's names of those classes, by box.
-        policy: under `fail`, an example with a problem is returned unchanged: the caller stops.
-        pixels_possible: take coordinates above 2 for pixels; False in a converter, which divides by
-            the image size itself.
+    Boxes are normalised; `unknown` has the record's names of unknown classes, whose id is 0, by
+    box. Under `fail`, an example with a problem is returned unchanged. Coordinates above 2 are
+    pixels, except in a converter, which divides by the image size itself.
     """
     boxes = example.boxes
     if not unknown and _all_sound(boxes):

@@ -65,12 +65,7 @@ def classes_wanted(label_map: LabelMap, rule: SlotRule) -> int:
 
 
 def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> ClassSlots:
-    """Returns the class slots of a model.
-
-    Args:
-        label_map: of the training records.
-        num_classes: foreground classes of the model.
-        rule: the relation of indices and ids.
+    """Returns the class slots of a model with `num_classes` foreground classes.
 
     Raises:
         UserError: label map and `num_classes` do not fit together under this rule; the message

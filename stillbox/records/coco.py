@@ -31,12 +31,9 @@ def read_coco(
     Args:
         annotations: the JSON file.
         images: the folder that its `file_name`s are relative to.
-        log: the policies; collects what is wrong.
-        label_map: match category names against it and use its ids in place of the category ids.
+        log: the policies; collects the problems.
+        label_map: gives the ids by category name; by default the category ids are kept.
         renumber: give the categories the ids 1, 2, ... in the order of theirs.
-
-    Returns:
-        The images in the order of the file, and the label map.
 
     Raises:
         UserError: the file is no such JSON, its categories make no label map, or a policy is

@@ -112,15 +112,9 @@ def convert(
 ) -> ConversionReport:
     """Writes a set: shards, `label_map.pbtxt`, `<name>.report.json` and `<name>.report.txt`.
 
-    Args:
-        items: the images, in the order in which they become records.
-        label_map: classes of the set.
-        output: folder, shared by the sets of one data set.
-        name: the set, as `train`.
-        options: how the set is written.
-        log: the policies, and what the annotation reader has found so far.
-        on_image: called after each image with the numbers of images done and in all.
-        engine: runs the conversion. All engines write the same bytes.
+    The sets of a data set, such as `train`, share the folder `output`. `log` has the policies and
+    the problems of the annotation reader. `on_image` is called after each image with the numbers of
+    images done and in all. All engines write the same bytes.
 
     Raises:
         UserError: no image could be used, the folder holds another label map or a set of this name,

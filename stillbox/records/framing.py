@@ -71,10 +71,8 @@ def payload_length(header: bytes) -> int:
 def header_fault(header: bytes, available: int, *, first: bool) -> str:
     """Returns what is wrong with a record's first bytes, nothing if they are sound.
 
-    Args:
-        header: up to 12 bytes; fewer at the end of the file.
-        available: bytes from the start of the record to the end of the file.
-        first: it is the file's first record, which may reveal a file of another type.
+    The header has 12 bytes, or fewer at the end of the file; `available` bytes follow from its
+    start. The first record may reveal a file of another type.
     """
     if not is_header(header):
         for start, name in _LOOKALIKES.items() if first else ():

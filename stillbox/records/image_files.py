@@ -67,14 +67,10 @@ class PreparedImage:
 
 
 def inspect_image(data: bytes, *, whole: bool = True) -> ImageInfo:
-    """Returns the properties of an image file.
-
-    Args:
-        data: the file's bytes.
-        whole: decode it to its end; otherwise read its header only.
+    """Returns the properties of an image file, decoded to its end or from its header only.
 
     Raises:
-        BadRecordError: it cannot be decoded, or not to the end.
+        BadRecordError: it cannot be decoded.
     """
     return _open(data, whole)[1]
 
@@ -82,10 +78,7 @@ def inspect_image(data: bytes, *, whole: bool = True) -> ImageInfo:
 def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") -> PreparedImage:
     """Returns an image as it goes into a record.
 
-    Args:
-        data: the file's bytes.
-        claimed: height and width in the annotation, 0 if it has none.
-        exif: the relation of boxes to a rotation tag.
+    `claimed` is height and width in the annotation, 0 if it has none.
 
     Raises:
         BadRecordError: it cannot be decoded, or not to the end.

@@ -36,12 +36,9 @@ _KEPT_OPEN = threading.BoundedSemaphore(128)
 
 
 class RecordFile:
-    """One TFRecord file, its records in any order, from any thread.
+    """One TFRecord file, plain or gzip, its records in any order, from any thread.
 
-    Args:
-        path: the file, plain or gzip.
-        salvage: of a damaged file, use the records before the damage and report it in `damage`;
-            otherwise it is refused.
+    With `salvage`, a damaged file has the records before the damage, which is in `damage`.
 
     Raises:
         RecordError: the file is damaged or no TFRecord file, with record number and byte offset.

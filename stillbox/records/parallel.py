@@ -12,14 +12,10 @@ _MOST_WORKERS = 8
 
 
 def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0) -> Iterator[R]:
-    """Yields `function(item)` in the order of the items.
+    """Yields `function(item)` in the order of the items, computed by `workers` threads.
 
-    Few results wait at any time, unlike with `Executor.map`: a data set is larger than memory.
-
-    Args:
-        function: called on threads.
-        items: its arguments.
-        workers: threads; 0 takes one for each core, at most 8.
+    Few results wait at any time, unlike with `Executor.map`: a data set is larger than memory. 0
+    workers are one for each core, at most 8.
     """
     workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:

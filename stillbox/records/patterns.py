@@ -16,9 +16,8 @@ _LONGEST_HINT = 200
 def expand(paths: Sequence[str]) -> list[Path]:
     """Returns the files of the paths, sorted within each pattern and without repetition.
 
-    Args:
-        paths: files, glob patterns (`*`, `?`, `[...]`), `name@10` for `name-00000-of-00010` to
-            `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending.
+    A path is a file, a glob pattern (`*`, `?`, `[...]`), `name@10` for `name-00000-of-00010` to
+    `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.

@@ -18,9 +18,7 @@ BoxPolicy = Literal["fix", "drop", "fail"]
 class BadRecordError(ValueError):
     """A record, image or annotation file that cannot be used as a whole.
 
-    Args:
-        reason: a few words that are the same for every case; cases are counted by them.
-        detail: what is special about this case.
+    The reason is the same text for all cases of a kind; the detail is that of the case.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -54,14 +52,7 @@ class ProblemLog:
         self._lock = threading.Lock()
 
     def add(self, reason: str, where: str, detail: str = "", *, action: str = "") -> None:
-        """Counts one case.
-
-        Args:
-            reason: what is wrong, the same words for all cases of a kind.
-            where: file, record, object.
-            detail: what is special about this case.
-            action: what was done about it.
-        """
+        """Counts one case of a reason, at `where` (file, record, object), and the action taken."""
         self.extend([Problem(reason, action, 1, [with_detail(where, detail)])])
 
     def extend(self, problems: Iterable[Problem]) -> None:
@@ -85,12 +76,7 @@ class ProblemLog:
 
 
 class ConversionLog(ProblemLog):
-    """The problems of a conversion, which stop it where a policy is `fail`.
-
-    Args:
-        bad_records: for images and annotation files.
-        bad_boxes: for single boxes.
-    """
+    """The problems of a conversion, which stop it if their policy is `fail`."""
 
     def __init__(self, bad_records: RecordPolicy = "drop", bad_boxes: BoxPolicy = "fix") -> None:
         super().__init__()

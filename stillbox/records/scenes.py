@@ -64,19 +64,11 @@ def write_scenes(
     max_side: int = SIDES[1],
     overwrite: bool = False,
 ) -> Scenes:
-    """Draws and writes both sets.
+    """Draws and writes a training set and an evaluation set.
 
     In `output`: `label_map.pbtxt`, `train.record-*` and `val.record-*`, `annotations/train.json`
-    and `val.json`, and the images under `images/train` and `images/val`.
-
-    Args:
-        output: folder; made if absent.
-        seed: another seed draws other scenes.
-        train: scenes of the training set.
-        val: scenes of the evaluation set.
-        min_side: least height and width of a scene, in pixels.
-        max_side: greatest height and width of a scene, in pixels.
-        overwrite: replace existing sets.
+    and `val.json`, and the images under `images/train` and `images/val`. `train` and `val` are the
+    numbers of scenes, whose height and width are `min_side` to `max_side` pixels.
 
     Raises:
         UserError: a set would be empty, the sides are unusable, or a set exists already.

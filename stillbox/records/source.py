@@ -39,7 +39,7 @@ class ExampleSource:
             which does not depend on the file system.
         label_map: turns class texts into ids; without it, the labels are the ids.
         use_display_name: match class texts against display names.
-        bad_records: stop at a record that cannot be read, or leave it out.
+        bad_records: policy for records that cannot be read.
         bad_boxes: see `boxes_policy`.
         sample_1_of_n: use every n-th record, from the first.
 
@@ -80,15 +80,6 @@ class ExampleSource:
 
     def __len__(self) -> int:
         return -(-int(self._starts[-1]) // self._step)
-
-    def read(self, index: int) -> bytes:
-        """Returns the payload of a record.
-
-        Raises:
-            RecordError: its checksums are wrong.
-        """
-        file, record = self._find(index)
-        return file.read(record)
 
     def parse(self, index: int) -> ParsedExample:
         """Returns a record as it is stored, without any box policy.
@@ -142,12 +133,6 @@ class ExampleSource:
         self, index: int, reason: str, detail: str = "", *, fix: str = "write this record again"
     ) -> None:
         """Leaves out an unusable record, such as one whose image cannot be decoded.
-
-        Args:
-            index: the record.
-            reason: what is wrong, the same words for all cases of a kind.
-            detail: what is special about this case.
-            fix: how to mend it, other than to go on without it.
 
         Raises:
             UserError: under policy `fail`, with file, record number and reason.

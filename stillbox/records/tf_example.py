@@ -56,13 +56,9 @@ def parse_example(
 ) -> ParsedExample:
     """Reads a serialised `tf.Example`.
 
-    With a label map, a class text has precedence over a label, as in the original.
-
-    Args:
-        data: the record's payload.
-        label_map: turns class texts into ids; without it the labels are the ids.
-        use_display_name: match class texts against display names.
-        fallback_id: image id of a record that has neither source id nor file name.
+    Without a label map, the labels are the ids. With one, a class text has precedence over a label,
+    as in the original, and is matched against names or display names. `fallback_id` is the image id
+    of a record with neither source id nor file name.
 
     Raises:
         BadRecordError: the bytes are no `tf.Example`, hold no image, or their box and class

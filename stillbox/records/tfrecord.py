@@ -43,11 +43,7 @@ class _Transaction:
 
 
 class TFRecordWriter(_Transaction):
-    """Writes one file; it appears under its name on `close`, and not at all after an exception.
-
-    Args:
-        path: the final name.
-    """
+    """Writes one file; it appears under its name on `close`, and not at all after an exception."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -77,15 +73,8 @@ class ShardedWriter(_Transaction):
     All shards get their names together, on `close`. A shard that would stay empty is not written,
     and the count in the names is of those that were.
 
-    Args:
-        folder: of the shards; made if absent.
-        name: the set, as `train`.
-        shards: how many, at least 1.
-        names: the pattern of the file names.
-        overwrite: replace an older set of this name; otherwise it is refused.
-
     Raises:
-        UserError: the set exists already, or `shards` is below 1.
+        UserError: a set of this name exists and `overwrite` is off, or `shards` is below 1.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def read_voc(
     Args:
         annotations: the folder of the XML files.
         images: the folder of the images.
-        log: the policies; collects what is wrong.
+        log: the policies; collects the problems.
         stems: file names without suffix of the images, in their order; by default all, sorted.
         label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
             by name, so that every set of one data set gets the same ids.
