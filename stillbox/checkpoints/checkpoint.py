@@ -107,11 +107,9 @@ class Checkpoint:
             UserError: there is no such section, or its file is missing or damaged.
         """
         if section not in self.sections:
-            raise UserError(
-                f"the checkpoint has no section {section!r}",
-                where=str(self.folder),
-                fix=nearest(section, self.sections),
-            )
+            what = f"the checkpoint has no section {section!r}"
+            fix = nearest(section, self.sections)
+            raise UserError(what, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
         arrays, expected = read_npz(path), self._manifest["sections"][section]
         # The archive's checksums cover the arrays, not the list of them.
@@ -129,9 +127,9 @@ class Checkpoint:
         Raises:
             UserError: names, shapes or types of the stored arrays are not those of `like`.
         """
-        return {section: self._restore_section(section, tree) for section, tree in like.items()}
+        return {section: self._restore(section, tree) for section, tree in like.items()}
 
-    def _restore_section(self, section: str, tree: Any) -> Any:  # noqa: ANN401
+    def _restore(self, section: str, tree: Any) -> Any:  # noqa: ANN401
         stored = self.read(section)
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
         wanted = {_leaf_name(path): leaf for path, leaf in leaves}

@@ -4,11 +4,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from stillbox.checkpoints.import_report import Mismatch
-from stillbox.checkpoints.name_map import NameMap
+from stillbox.checkpoints.name_map import EMA, NameMap
 from stillbox.experiment import schema
 
-EMA = "/ExponentialMovingAverage"
-"""Suffix of a variable's moving average in TF1."""
 # TF1's optimizers keep these beside a variable, and these beside the graph.
 _SLOTS = r"(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?"
 _COUNTERS = r"global_step|beta[12]_power|learning_rate"

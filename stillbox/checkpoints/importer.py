@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from stillbox.checkpoints.import_reasons import EMA, backbone_notes, explain_rest, head_notes
+from stillbox.checkpoints.import_reasons import backbone_notes, explain_rest, head_notes
 from stillbox.checkpoints.import_report import ImportReport, Mismatch, explain_failure
 from stillbox.checkpoints.name_map import NameMap, choose_name_map
 from stillbox.checkpoints.name_tables.rules import Scope
@@ -63,12 +62,13 @@ def import_weights(
     left_out = _matching(wanted, name_map, skip)
     wanted = [name for name in wanted if name not in left_out]
 
-    sources = _choose_sources(wanted, name_map, weights, prefer_ema)
+    found = {name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema) for name in wanted}
+    sources = {name: source for name, source in found.items() if source}
     missing = {name: name_map.name(name) for name in wanted if name not in sources}
     unnamed = parts_without_names(model, missing, name_map.names)
     if unnamed and weights.library == "tensorflow":
         _refuse_parts(unnamed, weights.path)
-    arrays = {name: _read(weights, name_map, name, source) for name, source in sources.items()}
+    arrays = {name: name_map.read(name, at, weights.arrays) for name, at in sources.items()}
     mismatched = tuple(
         Mismatch(name, sources[name], shapes[name], array.shape)
         for name, array in arrays.items()
@@ -87,12 +87,12 @@ def import_weights(
     if not loaded or report.loaded_share < min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.
         percent = int(report.loaded_share * 100)
-        found = _found_by_scope(model, variables, weights)
+        by_scope = _found_by_scope(model, variables, weights)
         raise UserError(
             f"only {len(loaded)} of {len(wanted)} wanted arrays ({percent}%) were found, "
             f"at least {min_loaded:.0%} are asked for",
             where=weights.path,
-            fix=explain_failure(report, weights.arrays, found, unnamed),
+            fix=explain_failure(report, weights.arrays, by_scope, unnamed),
         )
     for name in loaded:
         variables[name].set_value(jnp.asarray(arrays[name], variables[name].dtype))
@@ -133,26 +133,6 @@ def _refuse_parts(unnamed: Collection[str], where: str) -> None:
         fix="give weights that stillbox saved, or leave the part out: "
         + f'--set "train.fine_tune.skip=[{patterns}]"',
     )
-
-
-def _choose_sources(
-    wanted: list[str], name_map: NameMap, weights: Weights, prefer_ema: bool
-) -> dict[str, str]:
-    """Finds for every wanted path the name in the file that it is read from."""
-    sources = {}
-    for path in wanted:
-        name = name_map.name(path)
-        candidates = [path] + [name + EMA] * prefer_ema + [name]
-        found = next((candidate for candidate in candidates if candidate in weights.arrays), None)
-        if found:
-            sources[path] = found
-    return sources
-
-
-def _read(weights: Weights, name_map: NameMap, path: str, source: str) -> np.ndarray:
-    array = np.asarray(weights.arrays[source])
-    # Arrays under our own paths have our layout.
-    return array if source == path else name_map.convert(path, array)
 
 
 def _found_by_scope(

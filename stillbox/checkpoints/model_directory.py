@@ -117,11 +117,8 @@ class ModelDirectory:
         folder = Path(path)
         if not folder.is_dir():
             siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
-            raise UserError(
-                "there is no such model directory",
-                where=str(path),
-                fix=nearest(folder.name, siblings),
-            )
+            fix = nearest(folder.name, siblings)
+            raise UserError("there is no such model directory", where=str(path), fix=fix)
         if not is_model_directory(folder):
             raise UserError(
                 f"this is not a model directory: {EXPERIMENT} or {_CHECKPOINTS}/ is missing",
@@ -157,11 +154,6 @@ class ModelDirectory:
             return None
         return best if best.step in self.steps() else None
 
-    def best_step(self) -> int | None:
-        """Returns the step of the best checkpoint."""
-        best = self.best()
-        return best.step if best else None
-
     def checkpoint(self, which: Which = "latest") -> Checkpoint:
         """Opens a checkpoint.
 
@@ -171,19 +163,11 @@ class ModelDirectory:
         Raises:
             UserError: there is no such checkpoint.
         """
-        step: int | None = which if isinstance(which, int) else None
-        if which == "best":
-            step = self.best_step()
-        if step is None:
-            step = self.latest_step()
-        steps = self.steps()
-        if step not in steps:
-            held = ", ".join(map(str, steps)) or "none"
-            raise UserError(
-                f"there is no checkpoint {which!r}",
-                where=str(self.path),
-                fix=f"finished checkpoints: {held}",
-            )
+        best = self.best() if which == "best" else None
+        step = which if isinstance(which, int) else best.step if best else self.latest_step()
+        if step not in self.steps():
+            fix = f"finished checkpoints: {self._list_steps()}"
+            raise UserError(f"there is no checkpoint {which!r}", where=str(self.path), fix=fix)
         return Checkpoint(self._checkpoints / str(step))
 
     def save(
@@ -268,17 +252,21 @@ class ModelDirectory:
             sync_folder(self._checkpoints)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
-            kept = ", ".join(map(str, self.steps())) or "none"
             raise UserError(
                 f"the checkpoint of step {step} cannot be written: {error.strerror or error}",
                 where=str(self._checkpoints),
-                fix=f"make room on the disk and start again; finished checkpoints: {kept}",
+                fix="make room on the disk and start again; finished checkpoints: "
+                + self._list_steps(),
             ) from error
         self._prune()
 
+    def _list_steps(self) -> str:
+        return ", ".join(map(str, self.steps())) or "none"
+
     def _prune(self) -> None:
+        best = self.best()
         for step in self.steps()[: -self._keep]:
-            if step != self.best_step():
+            if not best or step != best.step:
                 remove_folder(self._checkpoints / str(step))
 
 

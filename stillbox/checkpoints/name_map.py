@@ -2,14 +2,18 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from stillbox.checkpoints.name_tables.rules import BackboneTable, Scope
-from stillbox.checkpoints.names import HasShape, backbone_tables, names_under
+from stillbox.checkpoints.names import backbone_tables, names_under
 from stillbox.checkpoints.weights_file import Weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+
+EMA = "/ExponentialMovingAverage"
+"""Suffix of a variable's moving average in TF1."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,21 @@ class NameMap:
         """Returns the name of a path, or the path itself if it has none."""
         return self.names.get(path, path)
 
-    def count_found(self, paths: Collection[str], held: Collection[str]) -> int:
-        """Counts the paths whose arrays are among the names `held` in a file."""
-        return sum(path in held or self.name(path) in held for path in paths)
+    def find(self, path: str, held: Collection[str], *, prefer_ema: bool = False) -> str | None:
+        """Returns the name, among those `held` in a file, by which a path is read, if any."""
+        name = self.name(path)
+        candidates = [path] + [name + EMA] * prefer_ema + [name]
+        return next((candidate for candidate in candidates if candidate in held), None)
 
-    def convert(self, path: str, array: np.ndarray) -> np.ndarray:
-        """Transposes a kernel of the file to `[k, k, in, out]`; other arrays are unchanged."""
-        if not path.endswith("kernel") or array.ndim != 4:
+    def count_found(self, paths: Collection[str], held: Collection[str]) -> int:
+        """Counts the paths that are found among the names `held` in a file."""
+        return sum(self.find(path, held) is not None for path in paths)
+
+    def read(self, path: str, source: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Reads a path under the name `source`; kernels become `[k, k, in, out]`."""
+        array = np.asarray(arrays[source])
+        # Arrays under our own paths have our layout.
+        if source == path or not path.endswith("kernel") or array.ndim != 4:
             return array
         return array.transpose(self.table.convention.kernel_axes)
 
@@ -38,7 +50,7 @@ class NameMap:
 def choose_name_map(
     weights: Weights,
     model: schema.Model,
-    arrays: Mapping[str, HasShape],
+    arrays: Mapping[str, Any],
     wanted: Collection[str],
     *,
     scope: Scope,
@@ -69,7 +81,7 @@ def choose_name_map(
 def _candidates(
     weights: Weights,
     model: schema.Model,
-    arrays: Mapping[str, HasShape],
+    arrays: Mapping[str, Any],
     wanted: Collection[str],
     scope: Scope,
 ) -> Iterator[NameMap]:

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any
 
 from stillbox.checkpoints import name_tables
 from stillbox.checkpoints.name_tables.rules import (
@@ -28,29 +28,20 @@ _NO_TABLE = BackboneTable(TF_LAYERS, {"classification": ("",), "detection": ("",
 _NORM = re.compile(r"norm(?:_(\d+))?")
 
 
-class HasShape(Protocol):
-    """An array or its abstract form."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of every axis."""
-        ...
-
-
 def backbone_tables(model: schema.Model) -> tuple[BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
     return BACKBONES.get(type(model.backbone), (_NO_TABLE,))
 
 
 def reference_names(
-    model: schema.Model, arrays: Mapping[str, HasShape], *, scope: Scope = "detection"
+    model: schema.Model, arrays: Mapping[str, Any], *, scope: Scope = "detection"
 ) -> dict[str, str]:
     """Names parameters and moving statistics as the original's checkpoints do.
 
     Args:
         model: the detector's configuration.
-        arrays: by path in our detector. Only their shapes are read: some names hold a number of
-            channels.
+        arrays: by path in our detector; only their `shape` is read, because some names hold a
+            number of channels.
         scope: `classification` gives the names in a classifier's checkpoint, which holds the
             backbone only.
 
@@ -66,7 +57,7 @@ def reference_names(
 
 
 def names_under(
-    root: str, table: BackboneTable, model: schema.Model, arrays: Mapping[str, HasShape]
+    root: str, table: BackboneTable, model: schema.Model, arrays: Mapping[str, Any]
 ) -> dict[str, str]:
     """Names all arrays by one table of the model's backbone, with `root` as its `{root}`.
 

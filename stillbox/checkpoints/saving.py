@@ -126,8 +126,5 @@ def _check_place(files: tuple[Path, ...], overwrite: bool) -> None:
         raise UserError("there is no such folder", where=str(folder), fix=f"mkdir -p {folder}")
     existing = [path for path in files if path.exists()]
     if existing and not overwrite:
-        raise UserError(
-            "the file exists",
-            where=str(existing[0]),
-            fix="choose another name, or add --overwrite",
-        )
+        fix = "choose another name, or add --overwrite"
+        raise UserError("the file exists", where=str(existing[0]), fix=fix)

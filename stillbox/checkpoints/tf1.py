@@ -62,9 +62,6 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
                 fix="copy the file again: it is cut off, or belongs to another index",
             )
         if masked_crc32c(data) != entry.checksum:
-            raise UserError(
-                f"the values of {name!r} are damaged: their checksum is wrong",
-                where=str(path),
-                fix="copy the file again",
-            )
+            what = f"the values of {name!r} are damaged: their checksum is wrong"
+            raise UserError(what, where=str(path), fix="copy the file again")
         return data

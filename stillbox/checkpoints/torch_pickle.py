@@ -78,9 +78,11 @@ def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
 
 
 def make_tensor(
-    storage: Storage, offset: int, shape: Iterable[int], strides: Iterable[int]
+    storage: object, offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
 ) -> Tensor:
     """Returns a tensor, checking that its strides stay inside of the storage."""
+    if not isinstance(storage, Storage):
+        raise pickle.UnpicklingError("a tensor without a storage")
     tensor = Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
     shape, strides, first = tensor.shape, tensor.strides, storage.offset + tensor.offset
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
@@ -119,6 +121,10 @@ class _Parameter:
             self.data = state[0]
 
 
+def _rebuild_parameter(tensor: Tensor, *_: object) -> Tensor:
+    return tensor
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], resolve: Callable[[Any], object] | None) -> None:
         super().__init__(file, encoding="utf-8")
@@ -127,9 +133,9 @@ class _Unpickler(pickle.Unpickler):
         self._allowed = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch", "Size"): tuple,
-            ("torch._utils", "_rebuild_tensor"): self._rebuild_tensor,
-            ("torch._utils", "_rebuild_tensor_v2"): self._rebuild_tensor,
-            ("torch._utils", "_rebuild_parameter"): self._rebuild_parameter,
+            ("torch._utils", "_rebuild_tensor"): make_tensor,
+            ("torch._utils", "_rebuild_tensor_v2"): make_tensor,
+            ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
             ("torch.nn.parameter", "Parameter"): _Parameter,
         }
         for name, dtype in _DTYPES.items():
@@ -145,13 +151,3 @@ class _Unpickler(pickle.Unpickler):
         if self._resolve is None:
             raise pickle.UnpicklingError("an unexpected persistent id")
         return self._resolve(pid)
-
-    def _rebuild_tensor(
-        self, storage: Storage, offset: int, shape: list[int], strides: list[int], *_: object
-    ) -> Tensor:
-        if not isinstance(storage, Storage):
-            raise pickle.UnpicklingError("a tensor without a storage")
-        return make_tensor(storage, offset, shape, strides)
-
-    def _rebuild_parameter(self, tensor: Tensor, *_: object) -> Tensor:
-        return tensor

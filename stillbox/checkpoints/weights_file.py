@@ -88,16 +88,12 @@ def _prefix_in_folder(path: Path) -> str:
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if len(prefixes) == 1:
         return prefixes[0]
-    if prefixes:
-        names = ", ".join(Path(prefix).name for prefix in prefixes)
-        raise UserError(
-            f"the folder holds {len(prefixes)} checkpoints: {names}",
-            where=str(path),
-            fix="say which, for example " + prefixes[-1],
-        )
-    raise UserError(
-        "the folder holds no weights", where=str(path), fix=f"it holds {list_folder(path)}"
-    )
+    if not prefixes:
+        fix = f"it holds {list_folder(path)}"
+        raise UserError("the folder holds no weights", where=str(path), fix=fix)
+    names = ", ".join(Path(prefix).name for prefix in prefixes)
+    what = f"the folder holds {len(prefixes)} checkpoints: {names}"
+    raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
 
 
 def _tf1_prefix(path: Path) -> str | None:
@@ -106,11 +102,8 @@ def _tf1_prefix(path: Path) -> str | None:
     if Path(prefix + ".index").is_file():
         return prefix
     if prefix != str(path) and path.is_file():
-        raise UserError(
-            "the checkpoint's index is missing",
-            where=prefix + ".index",
-            fix=f"copy it to where {path.name} lies",
-        )
+        fix = f"copy it to where {path.name} lies"
+        raise UserError("the checkpoint's index is missing", where=prefix + ".index", fix=fix)
     return None
 
 
@@ -122,11 +115,8 @@ def _missing(path: Path) -> UserError:
         for entry in path.parent.iterdir()
         if entry.is_dir() or entry.suffix in (*_READERS, ".index")
     ]
-    return UserError(
-        "there are no such weights",
-        where=str(path),
-        fix=f"{nearest(path.name, names)} (the folder holds {list_folder(path.parent)})",
-    )
+    fix = f"{nearest(path.name, names)} (the folder holds {list_folder(path.parent)})"
+    return UserError("there are no such weights", where=str(path), fix=fix)
 
 
 def _unreadable(path: Path) -> UserError:
@@ -138,8 +128,5 @@ def _unreadable(path: Path) -> UserError:
                 where=str(path),
                 fix="save it once with TensorFlow 1.x: tf.train.Saver(write_version=2)",
             )
-    return UserError(
-        f"weights of type {path.suffix or 'unknown'!r} cannot be read",
-        where=str(path),
-        fix=f"give {_READABLE}",
-    )
+    what = f"weights of type {path.suffix or 'unknown'!r} cannot be read"
+    return UserError(what, where=str(path), fix=f"give {_READABLE}")

@@ -126,7 +126,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert directory.best() == (2, "AP", 0.4)
     directory.mark_best(6, "AP", 0.5)
     assert directory.steps() == (5, 6)
-    assert (directory.best_step(), directory.latest_step()) == (6, 6)
+    assert (directory.best().step, directory.latest_step()) == (6, 6)
     assert directory.checkpoint("best").step == 6
 
 

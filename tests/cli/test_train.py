@@ -344,7 +344,7 @@ def test_the_end_of_the_last_epoch_is_scored(train, tmp_path):
     code, _, err = train("train.steps=0", "data.train.num_epochs=1")
     assert code == 0
     assert re.search(r"step 3: AP 0\.\d+, .* on 6 images", err)
-    assert ModelDirectory.open(tmp_path / "model").best_step() == 3
+    assert ModelDirectory.open(tmp_path / "model").best().step == 3
 
 
 def test_a_run_that_was_stopped_early_stays_stopped(train):

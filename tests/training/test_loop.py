@@ -134,7 +134,7 @@ def test_early_stopping_ends_the_run_and_the_best_checkpoint_is_kept(tmp_path, e
     assert outcome.step == 3
     assert outcome.reason.startswith("stopped early: AP50 has not risen above ")
     directory = ModelDirectory.open(tmp_path)
-    assert directory.best_step() in directory.steps()
+    assert directory.best().step in directory.steps()
     assert [step for step, _ in read_history(tmp_path / HISTORY).evaluations] == [1, 2, 3]
 
 
