@@ -83,7 +83,7 @@ def test_every_block_belongs_to_a_test():
         "Detections in many files": ["sh", "python", "python"],
         "A deployment of Ray Serve": ["python", "sh", "json"],
         "Records with Apache Beam": ["sh"],
-        "In pipelines of your own": ["python", "python"],
+        "In existing pipelines": ["python", "python"],
     }
 
 
@@ -132,7 +132,7 @@ def test_records_with_apache_beam(folder):
 
 @needs("apache_beam")
 def test_a_pipeline_of_beam(folder):
-    execute(blocks("In pipelines of your own", "python")[0])
+    execute(blocks("In existing pipelines", "python")[0])
     (found,) = Path().glob("beam-detections*")
     assert found.read_text().count("'image': 'photos/owl_") == 2
 
@@ -141,6 +141,6 @@ def test_a_pipeline_of_beam(folder):
 def test_a_pipeline_of_spark(folder, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    execute(blocks("In pipelines of your own", "python")[1])
+    execute(blocks("In existing pipelines", "python")[1])
     paths = parquet.read_table("spark-detections").column("path").to_pylist()
     assert sorted(Path(path).name for path in paths) == ["owl_1.jpg", "owl_2.jpg"]
