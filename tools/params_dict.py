@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
-from stillbox.experiment.params_dict.blocks import BACKBONES, NECKS
 from stillbox.experiment.params_dict.dialects import OTHER_DEFAULTS, RENAMED, REPEATED
 from stillbox.experiment.params_dict.foreign import SECTIONS, TYPES
-from stillbox.experiment.params_dict.keys import FINAL, KEYS, OLD, Key, Kind
+from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key, Kind
 from stillbox.experiment.params_dict.merging import spell
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
 from stillbox.experiment.params_dict.templates import TEMPLATES, tree_of

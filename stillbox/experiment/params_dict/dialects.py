@@ -1,15 +1,14 @@
-"""The dictionary of 2020 in the words of the last one (TPU detection fact sheet 1.3).
+"""The dictionary of 2020 in the keys of the last one.
 
 A key of 2020 that has another name now is renamed. One that was repeated, such as `min_level` in
-six sections, is checked as it was then and becomes the one key that is left. What each block had
-for itself and all share now goes there where the blocks agree, and stays with its block where not.
+six sections, is checked as it was then and becomes the one key that is left. A key of each block
+that all blocks share now moves there if the blocks agree, and else stays with its block.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from stillbox.errors import UserError
-from stillbox.experiment.params_dict.blocks import BLOCKS, used_blocks
-from stillbox.experiment.params_dict.keys import NORM, OLD
+from stillbox.experiment.params_dict.keys import BLOCKS, NORM, OLD
 from stillbox.experiment.params_dict.merging import Entry, Params
 from stillbox.experiment.params_dict.restrictions import check_restriction
 from stillbox.experiment.values import Plain
@@ -31,31 +30,31 @@ REPEATED: Mapping[str, tuple[str, ...]] = {
     ),
     "architecture.use_bfloat16": ("retinanet_parser.use_bfloat16",),
 }
-"""The one key of today -> where 2020 had it; the others are compared with the first."""
+"""The one key of today -> its places in 2020; the others are compared with the first."""
 _POLICY, _USED, _NAME = (
     f"retinanet_parser.{name}"
     for name in ("aug_policy", "use_autoaugment", "autoaugment_policy_name")
 )
 OTHER_DEFAULTS = (
-    "keys of 2020 are read, and what nobody gave has the defaults of the last version; 2020 had "
-    "others for train.frozen_variable_prefix (the stem and the first group of a ResNet), "
+    "keys of 2020 are read, and keys that are not given have the defaults of the last version; "
+    "2020 had others for train.frozen_variable_prefix (the stem and the first group of a ResNet), "
     "eval.eval_samples (5000) and spinenet (drop connect, swish, batch norm)"
 )
-"""What an owner of a dictionary of 2020 should know."""
+"""Note about dictionaries of 2020."""
 
 
 class OldKeys:
-    """The keys of 2020 that were given."""
+    """The keys of 2020 that are given."""
 
     def __init__(self) -> None:
         self._places: dict[str, dict[str, str]] = {}
 
     def add(self, path: str, today: str, where: str) -> None:
-        """Remembers a key, what says it today, and where it was given."""
+        """Enters a key, today's key for it, and where it is given."""
         self._places.setdefault(today, {})[path] = where
 
     def warnings(self) -> Iterator[str]:
-        """Yields a warning for each key of today that was given under names of 2020."""
+        """Yields a warning for each key of today that is given under names of 2020."""
         for today, places in self._places.items():
             shown = ", ".join([*places][:3])
             more = f" and {len(places) - 3} more" if len(places) > 3 else ""
@@ -63,7 +62,7 @@ class OldKeys:
             yield f"{where}: {shown}{more}: of the dictionary of 2020; today's is {today}"
 
     def notes(self) -> Iterator[str]:
-        """Yields what an owner of a dictionary of 2020 should know."""
+        """Yields the note about dictionaries of 2020, if this is one."""
         for places in [*self._places.values()][:1]:
             yield f"{next(iter(places.values()))}: {OTHER_DEFAULTS}"
 
@@ -72,8 +71,8 @@ def rename(layer: Mapping[str, Entry], old: OldKeys) -> dict[str, Entry]:
     """Returns a layer with today's names.
 
     Args:
-        layer: what one file or option gives.
-        old: what had another name is entered.
+        layer: the keys of one file or option.
+        old: renamed keys are entered.
 
     Raises:
         UserError: a value is given under both names, and they differ.
@@ -88,11 +87,11 @@ def rename(layer: Mapping[str, Entry], old: OldKeys) -> dict[str, Entry]:
 
 
 def fold(params: Params, old: OldKeys) -> Params:
-    """Puts the keys of 2020 into those of today, as far as today's can say it.
+    """Moves the keys of 2020 into those of today, as far as today's can express them.
 
     Args:
         params: the merged dictionary.
-        old: what was folded is entered.
+        old: moved keys are entered.
 
     Raises:
         UserError: keys that must agree do not.
@@ -113,7 +112,7 @@ class _Folding:
     def __init__(self, params: Params, old: OldKeys) -> None:
         self._params, self._old = params, old
         self._given = dict(params.given)
-        self._blocks = used_blocks(params)
+        self._blocks = params.used_blocks()
 
     def run(self) -> Params:
         for today, copies in REPEATED.items():
@@ -142,7 +141,7 @@ class _Folding:
             return
 
         def value(path: str) -> Plain:
-            # A copy that nobody gave follows the one key.
+            # A copy that is not given follows the one key.
             return self._params.value(path if path in self._given else today)
 
         first, *others = copies
@@ -160,7 +159,7 @@ class _Folding:
             self._given[today] = self._given.pop(path)
 
     def _policy(self) -> None:
-        """Whether and which policy were two keys."""
+        """Moves the two keys of 2020 for the AutoAugment policy into one."""
         if _USED not in self._given:
             return
         used = self._given.pop(_USED)

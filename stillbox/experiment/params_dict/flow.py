@@ -1,7 +1,8 @@
-"""Values in one line, as people type them: YAML's flow style where any text may stand unquoted.
+"""Values in one line: YAML's flow style, but any text may stand unquoted.
 
-YAML gives `*`, `?`, `&` and `[` a meaning of their own, but in `train_file_pattern: /data/train-*`
-nobody means it. A plain value here ends at a comma or a closing bracket that is not its own.
+In YAML `*`, `?`, `&` and `[` have a meaning of their own, which is not meant in
+`train_file_pattern: /data/train-*`. A plain value here ends at a comma or a closing bracket that
+is not its own.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 class Scanner:
-    """Goes through one text from left to right."""
+    """Reads one text from left to right."""
 
     def __init__(self, text: str, where: str) -> None:
         self._text, self._where, self._at = text, where, 0
@@ -118,7 +119,7 @@ class Scanner:
     def _quoted(self, quote: str) -> Node:
         end = self._at + 1
         while end < len(self._text) and self._text[end] != quote:
-            # A backslash guards what follows it, but only between double quotes.
+            # A backslash escapes the next character, but only between double quotes.
             end += 2 if quote == '"' and self._text[end] == "\\" else 1
         if end >= len(self._text):
             raise self._broken(f"a closing {quote}")
@@ -144,7 +145,7 @@ class Scanner:
 
 
 def _typed(text: str, where: str) -> object:
-    """Returns what YAML makes of a scalar: a number, a truth value, null or text."""
+    """Returns a scalar with its type in YAML: a number, a truth value, null or text."""
     try:
         value = compose(text, where, lines=False).value
     except UserError:

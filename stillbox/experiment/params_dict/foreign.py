@@ -1,7 +1,4 @@
-"""What the dictionary had for other models: recognised, and refused by name.
-
-Source: TPU detection fact sheet 2.
-"""
+"""Types and sections of other models, which are refused by name."""
 
 from stillbox.errors import UserError
 
@@ -10,7 +7,7 @@ _NO_MASKS = "it predicts masks, and stillbox detects boxes"
 _WHOLE_IMAGES = "it labels whole images, and stillbox detects boxes"
 _PIXELS = "it labels pixels, and stillbox detects boxes"
 FIX = "there is: type retinanet, with retinanet_parser, retinanet_head and retinanet_loss"
-"""What there is instead."""
+"""Remedy of all refusals."""
 
 TYPES = {
     "mask_rcnn": f"Mask R-CNN is {_TWO_STAGES}",
@@ -50,5 +47,5 @@ SECTIONS = {section: model for model, names in _SECTIONS_OF.items() for section 
 
 
 def refuse_type(name: str, where: str, what: str) -> UserError:
-    """Returns the refusal of another model that something in the dictionary stands for."""
+    """Returns the refusal of another model, for `what` in the dictionary."""
     return UserError(f"{what}: {TYPES[name]}", where=where, fix=FIX)

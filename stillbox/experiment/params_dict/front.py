@@ -1,4 +1,4 @@
-"""A dictionary as a command line gives it: a template or a file, an override, flags."""
+"""The dictionary of a command line: a template or a file, an override, flags."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -26,13 +26,13 @@ def read_params(
     """Reads the dictionary in the original's order: defaults, template, file, override, flags.
 
     Args:
-        config_file: a YAML file; where there is none of this name, the built-in template.
+        config_file: a YAML file; if there is no such file, the built-in template of its name.
         params_override: names and values as one text, see `texts.read_text`.
-        model: whose defaults are meant.
-        template: the name of a built-in template that the file is laid over.
-        flags: dotted path -> value, `Node(8, "--num_cores=8")`; the last word.
-        restrictions: what must hold of the result, `anchor.num_scales <= 3`.
-        used: keys that the caller follows itself, `eval.eval_timeout`.
+        model: the model whose defaults are meant.
+        template: the name of a built-in template that the file overrides.
+        flags: dotted path -> value, `Node(8, "--num_cores=8")`; they override everything.
+        restrictions: relations that the result must satisfy, `anchor.num_scales <= 3`.
+        used: keys that the caller reads itself, `eval.eval_timeout`.
         name: the experiment's name; empty: that of the file, else the model's.
 
     Raises:
@@ -52,7 +52,7 @@ def read_params(
     )
     if not str(config_file) or Path(config_file).is_file():
         return reading
-    note = f"there is no file {config_file}: the built-in template of this name stands in for it"
+    note = f"there is no file {config_file}: the built-in template of this name is taken"
     return replace(reading, notes=(note, *reading.notes))
 
 
@@ -60,7 +60,7 @@ def _config_file(given: str) -> Node:
     path = Path(given)
     if path.is_file() or path.is_dir() or "://" in given:
         return read_file(given, "--config_file")
-    # `configs/yaml/retinanet_nasfpn.yaml` stands in people's scripts, and not on their disks.
+    # Scripts name `configs/yaml/retinanet_nasfpn.yaml`, a file of the original's repository.
     if path.stem in TEMPLATES:
         return template_tree(path.stem)
     beside = path.parent.glob("*.y*ml") if path.parent.is_dir() else ()

@@ -1,6 +1,7 @@
 """Every key of the parameter dictionary of RetinaNet on TPU, with type and default.
 
-Source: TPU detection fact sheet 1.1 (the final dictionary) and 1.3 (that of 2020).
+The original's are in `detection/configs/base_config.py` and `detection/configs/retinanet_config.py`
+(tensorflow/tpu, models/official): the last version, and that of 2020.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,19 @@ from typing import Any, Literal
 
 from stillbox.experiment.values import Plain
 
+BACKBONES = ("resnet", "spinenet", "spinenet_mbconv")
+"""Values of `architecture.backbone`, and the sections that describe them."""
+NECKS = ("fpn", "nasfpn")
+"""Values of `architecture.multilevel_features` with a section; `identity` has none."""
+BLOCKS = (*BACKBONES, *NECKS)
+"""All sections that are only in use if something chooses them."""
+
 Kind = Literal["flag", "whole", "real", "text", "wholes", "reals"]
 
 
 @dataclass(frozen=True)
 class Unset:
-    """The default of a key that is null until somebody sets it."""
+    """The default of a key that is null unless it is set."""
 
     kind: Kind
 
@@ -25,7 +33,7 @@ class Key:
 
     kind: Kind
     default: Plain
-    """None where it is null until somebody sets it; then null is allowed."""
+    """None if the key is null unless it is set; null is then allowed."""
 
 
 _FINAL: dict[str, Any] = {
@@ -166,7 +174,7 @@ NORM: Mapping[str, Kind] = {
     "batch_norm_trainable": "flag",
     "use_sync_bn": "flag",
 }
-"""What each block of 2020 had of its own under `batch_norm`."""
+"""Keys of each block's own `batch_norm` in 2020."""
 _NORM = {name: Unset(kind) for name, kind in NORM.items()}
 _DROPBLOCK = {"dropblock_keep_prob": Unset("real"), "dropblock_size": Unset("whole")}
 _OLD: dict[str, Any] = {
@@ -220,7 +228,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, K
 FINAL: Mapping[str, Key] = dict(_flatten(_FINAL))
 """The keys of the last version, in its order."""
 OLD: Mapping[str, Key] = dict(_flatten(_OLD))
-"""What only the dictionary of 2020 had; all are null until somebody sets them."""
+"""Keys of the dictionary of 2020 alone; all are null unless they are set."""
 KEYS: Mapping[str, Key] = {**FINAL, **OLD}
 """Both."""
 

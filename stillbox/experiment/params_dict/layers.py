@@ -1,14 +1,11 @@
-"""Batch norm, activation and penalties: what the convolutions of a part have in common.
-
-Source: TPU detection fact sheet 3 and 5. In 2020 every block had these keys for itself.
-"""
+"""Batch norm, activation and penalties of convolutions. In 2020 every block had keys of its own."""
 
 import re
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.keys import KEYS
-from stillbox.experiment.params_dict.reading import Reading
+from stillbox.experiment.params_dict.section import KeySection
 from stillbox.experiment.schema import (
     L2,
     Activation,
@@ -18,16 +15,14 @@ from stillbox.experiment.schema import (
     Initializer,
     VarianceScaling,
 )
-from stillbox.experiment.values import Plain
 
 VARIANCE_SCALING = VarianceScaling(factor=1.0, mode="fan_in", exact_cut=True)
-"""`tf.variance_scaling_initializer()`, which the backbones have."""
+"""`tf.variance_scaling_initializer()`, the initialiser of the backbones."""
 GLOROT_UNIFORM = VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
-"""What TensorFlow's layers take where nothing is said."""
+"""The default initialiser of TensorFlow's layers."""
 _COMMON = "batch_norm_activation"
-_SYNC = "use_sync_bn"
 _REGEX = "train.regularization_variable_regex"
-# Names of variables by what they are, from every part of a detector (fact sheet 9).
+# Names of variables of each kind, from every part of a detector.
 _VARIABLES = {
     "kernel": (
         "resnet50/conv2d_7/kernel:0",
@@ -53,7 +48,7 @@ _VARIABLES = {
 
 
 def read_conv(
-    reading: Reading,
+    root: KeySection,
     block: str,
     path: str,
     *,
@@ -61,91 +56,77 @@ def read_conv(
     biased: bool = False,
     norm: bool = True,
 ) -> ConvHyperparams:
-    """Reads what a part's convolutions have in common.
+    """Reads the hyperparameters of a part's convolutions.
 
     Args:
-        reading: the dictionary.
+        root: the dictionary.
         block: its section, which had keys of its own in 2020.
         path: the part's place in the experiment.
         initializer: of its kernels.
         biased: its convolutions have a bias in front of batch norm.
         norm: it has batch norm.
     """
-    batch_norm = _read_norm(reading, block, f"{path}.conv.batch_norm")
+    batch_norm = _read_norm(root, block, f"{path}.conv.batch_norm")
     return ConvHyperparams(
-        activation=_read_activation(reading, block, f"{path}.conv.activation"),
+        activation=_read_activation(root, block, f"{path}.conv.activation"),
         initializer=initializer,
         batch_norm=batch_norm if norm else None,
         force_bias=biased and norm,
-        **_read_penalty(reading, f"{path}.conv"),
+        **_read_penalty(root, f"{path}.conv"),
     )
 
 
-def own_or_common(reading: Reading, block: str, own: str, common: str) -> str:
-    """Returns the key that a block follows: its own of 2020 where it was given, or everybody's."""
-    path = f"{block}.{own}"
-    return path if path in reading.params.given and path in KEYS else common
+def freezes_norm(root: KeySection, block: str) -> bool:
+    """Says whether scale and offset of a block's batch norm are frozen."""
+    return not root.value(_norm_key(root, block, "batch_norm_trainable"), "train.freeze")
 
 
-def freezes_norm(reading: Reading, block: str) -> bool:
-    """Says whether scale and offset of a block's batch norm stay as they are."""
-    name = "batch_norm_trainable"
-    path = own_or_common(reading, block, f"batch_norm.{name}", f"{_COMMON}.{name}")
-    return not reading.take(path, "train.freeze")
+def _norm_key(root: KeySection, block: str, name: str) -> str:
+    return _own_or_common(root, f"{block}.batch_norm.{name}", f"{_COMMON}.{name}")
 
 
-def _read_norm(reading: Reading, block: str, path: str) -> BatchNorm:
-    def take(name: str, field: str) -> Plain:
-        key = own_or_common(reading, block, f"batch_norm.{name}", f"{_COMMON}.{name}")
-        return reading.take(key, f"{path}.{field}")
+def _own_or_common(root: KeySection, own: str, common: str) -> str:
+    """Returns the key that a block follows: its own of 2020 if it is given, or the common one."""
+    return own if root.has(own) else common
 
+
+def _read_norm(root: KeySection, block: str, path: str) -> BatchNorm:
+    """Reads batch norm, over the images of a replica unless it is synchronised.
+
+    The original silently synchronises over more than 8 replicas only. Its published runs with
+    `use_sync_bn` had 32, so that the key always means all replicas here.
+    """
+    keys = {
+        field: _norm_key(root, block, f"batch_norm_{name}")
+        for field, name in (("decay", "momentum"), ("epsilon", "epsilon"), ("train", "trainable"))
+    }
+    synchronised = root.value(_norm_key(root, block, "use_sync_bn"), f"{path}.statistics")
     return BatchNorm(
-        decay=take("batch_norm_momentum", "decay"),
-        epsilon=take("batch_norm_epsilon", "epsilon"),
         center=True,
         scale=True,
-        train=take("batch_norm_trainable", "train"),
-        statistics=_read_statistics(reading, block, f"{path}.statistics"),
+        statistics="global" if synchronised else "per_replica",
+        **root.fill(path, **keys),
     )
 
 
-def _read_statistics(reading: Reading, block: str, path: str) -> Literal["global", "per_replica"]:
-    """Reads whose statistics batch norm takes: those of a replica, unless it is synchronised.
-
-    The original synchronises over more than 8 replicas only, without saying so. Its published runs
-    with `use_sync_bn` had 32, so that the key means all replicas here, however many they are.
-    """
-    key = own_or_common(reading, block, f"batch_norm.{_SYNC}", f"{_COMMON}.{_SYNC}")
-    return "global" if reading.take(key, path) else "per_replica"
-
-
-def _read_activation(reading: Reading, block: str, path: str) -> Plain:
-    # The final dictionary knows a block's own activation only in nasfpn, where null follows.
+def _read_activation(root: KeySection, block: str, path: str) -> Any:  # noqa: ANN401
+    # In the last version only nasfpn has an activation of its own; null follows the common one.
     key = f"{block}.activation"
-    if key not in KEYS or reading.params.value(key) is None:
+    if key not in KEYS or root.get(key) is None:
         key = f"{_COMMON}.activation"
-    if block == "fpn":
-        return "relu"
-    return reading.choose(key, get_args(Activation), path)
+    return "relu" if block == "fpn" else root.choose(key, get_args(Activation), path)
 
 
-def _read_penalty(reading: Reading, path: str) -> dict[str, Any]:
-    weight = reading.take("train.l2_weight_decay", f"{path}.regularizer.weight")
-    regex = reading.take(_REGEX, f"{path}.regularize_bias", f"{path}.regularize_norm")
-    try:
-        pattern = re.compile(regex)
-    except re.error as error:
-        raise UserError(
-            f"{_REGEX} = {regex!r} is no regular expression: {error}",
-            where=reading.params.where(_REGEX),
-            fix=f"the default is {KEYS[_REGEX].default!r}",
-        ) from error
+def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
+    weight = root.value("train.l2_weight_decay", f"{path}.regularizer.weight")
+    root.value(_REGEX, f"{path}.regularize_bias", f"{path}.regularize_norm")
+    pattern = compile_regex(root, _REGEX, f"the default is {KEYS[_REGEX].default!r}")
     # As in the original: from the start of the name on.
     found = {
         kind: {bool(pattern.match(name)) for name in names} for kind, names in _VARIABLES.items()
     }
-    if found["kernel"] != {True} or any(len(answers) > 1 for answers in found.values()):
-        reading.refuse(
+    if found["kernel"] != {True} or any(len(matches) > 1 for matches in found.values()):
+        root.refuse(
             _REGEX,
             "kernels are penalised in all parts of the model alike, and biases, batch norm and "
             "depthwise kernels in all or in none",
@@ -160,28 +141,41 @@ def _read_penalty(reading: Reading, path: str) -> dict[str, Any]:
     }
 
 
-def read_drop_block(reading: Reading, block: str, path: str) -> DropBlock | None:
-    """Reads DropBlock, which is on where its share is given."""
+def compile_regex(root: KeySection, key: str, fix: str) -> re.Pattern[str]:
+    """Returns the regular expression of a key.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return re.compile(root.get(key))
+    except re.error as error:
+        what = f"{key} = {root.get(key)!r} is no regular expression: {error}"
+        raise UserError(what, where=root.where(key), fix=fix) from error
+
+
+def read_drop_block(root: KeySection, block: str, path: str) -> DropBlock | None:
+    """Reads DropBlock, which is on if its share is given."""
     keep, size = (
-        own_or_common(reading, block, f"dropblock.{name}", f"dropblock.{name}")
+        _own_or_common(root, f"{block}.dropblock.{name}", f"dropblock.{name}")
         for name in ("dropblock_keep_prob", "dropblock_size")
     )
-    share = reading.take(keep, f"{path}.keep_probability")
+    share = root.value(keep, f"{path}.keep_probability")
     if share is None:
         return None
-    side = reading.take(size, f"{path}.block_size")
+    side = root.value(size, f"{path}.block_size")
     if side is None:
-        reading.refuse(keep, "it needs dropblock_size, the side of a block", f"{size}=7")
+        root.refuse(keep, "it needs dropblock_size, the side of a block", f"{size}=7")
     return DropBlock(keep_probability=share, block_size=side)
 
 
-def note_statistics(reading: Reading) -> None:
-    """Says once whose statistics batch norm takes."""
-    name = f"{_COMMON}.{_SYNC}"
-    if not reading.take(name):
-        place = reading.params.where(name)
-        reading.notes.append(
-            f"{place + ': ' if place else ''}{name} is false: batch norm takes the statistics of "
-            "one replica, which is what a device has of the batch; --set devices.replicas=8 makes "
-            "the eight of the published runs on any number of devices"
+def note_statistics(root: KeySection) -> None:
+    """Notes, once, whose statistics batch norm takes."""
+    name = f"{_COMMON}.use_sync_bn"
+    if not root.value(name):
+        root.note(
+            name,
+            f"{name} is false: batch norm takes the statistics of one replica, a device's part of "
+            "the batch; --set devices.replicas=8 gives the eight of the published runs on any "
+            "number of devices",
         )

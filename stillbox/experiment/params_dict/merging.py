@@ -1,6 +1,7 @@
-"""Laying one layer of the dictionary over another: strict names, strict types.
+"""Layers of the dictionary: strict names, strict types.
 
-Source: TPU detection fact sheet 1.4. Sections merge, everything else is replaced as a whole.
+Sections merge, everything else is replaced as a whole (tensorflow/tpu,
+`hyperparameters/params_dict.py`, `override_params_dict`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.foreign import SECTIONS, refuse_type
-from stillbox.experiment.params_dict.keys import FINAL, KEYS, Key, Kind, names_in
+from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, Key, Kind, names_in
 from stillbox.experiment.values import NUMBER, Node, Plain
 
 _TOO_LARGE = 1e300
@@ -25,7 +26,7 @@ _WANTED: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A value that somebody gave."""
+    """A value that is given."""
 
     value: Plain
     where: str
@@ -34,22 +35,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class Params:
-    """The dictionary: what was given, over the defaults."""
+    """The dictionary: the given values over the defaults."""
 
     given: Mapping[str, Entry] = field(default_factory=dict)
-    """Dotted path -> value and place, of every key that somebody gave."""
+    """Dotted path -> value and place of every key that is given."""
 
     def value(self, path: str) -> Plain:
-        """Returns a key's value, its default where nobody gave one."""
+        """Returns a key's value, its default if none is given."""
         return self.given[path].value if path in self.given else KEYS[path].default
 
     def where(self, path: str) -> str | None:
-        """Returns where a key was given, None for a default."""
+        """Returns where a key is given, None for a default."""
         return self.given[path].where if path in self.given else None
 
     def differs(self, path: str) -> bool:
         """Says whether a key has another value than its default."""
         return bool(self.value(path) != KEYS[path].default)
+
+    def used_blocks(self) -> tuple[str, ...]:
+        """Returns the sections of the blocks of the model, from input to output.
+
+        A dictionary describes every backbone and every neck at once.
+        """
+        chosen = (
+            self.value("architecture.backbone"),
+            self.value("architecture.multilevel_features"),
+        )
+        return (*(name for name in BLOCKS if name in chosen), "retinanet_head")
 
     def over(self, layer: Mapping[str, Entry]) -> "Params":
         """Returns the dictionary with a layer laid over it."""
@@ -83,7 +95,7 @@ def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
             raise _unknown(str(name), node, path)
         elif isinstance(node.value, dict):
             yield from _walk(node, inner)
-        # A section whose content is commented out is empty, which says nothing.
+        # A section whose content is commented out is empty.
         elif node.value is not None:
             raise UserError(
                 f"{inner} is a section and cannot be {_shown(node)}",
@@ -101,7 +113,7 @@ def convert(key: Key, node: Node, path: str) -> Plain:
     if node.value is None:
         if key.default is None:
             return None
-        # What a shell makes of an empty variable.
+        # A shell turns an empty variable into null.
         if key.kind == "text":
             return ""
         _refuse(node, path, key.kind)
@@ -131,11 +143,11 @@ def _scalar(kind: Kind, node: Node, path: str) -> Plain:
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(node, path, kind)
-    if not abs(value) < _TOO_LARGE:  # Nor is nan.
+    if not abs(value) < _TOO_LARGE:  # or nan
         _refuse(node, path, kind)
     if kind == "real":
         return float(value)
-    # 9e4 is a whole number to whoever writes it.
+    # 9e4 is a whole number.
     if value != int(value):
         _refuse(node, path, kind)
     return int(value)
@@ -167,10 +179,10 @@ def _unknown(name: str, node: Node, path: str) -> UserError:
         return refuse_type(model, node.where, f"{name} belongs to type {model}")
     what = f"{path or 'the dictionary'} has no key {name!r}"
     if "/" in name:
-        # `pattern: /data/a,/data/b` is one value to a person and two names to YAML.
+        # `pattern: /data/a,/data/b` is meant as one value, and is two names in YAML.
         fix = f"put the value in quotes, if {name!r} is a part of it"
         return UserError(what, where=node.where, fix=fix)
-    # Names of 2020 are accepted and not recommended, unless one was meant.
+    # Names of 2020 are suggested only if no name of today is near.
     guesses = (nearest(name, names_in(path, keys)) for keys in (FINAL, KEYS))
     guess = next((guess for guess in guesses if guess.startswith("did you mean")), None)
     elsewhere = [key for key in FINAL if key.rpartition(".")[2] == name]

@@ -8,38 +8,37 @@ from stillbox.experiment.params_dict.boxes import (
     read_matcher,
     read_postprocessing,
 )
-from stillbox.experiment.params_dict.heads import read_head
 from stillbox.experiment.params_dict.inputs import PIXELS, read_resizer
 from stillbox.experiment.params_dict.layers import note_statistics
-from stillbox.experiment.params_dict.necks import read_neck
-from stillbox.experiment.params_dict.reading import Reading
+from stillbox.experiment.params_dict.necks import read_head, read_neck
+from stillbox.experiment.params_dict.section import KeySection
 from stillbox.experiment.schema import Model
 
 
-def read_model(reading: Reading) -> Model:
+def read_model(root: KeySection) -> Model:
     """Reads everything between pixels and boxes."""
-    classes = reading.take("architecture.num_classes", "model.num_classes")
+    classes = root.value("architecture.num_classes", "model.num_classes")
     if classes < 2:
-        reading.refuse(
+        root.refuse(
             "architecture.num_classes",
             "the background is one of them, and nothing is left to detect",
             "one more than the classes of the label map",
         )
     model = Model(
-        # The background counts there, and has a logit here.
+        # The original counts the background; here it has a logit of its own.
         num_classes=classes - 1,
         background_class=True,
         class_slots="label_map_id",
-        resizer=read_resizer(reading),
+        resizer=read_resizer(root),
         pixels=PIXELS,
-        backbone=read_backbone(reading),
-        neck=read_neck(reading),
-        head=read_head(reading),
-        anchors=read_anchors(reading),
+        backbone=read_backbone(root),
+        neck=read_neck(root),
+        head=read_head(root),
+        anchors=read_anchors(root),
         box_coder=BOX_CODER,
-        matcher=read_matcher(reading),
-        loss=read_loss(reading),
-        postprocessing=read_postprocessing(reading),
+        matcher=read_matcher(root),
+        loss=read_loss(root),
+        postprocessing=read_postprocessing(root),
     )
-    note_statistics(reading)
+    note_statistics(root)
     return model

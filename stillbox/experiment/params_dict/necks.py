@@ -1,67 +1,91 @@
-"""`fpn`, `nasfpn` and `identity` (TPU detection fact sheet 3.2 and 3.4)."""
+"""`fpn`, `nasfpn`, `identity` and `retinanet_head`."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from stillbox.experiment.params_dict.keys import NECKS
 from stillbox.experiment.params_dict.layers import (
     GLOROT_UNIFORM,
     VARIANCE_SCALING,
     read_conv,
     read_drop_block,
 )
-from stillbox.experiment.params_dict.reading import Reading
-from stillbox.experiment.schema import Identity, NasFpn, Neck, RetinaNetFpn
+from stillbox.experiment.params_dict.section import KeySection
+from stillbox.experiment.schema import (
+    Identity,
+    NasFpn,
+    Neck,
+    RandomNormal,
+    RetinaNetFpn,
+    WeightSharedHead,
+)
 
-_CHOICE, _PATH = "architecture.multilevel_features", "model.neck"
+_CHOICE, _PATH, _HEAD = "architecture.multilevel_features", "model.neck", "model.head"
 
 
-def read_neck(reading: Reading) -> Neck:
+def read_neck(root: KeySection) -> Neck:
     """Reads the neck that the dictionary chooses."""
-    kind = reading.choose(_CHOICE, ("fpn", "nasfpn", "identity"), f"{_PATH}.kind")
-    backbone = reading.params.value("architecture.backbone")
+    kind = root.choose(_CHOICE, (*NECKS, "identity"), f"{_PATH}.kind")
+    backbone = root.get("architecture.backbone")
     if backbone != "resnet" and kind != "identity":
-        reading.refuse(
-            _CHOICE,
-            f"{backbone} makes all levels itself",
-            f"{_CHOICE}=identity",
-        )
-    levels = reading.fill("architecture", _PATH, min_level="min_level", max_level="max_level")
+        root.refuse(_CHOICE, f"{backbone} makes all levels itself", f"{_CHOICE}=identity")
+    levels = root.child("architecture").fill(_PATH, "min_level", "max_level")
     if kind == "identity":
         return Identity(**levels)
-    return _read_fpn(reading, levels) if kind == "fpn" else _read_nas_fpn(reading, levels)
+    return _read_fpn(root, levels) if kind == "fpn" else _read_nas_fpn(root, levels)
 
 
-def _read_fpn(reading: Reading, levels: dict[str, Any]) -> RetinaNetFpn:
-    norm = reading.take("fpn.use_batch_norm", f"{_PATH}.conv.batch_norm")
-    conv = read_conv(reading, "fpn", _PATH, initializer=GLOROT_UNIFORM, biased=True, norm=norm)
+def _read_fpn(root: KeySection, levels: dict[str, Any]) -> RetinaNetFpn:
+    norm = root.value("fpn.use_batch_norm", f"{_PATH}.conv.batch_norm")
+    conv = read_conv(root, "fpn", _PATH, initializer=GLOROT_UNIFORM, biased=True, norm=norm)
     return RetinaNetFpn(
-        # Between the two coarsest levels stands a ReLU, whatever the others activate with.
+        # Between the two coarsest levels stands a ReLU, whatever the other activations are.
         conv=replace(conv, activation="relu"),
         **levels,
-        **reading.fill("fpn", _PATH, depth="fpn_feat_dims", depthwise="use_separable_conv"),
+        **root.child("fpn").fill(_PATH, depth="fpn_feat_dims", depthwise="use_separable_conv"),
     )
 
 
-def _read_nas_fpn(reading: Reading, levels: dict[str, Any]) -> NasFpn:
-    block = reading.choose("nasfpn.block_fn", ("conv", "bottleneck"), f"{_PATH}.block")
+def _read_nas_fpn(root: KeySection, levels: dict[str, Any]) -> NasFpn:
+    section = root.child("nasfpn")
+    block = section.choose("block_fn", ("conv", "bottleneck"), f"{_PATH}.block")
     rate, inner = 0.0, None
     if block == "bottleneck":
-        rate = reading.take("nasfpn.init_drop_connect_rate", f"{_PATH}.drop_connect_rate") or 0.0
+        rate = section.value("init_drop_connect_rate", f"{_PATH}.drop_connect_rate") or 0.0
         # Its blocks are those of ResNet, down to their initialiser.
-        inner = read_conv(reading, "nasfpn", _PATH, initializer=VARIANCE_SCALING)
+        inner = read_conv(root, "nasfpn", _PATH, initializer=VARIANCE_SCALING)
     return NasFpn(
         block=block,
         drop_connect_rate=rate,
-        drop_block=read_drop_block(reading, "nasfpn", f"{_PATH}.drop_block"),
-        conv=read_conv(reading, "nasfpn", _PATH, initializer=GLOROT_UNIFORM, biased=True),
+        drop_block=read_drop_block(root, "nasfpn", f"{_PATH}.drop_block"),
+        conv=read_conv(root, "nasfpn", _PATH, initializer=GLOROT_UNIFORM, biased=True),
         block_conv=inner,
         **levels,
-        **reading.fill(
-            "nasfpn",
+        **section.fill(
             _PATH,
+            "num_repeats",
             depth="fpn_feat_dims",
-            num_repeats="num_repeats",
             depthwise="use_separable_conv",
             sum_only="use_sum_for_combination",
         ),
+    )
+
+
+def read_head(root: KeySection) -> WeightSharedHead:
+    """Reads the head. Every score starts at 0.01."""
+    section = root.child("retinanet_head")
+    separable = section.value("use_separable_conv", f"{_HEAD}.depthwise")
+    norm = section.value("use_batch_norm", f"{_HEAD}.conv.batch_norm")
+    # Separable convolutions keep TensorFlow's initialiser in all layers.
+    initializer = GLOROT_UNIFORM if separable else RandomNormal(stddev=0.01)
+    return WeightSharedHead(
+        depthwise=separable,
+        kernel_size=3,
+        class_bias_init=-math.log(99),
+        predictor_initializer=None if separable else RandomNormal(stddev=1e-5),
+        conv=read_conv(
+            root, "retinanet_head", _HEAD, initializer=initializer, biased=True, norm=norm
+        ),
+        **section.fill(_HEAD, depth="num_filters", layers_before="num_convs"),
     )

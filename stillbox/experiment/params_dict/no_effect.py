@@ -1,17 +1,16 @@
-"""What a dictionary may give without changing anything here, and why.
+"""Keys of a dictionary without effect here, and why.
 
-A key in `NO_EFFECT`, or one that `idle_keys` returns, leaves a note when it is given with another
-value than its default. Every other key that nobody reads is refused; `REFUSED` says more.
+A key in `NO_EFFECT`, or one that `idle_keys` returns, leaves a note if it is given with another
+value than its default. Every other key that is not read is refused; `REFUSED` has the reasons.
 """
 
 from collections.abc import Iterator
 
-from stillbox.experiment.params_dict.blocks import BACKBONES, NECKS, used_blocks
-from stillbox.experiment.params_dict.keys import KEYS
+from stillbox.experiment.params_dict.keys import BACKBONES, KEYS, NECKS
 from stillbox.experiment.params_dict.merging import Params
 
 _DEVICES = "all devices that JAX finds run one synchronous program"
-_OWN_WORDS = "`stillbox train --model-dir` says it"
+_OWN_WORDS = "`stillbox train --model-dir` gives it"
 _LAYOUT = "XLA chooses how arrays lie in memory"
 _FOLLOWING = "`stillbox retinanet --mode=eval` reads it, which watches a model directory"
 _COPY_PASTE = "mixing two data sets for copy and paste is not supported"
@@ -29,7 +28,7 @@ NO_EFFECT: dict[str, str] = {
     "platform.tpu_zone": _DEVICES,
     "platform.gcp_project": _DEVICES,
     "train.num_shards": _DEVICES,
-    "train.iterations_per_loop": "every step is one call, and train.log_every says when it tells",
+    "train.iterations_per_loop": "every step is one call; train.log_every is the interval of logs",
     "train.transpose_input": _LAYOUT,
     "spinenet.use_native_resize_op": "pixels are repeated either way",
     "spinenet_mbconv.use_native_resize_op": "pixels are repeated either way",
@@ -37,7 +36,7 @@ NO_EFFECT: dict[str, str] = {
     "eval.eval_timeout": _FOLLOWING,
     "eval.suffix": "`stillbox retinanet` reads it, which names its folder of results so",
     "eval.skip_eval_loss": "evaluation computes no loss",
-    "predict.predict_batch_size": "eval.eval_batch_size says how many images a program takes",
+    "predict.predict_batch_size": "eval.eval_batch_size is the number of images of a program",
     "retinanet_parser.regenerate_source_id": "an image without an id gets one, and an id may be "
     "any text",
 }
@@ -54,17 +53,17 @@ REFUSED: dict[str, str] = {
     "architecture.output_flat_fpn_features": "it belongs to other detectors",
     "train.pre_parser_dataset.file_pattern": _COPY_PASTE,
     "train.pre_parser_dataset.dataset_type": _COPY_PASTE,
-    "postprocess.apply_nms": "detections are what is left after non-maximum suppression",
+    "postprocess.apply_nms": "detections are the result of non-maximum suppression",
 }
 
 
 def idle_keys(params: Params) -> dict[str, str]:
-    """Returns the keys that other keys make useless, each with the reason."""
+    """Returns the keys without effect because of other keys, each with the reason."""
     return dict(_idle(params))
 
 
 def _idle(params: Params) -> Iterator[tuple[str, str]]:
-    used = used_blocks(params)
+    used = params.used_blocks()
     for blocks, chooser in (
         (BACKBONES, "architecture.backbone"),
         (NECKS, "architecture.multilevel_features"),

@@ -1,7 +1,4 @@
-"""What must agree in a dictionary: `anchor.min_level == retinanet_head.min_level`.
-
-Source: TPU detection fact sheet 1.3 and 1.4. Both sides are keys or constants.
-"""
+"""Restrictions: `anchor.min_level == retinanet_head.min_level`. Sides are keys or constants."""
 
 import operator
 import re
@@ -29,7 +26,7 @@ _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 Look = Callable[[str], Plain]
 """From a key's path to its value."""
 Place = Callable[[str], str | None]
-"""From a key's path to where it was given; None for a default."""
+"""From a key's path to where it is given; None for a default."""
 
 
 def check_restriction(
@@ -39,10 +36,10 @@ def check_restriction(
 
     Args:
         text: a key, one of == != < > <= >=, and a key or a constant.
-        value: looks keys up.
-        where: says where they were given.
+        value: value of a key.
+        where: where it is given.
         listed: where the restriction itself stands, for messages about it.
-        fix: how to mend a dictionary that breaks it.
+        fix: remedy for a dictionary that breaks it.
 
     Raises:
         UserError: the relation does not hold; or the text is no restriction.
@@ -64,7 +61,7 @@ def check_restriction(
     found = " and ".join(f"{key} is {spell(value(key))}{_at(where(key))}" for key in keys)
     places = [where(key) for key in keys if where(key)]
     raise UserError(
-        f"{found}, but {match['left']} {match['sign']} {match['right']} is asked for",
+        f"{found}, but {match['left']} {match['sign']} {match['right']} is required",
         where=places[0] if places else None,
         fix=fix,
     )

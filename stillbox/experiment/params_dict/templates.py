@@ -1,7 +1,7 @@
 """The published settings of RetinaNet on TPU, as layers over the defaults.
 
-Source: TPU detection fact sheet 1.2. The recipes of the same names are these as experiments, with
-what is known about their scores.
+Source: tensorflow/tpu, `models/official/detection/configs/yaml`. The recipes of the same names are
+these settings as experiments, with their scores.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def _parser(side: int, smallest: float, greatest: float) -> dict[str, Plain]:
 
 
 def _spinenet(model: str, drop: float) -> dict[str, Plain]:
-    """Returns what the SpineNets of residual blocks share: 500 epochs of batches of 256."""
+    """Returns the settings of all SpineNets of residual blocks: 500 epochs of batches of 256."""
     return {
         "architecture.backbone": "spinenet",
         "architecture.multilevel_features": "identity",
@@ -100,7 +100,7 @@ TEMPLATES: Mapping[str, Mapping[str, Plain]] = {
         "anchor.anchor_size": 3.0,
     },
 }
-"""By the names of their files; dotted path -> value."""
+"""File name -> dotted path -> value."""
 
 
 def template_tree(name: str) -> Node:

@@ -1,7 +1,7 @@
-"""The forms in which people give a part of the dictionary as one text.
+"""A part of the dictionary as one text.
 
 `{ type: retinanet, train: { ... } }` (YAML or JSON), `train.total_steps=1000, eval.type=box`, or
-the path of a YAML file (TPU detection fact sheet 1.4).
+the path of a YAML file.
 """
 
 import re
@@ -23,7 +23,7 @@ _FORMS = (
 
 
 def read_text(text: str, where: str) -> Node:
-    """Reads what `--params_override` takes; an empty text gives nothing.
+    """Reads the argument of `--params_override`; an empty text gives nothing.
 
     Args:
         text: names and values in any of the three forms, or a file's path.
@@ -75,7 +75,7 @@ def _read_flow(text: str, where: str) -> Node:
     try:
         return compose(text, where, lines=False)
     except UserError:
-        # What a shell puts in place of a variable is seldom quoted: patterns have * ? [ ] in them.
+        # Values of shell variables are seldom quoted, and patterns contain * ? [ ].
         return Scanner(text, where).whole_value()
 
 

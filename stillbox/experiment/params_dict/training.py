@@ -1,11 +1,11 @@
-"""`train`: batch, steps, optimiser, learning rate, first weights (TPU detection fact sheet 5)."""
+"""`train` and `eval`: optimiser, learning rate, first weights, devices, scoring."""
 
-import re
-from typing import Literal
+import math
 
 from stillbox.errors import UserError
-from stillbox.experiment.params_dict.layers import freezes_norm
-from stillbox.experiment.params_dict.reading import Reading
+from stillbox.experiment.params_dict.keys import NECKS
+from stillbox.experiment.params_dict.layers import compile_regex, freezes_norm
+from stillbox.experiment.params_dict.section import KeySection
 from stillbox.experiment.schema import (
     Adadelta,
     Adagrad,
@@ -13,6 +13,8 @@ from stillbox.experiment.schema import (
     Augmentation,
     ConstantSchedule,
     CosineSchedule,
+    Devices,
+    Evaluation,
     FineTune,
     ManualStepSchedule,
     Model,
@@ -25,104 +27,90 @@ from stillbox.experiment.schema import (
 )
 
 RESNET_STEM = r"(resnet\d+)\/(conv2d(|_([1-9]|10))|batch_normalization(|_([1-9]|10)))\/"
-"""What 2020 froze by default: the first convolution and the first group of a ResNet."""
+"""Frozen by default in 2020: the first convolution and the first group of a ResNet."""
 _FROZEN = "train.frozen_variable_prefix"
-_PREFIX = "train.checkpoint.prefix"
+_CHECKPOINT = "train.checkpoint"
 _RATES = "train.learning_rate"
+_CORES, _CUT = "train.num_cores_per_replica", "train.input_partition_dims"
+_REGEX_FIX = "the original matches it against the start of variables' names"
 
 
 def read_training(
-    reading: Reading, model: Model, augmentations: tuple[Augmentation, ...]
+    root: KeySection, model: Model, augmentations: tuple[Augmentation, ...]
 ) -> Training:
     """Reads `train`.
 
     Args:
-        reading: the dictionary.
-        model: what was read of it already.
-        augmentations: what `retinanet_parser` asks for.
+        root: the dictionary.
+        model: the model of the same dictionary.
+        augmentations: those of `retinanet_parser`.
     """
+    every = 0
+    if root.get("eval.eval_file_pattern"):
+        every = root.value("eval.num_steps_per_eval", "train.evaluate_every")
+    bfloat16 = root.value("architecture.use_bfloat16", "train.precision")
+    if not root.value("use_tpu", "train.precision") and bfloat16:
+        root.note(
+            "use_tpu",
+            "without a TPU the original computes in float32 and ignores use_bfloat16; "
+            "--set train.precision=bfloat16 applies it",
+        )
+        bfloat16 = False
     return Training(
         augmentations=augmentations,
-        optimizer=_read_optimizer(reading),
-        precision=_read_precision(reading),
-        freeze=(*_read_frozen(reading), *_frozen_norms(reading, model)),
-        fine_tune=_read_fine_tune(reading),
-        evaluate_every=_read_interval(reading),
-        **reading.fill(
-            "train",
-            "train",
-            batch_size="train_batch_size",
-            steps="total_steps",
-            gradient_clip_norm="gradient_clip_norm",
+        optimizer=_read_optimizer(root),
+        precision="bfloat16" if bfloat16 else "float32",
+        freeze=(*_read_frozen(root), *_frozen_norms(root, model)),
+        fine_tune=_read_fine_tune(root),
+        evaluate_every=every,
+        **root.child("train").fill(
+            "train", "gradient_clip_norm", batch_size="train_batch_size", steps="total_steps"
         ),
     )
 
 
-def _read_interval(reading: Reading) -> int:
-    if not reading.params.value("eval.eval_file_pattern"):
-        return 0
-    interval: int = reading.take("eval.num_steps_per_eval", "train.evaluate_every")
-    return interval
-
-
-def _read_precision(reading: Reading) -> Literal["float32", "bfloat16"]:
-    wanted = reading.take("architecture.use_bfloat16", "train.precision")
-    if not reading.take("use_tpu", "train.precision") and wanted:
-        reading.notes.append(
-            f"{reading.params.where('use_tpu')}: without a TPU the original computes in float32, "
-            "so use_bfloat16 is not looked at; --set train.precision=bfloat16 asks for it"
-        )
-        wanted = False
-    return "bfloat16" if wanted else "float32"
-
-
-def _read_optimizer(reading: Reading) -> Optimizer:
+def _read_optimizer(root: KeySection) -> Optimizer:
     kinds = ("momentum", "adam", "adadelta", "adagrad", "rmsprop")
-    kind = reading.choose("train.optimizer.type", kinds, "train.optimizer.kind")
-    schedule = _read_schedule(reading, "train.optimizer.schedule")
+    path = "train.optimizer"
+    kind = root.choose("train.optimizer.type", kinds, f"{path}.kind")
+    schedule = _read_schedule(root, f"{path}.schedule")
     if kind == "adam":
         return Adam(schedule=schedule)
     if kind == "adadelta":
         return Adadelta(schedule=schedule)
     if kind == "adagrad":
         return Adagrad(schedule=schedule)
-    momentum = reading.take("train.optimizer.momentum", "train.optimizer.momentum")
+    momentum = root.value("train.optimizer.momentum", f"{path}.momentum")
     if kind == "momentum":
         return Momentum(schedule=schedule, momentum=momentum)
     return RmsProp(schedule=schedule, momentum=momentum, decay=0.9, epsilon=1e-3)
 
 
-def _read_schedule(reading: Reading, path: str) -> Schedule:
-    kind = reading.choose(f"{_RATES}.type", ("step", "cosine"), f"{path}.kind")
-    if kind == "cosine":
-        return CosineSchedule(
-            total_steps=reading.take("train.total_steps", f"{path}.total_steps"),
-            **reading.fill(
-                _RATES,
-                path,
-                learning_rate="init_learning_rate",
-                warmup_learning_rate="warmup_learning_rate",
-                warmup_steps="warmup_steps",
-            ),
-        )
-    return _read_steps(reading, path)
+def _read_schedule(root: KeySection, path: str) -> Schedule:
+    section = root.child(_RATES)
+    if section.choose("type", ("step", "cosine"), f"{path}.kind") == "step":
+        return _read_steps(section, path)
+    return CosineSchedule(
+        total_steps=root.value("train.total_steps", f"{path}.total_steps"),
+        **section.fill(
+            path, "warmup_learning_rate", "warmup_steps", learning_rate="init_learning_rate"
+        ),
+    )
 
 
-def _read_steps(reading: Reading, path: str) -> Schedule:
+def _read_steps(section: KeySection, path: str) -> Schedule:
     levels, steps = (
-        reading.take(f"{_RATES}.learning_rate_{name}", f"{path}.schedule")
-        for name in ("levels", "steps")
+        section.value(f"learning_rate_{name}", f"{path}.schedule") for name in ("levels", "steps")
     )
     if len(levels) != len(steps):
         raise UserError(
             f"{_RATES} has {len(levels)} learning_rate_levels and {len(steps)} learning_rate_steps",
-            where=reading.params.where(f"{_RATES}.learning_rate_levels")
-            or reading.params.where(f"{_RATES}.learning_rate_steps"),
+            where=section.where("learning_rate_levels") or section.where("learning_rate_steps"),
             fix="give a step to each level",
         )
-    rate = reading.take(f"{_RATES}.init_learning_rate", f"{path}.learning_rate")
-    warmup = reading.take(f"{_RATES}.warmup_steps", f"{path}.schedule", f"{path}.warmup")
-    start = reading.take(f"{_RATES}.warmup_learning_rate", f"{path}.learning_rate")
+    rate = section.value("init_learning_rate", f"{path}.learning_rate")
+    warmup = section.value("warmup_steps", f"{path}.schedule", f"{path}.warmup")
+    start = section.value("warmup_learning_rate", f"{path}.learning_rate")
     falls = tuple(
         ScheduleStep(step=step, learning_rate=level)
         for step, level in zip(steps, levels, strict=True)
@@ -136,48 +124,46 @@ def _read_steps(reading: Reading, path: str) -> Schedule:
     return ManualStepSchedule(learning_rate=rate, schedule=falls)
 
 
-def _read_frozen(reading: Reading) -> tuple[str, ...]:
-    regex = reading.take(_FROZEN, "train.freeze")
+def _read_frozen(root: KeySection) -> tuple[str, ...]:
+    regex = root.value(_FROZEN, "train.freeze")
     if not regex:
         return ()
-    _check_regex(reading, _FROZEN, regex)
-    if regex == RESNET_STEM and reading.params.value("architecture.backbone") != "resnet":
-        reading.notes.append(
-            f"{reading.params.where(_FROZEN)}: {_FROZEN} is about ResNets and freezes nothing of "
-            f"this {reading.params.value('architecture.backbone')}"
-        )
+    compile_regex(root, _FROZEN, _REGEX_FIX)
+    backbone = root.get("architecture.backbone")
+    if regex == RESNET_STEM and backbone != "resnet":
+        root.note(_FROZEN, f"{_FROZEN} is about ResNets and freezes nothing of this {backbone}")
         return ()
     # Patterns of the original hold from the start of a name on; its names end with `:0`.
     return (f"^(?:{regex.replace(':0', '')})",)
 
 
-def _frozen_norms(reading: Reading, model: Model) -> list[str]:
-    """Returns patterns for the scales and offsets that batch_norm_trainable leaves alone."""
+def _frozen_norms(root: KeySection, model: Model) -> list[str]:
+    """Returns patterns for the scales and offsets that batch_norm_trainable freezes."""
+    neck = root.get("architecture.multilevel_features")
     blocks = {
-        "backbone": reading.params.value("architecture.backbone"),
-        "neck": {"fpn": "fpn", "nasfpn": "nasfpn"}.get(
-            reading.params.value("architecture.multilevel_features")
-        ),
+        "backbone": root.get("architecture.backbone"),
+        "neck": neck if neck in NECKS else None,
         "head": "retinanet_head",
     }
     return [
         rf"^{part}\..*norm[^.]*\.(scale|bias)$"
         for part, block in blocks.items()
-        if block and freezes_norm(reading, block) and getattr(model, part).conv.batch_norm
+        if block and freezes_norm(root, block) and getattr(model, part).conv.batch_norm
     ]
 
 
-def _read_fine_tune(reading: Reading) -> FineTune:
-    path = reading.take("train.checkpoint.path", "train.fine_tune.checkpoint")
-    prefix = reading.take(_PREFIX, "train.fine_tune.scope", "train.fine_tune.load_heads")
-    skip = reading.take("train.checkpoint.skip_variables_regex", "train.fine_tune.skip")
+def _read_fine_tune(root: KeySection) -> FineTune:
+    section, place = root.child(_CHECKPOINT), "train.fine_tune"
+    path = section.value("path", f"{place}.checkpoint")
+    prefix = section.value("prefix", f"{place}.scope", f"{place}.load_heads")
+    skip = section.value("skip_variables_regex", f"{place}.skip")
     if skip:
-        _check_regex(reading, "train.checkpoint.skip_variables_regex", skip)
+        compile_regex(root, f"{_CHECKPOINT}.skip_variables_regex", _REGEX_FIX)
     if not path:
         return FineTune()
-    # A prefix is what the checkpoint's names lack: those of a classifier lack the backbone's.
+    # The names of a classifier's checkpoint lack the backbone's prefix.
     if prefix:
-        _check_prefix(reading, prefix)
+        _check_prefix(root, prefix)
     return FineTune(
         checkpoint=path,
         scope="classification" if prefix else "detection",
@@ -186,24 +172,51 @@ def _read_fine_tune(reading: Reading) -> FineTune:
     )
 
 
-def _check_prefix(reading: Reading, prefix: str) -> None:
-    backbone = reading.params.value("architecture.backbone")
-    depth = reading.params.value("resnet.resnet_depth") if backbone == "resnet" else ""
-    scope = f"{backbone}{depth}"
+def _check_prefix(root: KeySection, prefix: str) -> None:
+    backbone = root.get("architecture.backbone")
+    scope = f"{backbone}{root.get('resnet.resnet_depth') if backbone == 'resnet' else ''}"
     if prefix.rstrip("/") != scope:
-        reading.refuse(
-            _PREFIX,
-            f"the backbone of this model is {scope}/, and a prefix is there to name it",
-            f"{_PREFIX}={scope}/ for a classifier's checkpoint, nothing for a detector's",
+        key = f"{_CHECKPOINT}.prefix"
+        root.refuse(
+            key,
+            f"a prefix names the backbone, which is {scope}/ in this model",
+            f"{key}={scope}/ for a classifier's checkpoint, nothing for a detector's",
         )
 
 
-def _check_regex(reading: Reading, path: str, regex: str) -> None:
-    try:
-        re.compile(regex)
-    except re.error as error:
-        raise UserError(
-            f"{path} = {regex!r} is no regular expression: {error}",
-            where=reading.params.where(path),
-            fix="the original matches it against the start of variables' names",
-        ) from error
+def read_evaluation(root: KeySection) -> Evaluation:
+    """Reads `eval`."""
+    section = root.child("eval")
+    section.choose("type", ("box",), "evaluation.metrics")
+    samples = section.value("eval_samples", "evaluation.max_examples")
+    if samples:
+        section.warn(
+            "eval_samples",
+            f"eval_samples {samples}: of more images only the first so many are scored; "
+            "eval_samples: null scores all",
+        )
+    return Evaluation(
+        metrics=("coco",),
+        max_examples=samples or 0,
+        **section.fill(
+            "evaluation", batch_size="eval_batch_size", per_category="per_category_metrics"
+        ),
+    )
+
+
+def read_devices(root: KeySection) -> Devices:
+    """Reads spatial partitioning. The number of replicas follows from the devices."""
+    path = "devices.spatial_partitions"
+    cut = root.value(_CUT, path) or (1, 1, 1, 1)
+    if len(cut) != 4 or (*cut[:1], *cut[2:]) != (1, 1, 1) or cut[1] < 1:
+        root.refuse(
+            _CUT, "an image is cut along its height alone", f"{_CUT}=[1,{math.prod(cut)},1,1]"
+        )
+    cores = root.value(_CORES, path) or cut[1]
+    if cores != cut[1]:
+        root.refuse(
+            _CORES,
+            f"{_CUT} cuts an image into {cut[1]}",
+            f"{_CORES}={cores},{_CUT}=[1,{cores},1,1]",
+        )
+    return Devices(spatial_partitions=cut[1])

@@ -114,7 +114,7 @@ def test_a_template_and_the_published_file_are_one(name):
 
 def test_restrictions_of_ones_own():
     assert read_params(restrictions=["anchor.num_scales <= 3"]).experiment
-    with pytest.raises(UserError, match=r"anchor\.num_scales < 3 is asked for"):
+    with pytest.raises(UserError, match=r"anchor\.num_scales < 3 is required"):
         read_params(restrictions=["anchor.num_scales < 3"])
 
 

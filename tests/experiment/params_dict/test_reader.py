@@ -381,7 +381,7 @@ def test_first_weights(override, expected):
 def test_a_prefix_of_another_backbone_would_load_nothing():
     override = "train.checkpoint.path=m, train.checkpoint.prefix=resnet50/, resnet.resnet_depth=101"
     message = refusal(override)
-    assert "the backbone of this model is resnet101/" in message
+    assert "the backbone, which is resnet101/" in message
     assert "train.checkpoint.prefix=resnet101/" in message
 
 

@@ -49,7 +49,7 @@ def test_what_holds(text):
     ],
 )
 def test_what_does_not_hold(text):
-    with pytest.raises(UserError, match="is asked for"):
+    with pytest.raises(UserError, match="is required"):
         check(text)
 
 
@@ -59,7 +59,7 @@ def test_the_message_names_both_values_and_places():
         check("anchor.num_scales == retinanet_head.num_convs")
     assert str(error.value) == (
         "a.yaml:3:1: anchor.num_scales is 2 (a.yaml:3:1) and retinanet_head.num_convs is 4 (the "
-        "default), but anchor.num_scales == retinanet_head.num_convs is asked for"
+        "default), but anchor.num_scales == retinanet_head.num_convs is required"
     )
 
 
