@@ -33,7 +33,7 @@ from stillbox.inputs.resize import resize_into
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.records.tfrecord import tfrecord_writer
 
 IMAGES, BYTES, GOAL = 64, 118_000, 300
 AUGMENTATIONS = (schema.RandomHorizontalFlip(), schema.SsdRandomCrop())
@@ -56,7 +56,7 @@ def draw_jpeg(seed: int) -> bytes:
 def write_records(folder: Path) -> Dataset:
     rng = np.random.default_rng(0)
     label_map = LabelMap.from_names(["thing"])
-    with TFRecordWriter(folder / "images.record") as writer:
+    with tfrecord_writer(folder / "images.record") as write:
         for number in range(IMAGES):
             count = int(rng.integers(1, 15))
             corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
@@ -71,7 +71,7 @@ def write_records(folder: Path) -> Dataset:
                 truncated=np.zeros(count, np.bool_),
                 area=np.full(count, np.nan, np.float32),
             )
-            writer.write(serialize_example(example, label_map))
+            write(serialize_example(example, label_map))
     (folder / "labels.pbtxt").write_text(label_map.to_text())
     records = schema.Records(
         paths=(str(folder / "images.record"),), label_map=str(folder / "labels.pbtxt")

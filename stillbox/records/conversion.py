@@ -25,7 +25,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import ConversionLog, Problem
-from stillbox.records.tfrecord import ShardedWriter, shard_files
+from stillbox.records.tfrecord import shard_files, sharded_writer
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _IMAGES_PER_SHARD = 1000
@@ -85,15 +85,15 @@ def convert_on_threads(
     """The engine that uses the threads of this process."""
     options = job.options
     names, overwrite = options.shard_names, options.overwrite
-    with ShardedWriter(
+    with sharded_writer(
         job.output, job.name, job.shards, names=names, overwrite=overwrite
-    ) as writer:
+    ) as write:
 
         def outcomes() -> Iterator[Outcome]:
             converted = ordered_map(partial(convert_image, job), items, options.workers)
             for payload, outcome in converted:
                 if payload is not None:
-                    writer.write(payload)
+                    write(payload)
                 yield outcome
 
         yield outcomes()

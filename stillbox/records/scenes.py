@@ -20,7 +20,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_drawing import SIDES, Scene, draw_scene
 from stillbox.records.scenes_shapes import SHAPES
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import ShardedWriter
+from stillbox.records.tfrecord import sharded_writer
 
 _JPEG_QUALITY = 90
 _RECORDS_PER_SHARD = 200
@@ -95,9 +95,9 @@ def write_scenes(
     for which, (name, count) in enumerate((("train", train), ("val", val))):
         shards = -(-count // _RECORDS_PER_SHARD)
         writer = _SetWriter(output, name, label_map, first_id=which * _ID_STRIDE + 1)
-        with ShardedWriter(output, name, shards, overwrite=overwrite) as records:
+        with sharded_writer(output, name, shards, overwrite=overwrite) as write:
             for scene in scenes(which, count):
-                records.write(writer.add(scene))
+                write(writer.add(scene))
         sets.append(writer.finish())
     path = write_whole(output / "label_map.pbtxt", label_map.to_text().encode())
     return Scenes(label_map=path, train=sets[0], val=sets[1])

@@ -4,10 +4,10 @@ A file is written under a temporary name and renamed when it is complete, so tha
 killed leaves no half-written file behind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import BinaryIO, Literal, get_args
 
 from stillbox.errors import UserError
 from stillbox.records.framing import frame
@@ -18,106 +18,69 @@ ShardNames = Literal["record", "tfrecord"]
 _PARTIAL = ".partial"
 
 
-class _Transaction:
-    """A context that ends with `close`, or with `discard` after an exception."""
+@contextmanager
+def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
+    """Yields a function that appends a record to a new file.
 
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def discard(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
+    The file appears at the end of the context, and not at all after an exception.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}{_PARTIAL}")
+    with _removed_on_error([partial]), partial.open("wb") as file:
+        yield lambda payload: _append(file, payload)
+    partial.replace(path)
 
 
-class TFRecordWriter(_Transaction):
-    """Writes one file; it appears under its name on `close`, and not at all after an exception."""
+@contextmanager
+def sharded_writer(
+    folder: str | Path,
+    name: str,
+    shards: int = 1,
+    *,
+    names: ShardNames = "record",
+    overwrite: bool = False,
+) -> Iterator[Callable[[bytes], None]]:
+    """Yields a function that appends a record to the next of a set of numbered files, in turn.
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.partial = self.path.with_name(f".{self.path.name}{_PARTIAL}")
-        self.records = 0
-        self.file = self.partial.open("wb")
-
-    def write(self, payload: bytes) -> None:
-        """Appends one record."""
-        self.file.write(frame(payload))
-        self.records += 1
-
-    def close(self) -> None:
-        """Completes the file and renames it."""
-        self.file.close()
-        self.partial.replace(self.path)
-
-    def discard(self) -> None:
-        """Removes what was written so far."""
-        self.file.close()
-        self.partial.unlink(missing_ok=True)
-
-
-class ShardedWriter(_Transaction):
-    """Writes a set of numbered files, record by record in turn.
-
-    All shards get their names together, on `close`. A shard that would stay empty is not written,
-    and the count in the names is of those that were.
+    All shards get their names together, at the end of the context; after an exception, none does
+    and an older set stays. A shard that would stay empty is not written, and the count in the names
+    is of those that were.
 
     Raises:
         UserError: a set of this name exists and `overwrite` is off, or `shards` is below 1.
     """
+    folder = Path(folder)
+    old = prepare_folder(folder, name, shards, overwrite=overwrite)
+    for leftover in folder.glob(f".{name}.record-*{_PARTIAL}"):
+        leftover.unlink()
+    partial = [folder / f".{name}.record-{shard:05d}{_PARTIAL}" for shard in range(shards)]
+    records = 0
+    with _removed_on_error(partial), ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in partial]
 
-    def __init__(
-        self,
-        folder: str | Path,
-        name: str,
-        shards: int = 1,
-        *,
-        names: ShardNames = "record",
-        overwrite: bool = False,
-    ) -> None:
-        self._folder, self._name, self._names = Path(folder), name, names
-        self._old = prepare_folder(self._folder, name, shards, overwrite=overwrite)
-        for leftover in self._folder.glob(f".{name}.record-*{_PARTIAL}"):
-            leftover.unlink()
-        files = [self._folder / f"{name}.record-{shard:05d}" for shard in range(shards)]
-        self._writers = [TFRecordWriter(file) for file in files]
-        self._records = 0
-        self.files: list[Path] = []
-        """The set, in order, once it is complete."""
+        def write(payload: bytes) -> None:
+            nonlocal records
+            _append(files[records % shards], payload)
+            records += 1
 
-    def write(self, payload: bytes) -> None:
-        """Appends one record to the next shard in turn."""
-        self._writers[self._records % len(self._writers)].write(payload)
-        self._records += 1
+        yield write
+    for path in (*partial[records:], *old):
+        path.unlink(missing_ok=True)
+    name_shards(partial[:records], folder, name, names)
 
-    def close(self) -> None:
-        """Completes the set and renames its files."""
-        used = [writer for writer in self._writers if writer.records]
-        for writer in self._writers:
-            if writer.records:
-                writer.file.close()
-            else:
-                writer.discard()
-        for old in self._old:
-            old.unlink(missing_ok=True)
-        partial = [writer.partial for writer in used]
-        self.files = name_shards(partial, self._folder, self._name, self._names)
 
-    def discard(self) -> None:
-        """Removes what was written so far; an older set stays as it is."""
-        for writer in self._writers:
-            writer.discard()
+@contextmanager
+def _removed_on_error(paths: Sequence[Path]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _append(file: BinaryIO, payload: bytes) -> None:
+    file.write(frame(payload))
 
 
 def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> list[Path]:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion_job import ConversionJob, Outcome, convert_image
-from stillbox.records.tfrecord import TFRecordWriter, name_shards, prepare_folder
+from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
 from stillbox.scaling.extras import need
 
 _CHUNK = 250
@@ -149,10 +149,10 @@ def _write(
     """Writes one shard as `shard-<number>`."""
     shard, placed = grouped
     own = Path(scratch) / uuid4().hex
-    with TFRecordWriter(own) as writer:
+    with tfrecord_writer(own) as write:
         for _, item in sorted(placed, key=lambda one: one[0]):
             payload, _ = convert_image(job, item)
             if payload is None:
                 raise UserError("the image has changed during the conversion", where=item.where)
-            writer.write(payload)
+            write(payload)
     own.replace(Path(scratch) / f"shard-{shard:05d}")

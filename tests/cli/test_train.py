@@ -13,7 +13,7 @@ from stillbox.checkpoints import model_directory
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.records.scenes import write_scenes
-from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training import loop
 from tests.records.making import read_records
 
@@ -318,10 +318,10 @@ def test_a_signal_in_the_last_step_changes_nothing_about_a_finished_run(train, m
 
 def test_records_that_were_left_out_are_named_at_the_end(train, scenes, tmp_path):
     path = tmp_path / "half_bad.record"
-    with TFRecordWriter(path) as writer:
+    with tfrecord_writer(path) as write:
         for payload in read_records(scenes / "train.record-00000-of-00001"):
-            writer.write(payload)
-        writer.write(b"no example")
+            write(payload)
+        write(b"no example")
     words = [f"data.train.paths={path}", "train.steps=3"]
     code, _, err = train(*words, "data.bad_records=drop", evaluated=False)
     assert code == 0
@@ -331,9 +331,9 @@ def test_records_that_were_left_out_are_named_at_the_end(train, scenes, tmp_path
 
 def test_an_unreadable_record_stops_the_run_with_its_place(train, scenes, tmp_path):
     path = tmp_path / "bad.record"
-    with TFRecordWriter(path) as writer:
-        writer.write(read_records(scenes / "train.record-00000-of-00001")[0])
-        writer.write(b"no example")
+    with tfrecord_writer(path) as write:
+        write(read_records(scenes / "train.record-00000-of-00001")[0])
+        write(b"no example")
     code, _, err = train(f"data.train.paths={path}", evaluated=False)
     assert code == 2
     assert f"stillbox train: {path}: record 1" in err

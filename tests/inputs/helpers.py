@@ -11,7 +11,7 @@ from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.records.example import Example
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.records.tfrecord import tfrecord_writer
 
 LABELS = 'item { id: 1 name: "disc" }\nitem { id: 2 name: "ring" }\nitem { id: 4 name: "star" }\n'
 
@@ -64,9 +64,9 @@ def example(
 
 def write(folder: Path, examples) -> schema.Records:
     """Writes records and label map and returns what names them."""
-    with TFRecordWriter(folder / "data.record") as writer:
+    with tfrecord_writer(folder / "data.record") as write:
         for one in examples:
-            writer.write(serialize_example(one))
+            write(serialize_example(one))
     (folder / "labels.pbtxt").write_text(LABELS)
     return schema.Records(
         paths=(str(folder / "data.record"),), label_map=str(folder / "labels.pbtxt")

@@ -11,7 +11,7 @@ from PIL import Image
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.records.tfrecord import tfrecord_writer
 
 CAT_DOG = LabelMap.from_names(["cat", "dog"])
 
@@ -54,11 +54,11 @@ def make_example(
 
 
 def write_records(path: Path, payloads: Sequence[bytes | Example], *, gz: bool = False) -> Path:
-    with TFRecordWriter(path) as writer:
+    with tfrecord_writer(path) as write:
         for payload in payloads:
             if isinstance(payload, Example):
                 payload = serialize_example(payload, CAT_DOG)
-            writer.write(payload)
+            write(payload)
     if gz:
         path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     return path

@@ -4,7 +4,7 @@ from stillbox.errors import UserError
 from stillbox.records.cache import is_gzip
 from stillbox.records.framing import RecordError
 from stillbox.records.index import RecordFile
-from stillbox.records.tfrecord import ShardedWriter, TFRecordWriter
+from stillbox.records.tfrecord import shard_files, sharded_writer, tfrecord_writer
 from tests.records.making import read_records, write_records
 
 
@@ -68,28 +68,33 @@ def test_another_kind_of_file_is_named(tmp_path, content, words):
 
 def test_the_file_appears_only_when_it_is_complete(tmp_path):
     path = tmp_path / "a.record"
-    with TFRecordWriter(path) as writer:
-        writer.write(b"x")
+    with tfrecord_writer(path) as write:
+        write(b"x")
         assert not path.exists()
     assert path.exists()
     assert [p.name for p in tmp_path.iterdir()] == ["a.record"]
 
 
 def test_an_exception_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), TFRecordWriter(tmp_path / "a.record") as writer:
-        writer.write(b"x")
+    with pytest.raises(RuntimeError), tfrecord_writer(tmp_path / "a.record") as write:
+        write(b"x")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
 
 
+def refused(*arguments):
+    with sharded_writer(*arguments):
+        pytest.fail("a writer was opened")
+
+
 def test_shards_take_turns(tmp_path):
-    with ShardedWriter(tmp_path, "train", 3) as writer:
+    with sharded_writer(tmp_path, "train", 3) as write:
         for number in range(7):
-            writer.write(b"%d" % number)
-    assert [file.name for file in writer.files] == [
+            write(b"%d" % number)
+    assert [file.name for file in shard_files(tmp_path, "train")] == [
         f"train.record-0000{shard}-of-00003" for shard in range(3)
     ]
-    assert [read_records(file) for file in writer.files] == [
+    assert [read_records(file) for file in shard_files(tmp_path, "train")] == [
         [b"0", b"3", b"6"],
         [b"1", b"4"],
         [b"2", b"5"],
@@ -97,9 +102,9 @@ def test_shards_take_turns(tmp_path):
 
 
 def test_no_shard_stays_empty(tmp_path):
-    with ShardedWriter(tmp_path, "train", 10) as writer:
-        writer.write(b"a")
-        writer.write(b"b")
+    with sharded_writer(tmp_path, "train", 10) as write:
+        write(b"a")
+        write(b"b")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "train.record-00000-of-00002",
         "train.record-00001-of-00002",
@@ -107,24 +112,24 @@ def test_no_shard_stays_empty(tmp_path):
 
 
 def test_an_older_set_is_refused_and_replaced_on_request(tmp_path):
-    with ShardedWriter(tmp_path, "train", 2) as writer:
-        writer.write(b"a")
-        writer.write(b"b")
+    with sharded_writer(tmp_path, "train", 2) as write:
+        write(b"a")
+        write(b"b")
     with pytest.raises(UserError, match=r"of this name already.*\n.*--overwrite"):
-        ShardedWriter(tmp_path, "train", 1)
-    with ShardedWriter(tmp_path, "train", 1, overwrite=True) as writer:
-        writer.write(b"c")
+        refused(tmp_path, "train", 1)
+    with sharded_writer(tmp_path, "train", 1, overwrite=True) as write:
+        write(b"c")
     assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
 
 
 def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
-    with ShardedWriter(tmp_path, "train") as writer:
-        writer.write(b"old")
+    with sharded_writer(tmp_path, "train") as write:
+        write(b"old")
     with (
         pytest.raises(RuntimeError),
-        ShardedWriter(tmp_path, "train", overwrite=True) as writer,
+        sharded_writer(tmp_path, "train", overwrite=True) as write,
     ):
-        writer.write(b"new")
+        write(b"new")
         raise RuntimeError
     (path,) = tmp_path.iterdir()
     assert read_records(path) == [b"old"]
@@ -133,8 +138,8 @@ def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
 def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
     (tmp_path / ".train.record-00000.partial").write_bytes(b"half")
     (tmp_path / ".val.record-00000.partial").write_bytes(b"somebody else's")
-    with ShardedWriter(tmp_path, "train") as writer:
-        writer.write(b"a")
+    with sharded_writer(tmp_path, "train") as write:
+        write(b"a")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         ".val.record-00000.partial",
         "train.record-00000-of-00001",
@@ -143,13 +148,13 @@ def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
 
 def test_zero_shards_are_refused(tmp_path):
     with pytest.raises(UserError, match="0 shards"):
-        ShardedWriter(tmp_path, "train", 0)
+        refused(tmp_path, "train", 0)
 
 
 def test_a_set_may_be_named_as_tpu_models_and_mlperf_name_it(tmp_path):
-    with ShardedWriter(tmp_path, "train", 2, names="tfrecord") as writer:
+    with sharded_writer(tmp_path, "train", 2, names="tfrecord") as write:
         for number in range(3):
-            writer.write(b"%d" % number)
+            write(b"%d" % number)
     assert {p.name: read_records(p) for p in tmp_path.iterdir()} == {
         "train-00000-of-00002.tfrecord": [b"0", b"2"],
         "train-00001-of-00002.tfrecord": [b"1"],
@@ -158,9 +163,9 @@ def test_a_set_may_be_named_as_tpu_models_and_mlperf_name_it(tmp_path):
     (tmp_path / "train-x-00000-of-00001.tfrecord").touch()
     # The same set under the other rule would be its images a second time.
     with pytest.raises(UserError, match=r"name already: train-00000-of-00002\.tfrecord and 1 more"):
-        ShardedWriter(tmp_path, "train", 2)
-    with ShardedWriter(tmp_path, "train", overwrite=True) as writer:
-        writer.write(b"a")
+        refused(tmp_path, "train", 2)
+    with sharded_writer(tmp_path, "train", overwrite=True) as write:
+        write(b"a")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "train-x-00000-of-00001.tfrecord",
         "train.record-00000-of-00001",

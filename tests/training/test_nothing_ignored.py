@@ -34,7 +34,7 @@ from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import TFRecordWriter
+from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training.loop import train
 from stillbox.training.objective import detection_loss
 from stillbox.training.optimizer import build_optimizer
@@ -262,11 +262,11 @@ def folder(tmp_path_factory):
     corners = [(0.1, 0.1, 0.5, 0.5), (0.4, 0.3, 0.9, 0.8), (0.0, 0.6, 0.3, 1.0), (0.5, 0, 1, 0.3)]
     labels = LabelMap.from_text(LABELS, "labels")
     for name, count in (("data", 4), ("other", 3)):
-        with TFRecordWriter(folder / f"{name}.record") as writer:
+        with tfrecord_writer(folder / f"{name}.record") as write:
             for number in range(count):
                 boxes, classes = corners[: number + 1], [1, 2, 4, 1][: number + 1]
                 one = example(number, boxes, classes, crowds=(number,))
-                writer.write(serialize_example(one, labels))
+                write(serialize_example(one, labels))
     (folder / "labels.pbtxt").write_text(LABELS)
     (folder / "swapped.pbtxt").write_text(LABELS.replace('"disc"', '"hoop"'))
     return folder
