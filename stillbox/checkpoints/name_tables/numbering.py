@@ -38,7 +38,9 @@ def number_layers(layers: Iterable[Layer], shapes: Shapes) -> tuple[LayerRule, .
     rules = []
     for layer in sorted(layers):
         conv = number(layer.scope + ("depthwise_conv2d" if layer.depthwise else "conv2d"))
-        normalized = f"{layer.path}.norm.mean" in shapes
+        # Training names parameters alone, without moving statistics.
+        parts = ("scale", "bias", "mean")
+        normalized = any(f"{layer.path}.norm.{part}" in shapes for part in parts)
         norm = number(layer.scope + "batch_normalization") if normalized else ""
         rules.append(LayerRule(re.escape(layer.path), conv, norm, layer.depthwise))
     return tuple(rules)
