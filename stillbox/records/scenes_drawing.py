@@ -50,9 +50,9 @@ class _Canvas:
 
     def paint(self, window: Window, cover: Floats, paint: Floats, owner: int) -> None:
         """Blends `paint` over the window; pixels more than half covered get a new owner."""
-        part = self.image[window.pixels]
+        part = self.image[window]
         part += cover[..., None] * (paint - part)
-        self.owner[window.pixels][cover > 0.5] = owner
+        self.owner[window][cover > 0.5] = owner
 
 
 def draw_scene(rng: Generator, *, min_side: int = SIDES[0], max_side: int = SIDES[1]) -> Scene:
@@ -129,9 +129,10 @@ def _draw_objects(rng: Generator, canvas: _Canvas, count: int) -> list[tuple[int
         shape = int(rng.integers(len(distances)))
         window = scenes_shapes.placement_window(placement, canvas.height, canvas.width)
         cover = scenes_shapes.coverage(distances[shape], placement, window)
-        behind = canvas.image[window.pixels][cover > 0].mean(axis=0)
+        behind = canvas.image[window][cover > 0].mean(axis=0)
         color = scenes_textures.contrasting_color(rng, behind)
-        paint = scenes_textures.filling(rng, *window.shape, color, 2.0 * placement.radius)
+        height, width = cover.shape
+        paint = scenes_textures.filling(rng, height, width, color, 2.0 * placement.radius)
         canvas.paint(window, cover, paint, owner=len(objects))
         objects.append((shape + 1, int((cover > 0.5).sum())))
     return objects

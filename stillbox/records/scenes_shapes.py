@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Distance = Callable[[Floats, Floats], Floats]
+Window = tuple[slice, slice]
+"""Rows and columns of a rectangle of the canvas."""
 
 
 def disc(x: Floats, y: Floats) -> Floats:
@@ -82,43 +84,17 @@ class Placement:
     """Rotation, in radians."""
 
 
-@dataclass(frozen=True)
-class Window:
-    """A rectangle of pixels of the canvas: rows `top` to `bottom`, columns `left` to `right`."""
-
-    top: int
-    left: int
-    bottom: int
-    right: int
-
-    @property
-    def pixels(self) -> tuple[slice, slice]:
-        """The index of the window in an image."""
-        return slice(self.top, self.bottom), slice(self.left, self.right)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.bottom - self.top, self.right - self.left
-
-    def centres(self, y: float, x: float) -> tuple[Floats, Floats]:
-        """Returns `[height, 1]` and `[1, width]`: the pixels' centres relative to `(y, x)`."""
-        rows = np.arange(self.top, self.bottom, dtype=np.float32)[:, None]
-        columns = np.arange(self.left, self.right, dtype=np.float32)[None, :]
-        return rows + np.float32(0.5 - y), columns + np.float32(0.5 - x)
-
-
 def window_around(
     lowest: tuple[float, float], highest: tuple[float, float], height: int, width: int
 ) -> Window:
-    """Returns the pixels between two (row, column) points that lie on the canvas.
+    """Returns the pixels of the canvas between two (row, column) points, and one more on all sides.
 
-    One pixel is added on all sides, for soft edges.
+    The added pixels are for soft edges.
     """
     top, left = (max(0, int(np.floor(value)) - 1) for value in lowest)
     bottom = min(height, int(np.ceil(highest[0])) + 1)
     right = min(width, int(np.ceil(highest[1])) + 1)
-    return Window(top, left, max(top, bottom), max(left, right))
+    return slice(top, max(top, bottom)), slice(left, max(left, right))
 
 
 def placement_window(placement: Placement, height: int, width: int) -> Window:
@@ -132,7 +108,7 @@ def placement_window(placement: Placement, height: int, width: int) -> Window:
 
 def coverage(distance: Distance, placement: Placement, window: Window) -> Floats:
     """Returns the share of every pixel of the window that the placed shape covers, 0 to 1."""
-    rows, columns = window.centres(placement.y, placement.x)
+    rows, columns = _centres(window, placement.y, placement.x)
     cos, sin = np.float32(np.cos(placement.angle)), np.float32(np.sin(placement.angle))
     wide = np.float32(placement.radius * np.sqrt(placement.stretch))
     high = np.float32(placement.radius / np.sqrt(placement.stretch))
@@ -149,8 +125,14 @@ def segment_coverage(
 
     `start` and `end` are (row, column); they and `thickness` are in pixels.
     """
-    rows, columns = window.centres(*start)
+    rows, columns = _centres(window, *start)
     down, right = np.float32(end[0] - start[0]), np.float32(end[1] - start[1])
     along = np.clip((rows * down + columns * right) / (down**2 + right**2), 0.0, 1.0)
     away = np.hypot(rows - along * down, columns - along * right)
     return np.clip(np.float32(0.5 + thickness / 2.0) - away, 0.0, 1.0)
+
+
+def _centres(window: Window, y: float, x: float) -> tuple[Floats, Floats]:
+    """Returns `[height, 1]` and `[1, width]`: the pixels' centres relative to `(y, x)`."""
+    rows, columns = (np.arange(side.start, side.stop, dtype=np.float32) for side in window)
+    return rows[:, None] + np.float32(0.5 - y), columns[None, :] + np.float32(0.5 - x)

@@ -143,11 +143,14 @@ def test_boxes_lie_inside_and_around_what_is_seen():
     assert 0 < MIN_VISIBLE < 1
 
 
+WHOLE = (slice(0, 64), slice(0, 64))
+
+
 def whole(name, radius=20.0, **place):
-    window = scenes_shapes.Window(0, 0, 64, 64)
+
     values = {"y": 32.0, "x": 32.0, "stretch": 1.0, "angle": 0.0} | place
     placement = Placement(radius=radius, **values)
-    return scenes_shapes.coverage(SHAPES[name], placement, window)
+    return scenes_shapes.coverage(SHAPES[name], placement, WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +185,10 @@ def test_the_triangle_points_up_and_the_star_too():
 def test_the_window_of_a_placement_loses_nothing(name):
     placement = Placement(y=30.0, x=33.0, radius=15.0, stretch=1.28, angle=0.5)
     window = scenes_shapes.placement_window(placement, 64, 64)
-    everywhere = scenes_shapes.coverage(SHAPES[name], placement, scenes_shapes.Window(0, 0, 64, 64))
+    everywhere = scenes_shapes.coverage(SHAPES[name], placement, WHOLE)
     inside = scenes_shapes.coverage(SHAPES[name], placement, window)
-    np.testing.assert_array_equal(everywhere[window.pixels], inside)
-    everywhere[window.pixels] = 0
+    np.testing.assert_array_equal(everywhere[window], inside)
+    everywhere[window] = 0
     assert not everywhere.any()
 
 
