@@ -68,7 +68,7 @@ def backbone_notes(
     mismatched: Iterable[Mismatch],
     model: schema.Model,
 ) -> tuple[str, ...]:
-    """Says where the backbone differs from the one that the weights were trained in."""
+    """Notes differences between the backbone and the one that the weights were trained in."""
     if not any(name_map.names.get(path) == name for path, name in loaded.items()):
         return ()
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
@@ -82,7 +82,7 @@ def backbone_notes(
 
 
 def head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:
-    """Says which class heads do not fit because the file has other classes."""
+    """Notes class heads that do not fit because the file has other classes."""
     logits = model.num_classes + model.background_class
     for mismatch in mismatched:
         if mismatch.path.endswith(".class_.bias"):

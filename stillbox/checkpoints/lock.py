@@ -38,7 +38,7 @@ class DirectoryLock:
             raise UserError(
                 f"{holder} is writing into this directory",
                 where=str(directory),
-                fix="wait for it to end, or take another --model-dir",
+                fix="wait for it to end, or choose another --model-dir",
             ) from error
         except OSError:
             return  # some network file systems have no locks

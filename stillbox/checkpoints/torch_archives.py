@@ -129,6 +129,7 @@ def _tar_tensors(archive: tarfile.TarFile, storages: dict[int, Storage]) -> dict
     tensors = {}
     for _ in range(load_pickle(file)):
         number, storage, _ = load_pickle(file)
+        # Four bytes of the number of axes, and four zeros.
         (axes,) = struct.unpack("<q", file.read(8))
         *numbers, offset = struct.unpack(f"<{2 * axes + 1}q", file.read(8 * (2 * axes + 1)))
         shape, strides = numbers[:axes], numbers[axes:]

@@ -34,7 +34,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class _Options(NamedTuple):
-    """What a request says beside its images."""
+    """Options of a request."""
 
     binary: dict[str, bool]
     """The wanted outputs, and whether as binary data."""
@@ -145,7 +145,7 @@ def _images(tensor: Mapping[str, Any], binary: bytes) -> list[ImageInput]:
         raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
     size = _parameters(tensor).get("binary_data_size")
     if size is not None and size != len(binary):
-        raise bad_request(f"{where}: {size!r} bytes were announced, {len(binary)} came")
+        raise bad_request(f"{where}: {size!r} bytes were announced, {len(binary)} were received")
     if size is None and not isinstance(tensor.get("data"), list):
         raise bad_request(f"{where}: 'data' must be a list")
     if kind == "BYTES":

@@ -90,7 +90,7 @@ def _tensorflow_serving() -> Schema:
     rows = _array({"anyOf": [image, *named]}, minItems=1)
     columns = {"anyOf": [rows, *(_object(**{name: rows}) for name in INPUTS)]}
     signature = {"signature_name": {"enum": ["serving_default", ""]}}
-    asked = {
+    wanted = {
         "oneOf": [
             {"type": "object", "required": [key], "properties": {key: value, **signature}}
             for key, value in (("instances", rows), ("inputs", columns))
@@ -103,7 +103,7 @@ def _tensorflow_serving() -> Schema:
     return {
         "": {"get": _get("TensorFlow Serving: the model's state.", state)},
         "/metadata": {"get": _get("TensorFlow Serving: the signature.", signatures)},
-        ":predict": {"post": _post("TensorFlow Serving: detect.", asked, found)},
+        ":predict": {"post": _post("TensorFlow Serving: detect.", wanted, found)},
     }
 
 
@@ -114,8 +114,8 @@ def _open_inference(ready: Schema) -> Schema:
         shape=_array({"type": "integer", "minimum": 0}),
         data={"type": "array"},
     )
-    asked = _object(inputs=_array(tensor, minItems=1, maxItems=1))
-    asked["properties"] |= {
+    wanted = _object(inputs=_array(tensor, minItems=1, maxItems=1))
+    wanted["properties"] |= {
         "id": _TEXT,
         "outputs": _array(_object(name={"enum": list(OUTPUTS)}), minItems=1),
     }
@@ -125,7 +125,7 @@ def _open_inference(ready: Schema) -> Schema:
     return {
         "": {"get": _get("Open Inference Protocol: the tensors.", model)},
         "/ready": {"get": _readiness("The model takes requests.", ready)},
-        "/infer": {"post": _post("Open Inference Protocol: detect.", asked, found)},
+        "/infer": {"post": _post("Open Inference Protocol: detect.", wanted, found)},
     }
 
 
@@ -179,11 +179,11 @@ def _readiness(summary: str, schema: Schema) -> Schema:
     return operation
 
 
-def _post(summary: str, asked: Schema, found: Schema) -> Schema:
+def _post(summary: str, wanted: Schema, found: Schema) -> Schema:
     wait = {"Retry-After": {"schema": _TEXT, "description": "Seconds to wait."}}
     return {
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": wanted}}},
         "responses": {
             "200": _response("The detections.", found),
             "400": _error("The request is invalid, or holds no image."),

@@ -47,7 +47,7 @@ class ServeSettings:
         """
         if not _NAME.fullmatch(self.name):
             fix = "use letters, digits, '.', '_' and '-'"
-            raise UserError(f"{self.name!r} cannot stand in an address", where="--name", fix=fix)
+            raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
         for field, minimum in _MINIMUM.items():
             value = getattr(self, field)
             if value < minimum:

@@ -77,7 +77,7 @@ def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
         HTTPException: 400, it is no string or not in base64; `where` is the image's name there.
     """
     if not isinstance(text, str):
-        raise bad_request(f"{where}: base64 stands in a string")
+        raise bad_request(f"{where}: base64 must be a string")
     try:
         standard = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
         return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)

@@ -86,7 +86,7 @@ def test_with_tls_and_a_key(trained_once, certificate):
         (["--port", "70000"], "cannot listen at 127.0.0.1:70000", "--port"),
         (["--tls-cert", "cert.pem"], "a certificate and its key belong together", "give both"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "a.pem and b.pem cannot be used", "PEM"),
-        (["--name", "a/b"], "'a/b' cannot stand in an address", "letters"),
+        (["--name", "a/b"], "'a/b' is not valid in an address", "letters"),
         (["--api-key", "é"], "a header cannot carry this key", "ASCII"),
         (["--queue", "0"], "0 is too small", "give 1 or more"),
         (["--min-score", "3"], "3.0 is no score", "0 to 1"),

@@ -140,7 +140,7 @@ def test_all_outputs_as_binary(client):
         ({"inputs": [bytes_tensor(RED, parameters=3)]}, "'parameters' must be an object"),
         (
             {"inputs": [bytes_tensor(RED, parameters={"binary_data_size": 5})]},
-            "5 bytes were announced, 0 came",
+            "5 bytes were announced, 0 were received",
         ),
         ({"inputs": [bytes_tensor(RED)], "id": 3}, "'id' must be a string"),
         ({"inputs": [bytes_tensor(RED)], "outputs": []}, "'outputs' must be a list"),

@@ -72,9 +72,9 @@ class LayerRule:
     norm: str = "{scope}/BatchNorm"
     """Scope of its batch norm; `{scope}` is the layer's, `{norm}` the number of the feature map."""
     depthwise: bool = False
-    """The layer's kernel is called as a depthwise one."""
+    """The layer's kernel has the name of a depthwise one."""
     channels_of: str | None = None
-    """Replaces `pattern` by the path of the layer whose channels `{channels}` is, if another."""
+    """Path of the layer that `{channels}` counts, if another; expands the groups of `pattern`."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class BackboneTable:
     any_prefix: bool = False
     """Names may follow any common prefix."""
     tap_name: Callable[[str], str] = str
-    """Gives `{tap}` by our name of the layer."""
+    """Returns `{tap}` by our name of the layer."""
     coarse_layer: str = ""
     """Template of the layers that `Fpn` adds, counted from 1 as `{0}`."""
     expected: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-// The page: a list of images, one of them shown, and what is shown of its detections.
+// The page: a list of images, one of them shown with its detections.
 
 import { detect } from "./api.js";
 import { boxElements, paint, picture, placeLabels } from "./draw.js";
 import { listen } from "./files.js";
 
-const LEAST = 0.01; // of what is asked for; the slider chooses among it
-const AT_A_TIME = 2;
+const MIN_SCORE = 0.01; // of requests; the slider filters what they return
+const MAX_REQUESTS = 2;
 const $ = (id) => document.getElementById(id);
 const settings = document.body.dataset;
 
@@ -19,7 +19,7 @@ const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 function take(files) {
   if (!files.length) {
-    $("status").textContent = "There was no image among these.";
+    $("status").textContent = "None of these files is an image.";
     return;
   }
   const first = state.images.length;
@@ -31,27 +31,27 @@ function take(files) {
   work();
 }
 
-/** Asks for the detections of images that have none yet, a few at a time. */
+/** Requests the detections of images that have none yet, a few at a time. */
 async function work() {
-  while (running < AT_A_TIME) {
-    const next = state.images.find((image) => !image.asked);
+  while (running < MAX_REQUESTS) {
+    const next = state.images.find((image) => !image.requested);
     if (!next) return;
-    next.asked = true;
+    next.requested = true;
     running += 1;
-    ask(next).finally(() => {
+    request(next).finally(() => {
       running -= 1;
       work();
     });
   }
 }
 
-async function ask(image) {
+async function request(image) {
   const began = performance.now();
   try {
     if (image.file.size > Number(settings.maxBody)) {
-      throw new Error(`The file is larger than the ${settings.maxBody} bytes that this server takes.`);
+      throw new Error(`The file is larger than the ${settings.maxBody} bytes that this server accepts.`);
     }
-    image.answer = await detect(image.file, LEAST);
+    image.answer = await detect(image.file, MIN_SCORE);
     image.seconds = (performance.now() - began) / 1000;
   } catch (error) {
     image.failure = error.message;
@@ -102,7 +102,7 @@ function show() {
   fit();
 }
 
-/** Shows what depends on threshold, classes and choice. */
+/** Shows what depends on threshold, classes and the chosen box. */
 function showFound() {
   const image = current();
   const found = shown(image);
@@ -162,7 +162,7 @@ function showClasses(image) {
   }));
 }
 
-/** Makes the image as large as there is room, never larger than three times itself. */
+/** Scales the image to the available room, at most threefold. */
 function fit() {
   const image = $("image");
   const { naturalWidth: width, naturalHeight: height } = image;
@@ -184,7 +184,7 @@ function save(blob, name) {
 
 const stem = (image) => image.file.name.replace(/\.[^.]*$/, "") || "image";
 
-/** What is shown of every image: one object, or a list where there are several images. */
+/** The shown detections of every image: one object, or a list for several images. */
 export function shownAsJson() {
   const all = state.images.filter((image) => image.answer).map((image) => ({
     ...image.answer, image: image.file.webkitRelativePath || image.file.name, detections: shown(image),

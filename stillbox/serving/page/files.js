@@ -1,10 +1,10 @@
-// Where images come from: choosing, dropping, pasting, the camera.
+// Sources of images: file choosers, drop, paste, the camera.
 
 const NAMES = /\.(jpe?g|png|webp|gif|bmp)$/i;
 const isImage = (file) => file.type.startsWith("image/") || NAMES.test(file.name);
 const byName = (a, b) => (a.webkitRelativePath || a.name).localeCompare(b.webkitRelativePath || b.name);
 
-/** Calls `take` with arrays of image files, whichever way they come. */
+/** Calls `take` with arrays of image files from all sources. */
 export function listen(take) {
   const offer = (files) => take([...files].filter(isImage).sort(byName));
   const camera = cameraDialog(offer);
@@ -36,7 +36,7 @@ function choose(id, offer) {
   return () => input.click();
 }
 
-/** Files of what was dropped, those in folders too. */
+/** Dropped files, including those in folders. */
 async function droppedFiles(transfer) {
   // Entries have to be taken before the first await: afterwards the transfer is empty.
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.());
@@ -81,13 +81,13 @@ function cameraDialog(offer) {
   });
   return async () => {
     try {
-      // Browsers have no camera for pages that come unencrypted from another machine.
+      // Browsers give no camera to unencrypted pages of other machines.
       video.srcObject = await navigator.mediaDevices.getUserMedia({
         video: { facingMode: "environment" },
       });
     } catch {
       document.getElementById("status").textContent =
-        "No camera: none is there, it was refused, or this page is not on https or localhost.";
+        "No camera: there is none, access was denied, or this page is not on https or localhost.";
       return;
     }
     dialog.showModal();
