@@ -31,8 +31,8 @@ from measuring import show
 
 from stillbox.boxes.nms import batched_nms
 from stillbox.models.build import build_detector
+from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, split_detector
-from stillbox.training.objective import detection_loss
 from tests import reference
 from tests.boxes import golden
 

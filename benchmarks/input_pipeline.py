@@ -76,7 +76,7 @@ def write_records(folder: Path) -> Dataset:
     records = schema.Records(
         paths=(str(folder / "images.record"),), label_map=str(folder / "labels.pbtxt")
     )
-    return open_dataset(schema.Data(), records, schema.Model(num_classes=1))
+    return open_dataset(schema.Data(), records, schema.OneStage(num_classes=1))
 
 
 class Rate(NamedTuple):

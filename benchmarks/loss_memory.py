@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from measuring import random_batch
 from rich.table import Table
 
+from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
+from stillbox.models.one_stage.loss import detection_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
-from stillbox.training.objective import detection_loss
-from stillbox.training.targets import batch_targets
 
 _BOXES = (10, 100, 200)
 

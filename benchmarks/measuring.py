@@ -15,13 +15,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from stillbox.boxes.batch import Batch
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.processors import own_processors
 from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Detector
+from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
 from stillbox.profiling.profiler import StepProfiler, summarize_folder
 from stillbox.profiling.steps import ProfileSteps
@@ -49,10 +49,12 @@ class TrainStep:
         train = dataclasses.replace(train, batch_size=batch_size)
         mesh = build_mesh(batch_size, experiment.devices)
         program = train_program(dataclasses.replace(experiment, train=train), mesh)
-        self.trained = program.trained
+        self.trainable = program.trainable
         self.function = program.function
-        self.parameters = sum(params[path].size for path in self.trained)
-        state = create_state(params, stats, train, self.trained, model.loss)
+        self.parameters = sum(params[path].size for path in self.trainable)
+        state = create_state(
+            params, stats, train, self.trainable, self.detector.initial_loss_state()
+        )
         self.state = program.put_state(state)
         rows = experiment.data.train.max_boxes
         shape, classes = self.detector.image_shape, model.num_classes
@@ -97,7 +99,7 @@ def profile(run: Callable[[], Any], steps: int) -> Summary:
     return summary
 
 
-def forward_flops(detector: Detector) -> int:
+def forward_flops(detector: OneStageDetector) -> int:
     """Returns the FLOPs of all convolutions for one image, counted in the program.
 
     A multiply-add is two; nothing but convolutions counts.

@@ -128,7 +128,7 @@ def _peer_commands(arguments: argparse.Namespace, inputs: Path) -> list[list[str
     return commands
 
 
-def _write_inputs(path: Path, step: TrainStep, model: schema.Model, boxes: int) -> None:
+def _write_inputs(path: Path, step: TrainStep, model: schema.OneStage, boxes: int) -> None:
     """Writes our batch for the peers, with as many slots for classes as ours has."""
     batch = step.batch
     np.savez(

@@ -41,7 +41,7 @@ from step_parts import measure_parts
 from stillbox.devices.processors import own_processors
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.training.targets import batch_targets
+from stillbox.models.one_stage.targets import batch_targets
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _write_inputs(path: Path, step: TrainStep, model: schema.Model) -> None:
+def _write_inputs(path: Path, step: TrainStep, model: schema.OneStage) -> None:
     """Writes our batch and its targets for the peers."""
     anchors, batch = step.detector.anchors, step.batch
     targets = jax.jit(lambda batch: batch_targets(batch, anchors, model))(batch)

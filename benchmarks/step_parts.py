@@ -39,19 +39,19 @@ import numpy as np
 from measuring import BOXES, TrainStep, profile
 from rich.table import Table
 
+from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.models.layers import lowering
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.one_stage.loss import LossParts, detection_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.summary import Summary
 from stillbox.training import step as step_module
-from stillbox.training.objective import LossParts, detection_loss
-from stillbox.training.targets import batch_targets
 
 Run = Callable[[], float]
 
@@ -160,18 +160,18 @@ def _programs(whole: TrainStep, experiment: schema.Experiment, batch_size: int) 
 
 def _network(whole: TrainStep, gradient: Predictions) -> Run:
     """Returns a run of forward and backward, from the gradient by the predictions."""
-    graph, trained = whole.graph, whole.trained
+    graph, names = whole.graph, whole.trainable
 
     def program(params: Arrays, stats: Arrays, images: jax.Array, gradient: Predictions) -> Any:  # noqa: ANN401
-        moving = {path: array for path, array in params.items() if path in trained}
-        still = {path: array for path, array in params.items() if path not in trained}
+        trainable = {path: array for path, array in params.items() if path in names}
+        frozen = {path: array for path, array in params.items() if path not in names}
 
-        def forward(moving: Arrays) -> tuple[Predictions, Arrays]:
-            detector = bind_detector(graph, {**moving, **still}, stats)
+        def forward(trainable: Arrays) -> tuple[Predictions, Arrays]:
+            detector = bind_detector(graph, {**trainable, **frozen}, stats)
             return detector(images, train=True), read_statistics(detector)
 
         # The predictions are returned, or nobody would compute them.
-        predictions, pull_back, stats_after = jax.vjp(forward, moving, has_aux=True)
+        predictions, pull_back, stats_after = jax.vjp(forward, trainable, has_aux=True)
         return predictions, pull_back(gradient), stats_after
 
     # The step gives its own state away.

@@ -182,7 +182,7 @@ def _pipeline_config() -> str:
     return text
 
 
-def _write_tf1(prefix: str, model: schema.Model, *, scope: str) -> None:
+def _write_tf1(prefix: str, model: schema.OneStage, *, scope: str) -> None:
     _, params, stats = split_detector(build_detector(model))
     arrays = {**params, **stats}
     names = reference_names(model, arrays, scope=scope)

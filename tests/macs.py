@@ -14,7 +14,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from tests.tpu_detection import without_draws
 
 
-def count_macs(model: schema.Model) -> int:
+def count_macs(model: schema.OneStage) -> int:
     """Counts those of one image; nothing is computed."""
     detector = without_draws(lambda: nnx.eval_shape(lambda: build_detector(model)))
     image = jax.ShapeDtypeStruct((1, *model.resizer.input_size, 3), jnp.float32)

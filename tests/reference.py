@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.inputs.batch import Batch
-from stillbox.models.detector import Detector
+from stillbox.models.one_stage.detector import OneStageDetector
 
 SSD, PPN = "ssd_mobilenet_v1_300x300", "ssd_mobilenet_v1_ppn_300x300"
 FPN, RESNET = "ssd_mobilenet_v1_fpn_640x640", "ssd_resnet50_v1_fpn_640x640"
 
 
 @cache
-def model(recipe: str) -> schema.Model:
+def model(recipe: str) -> schema.OneStage:
     """The recipe's own model: what it says is under test too."""
     return resolve(recipe).experiment.model
 
@@ -31,18 +31,18 @@ def golden(recipe: str) -> Any:
     return json.loads(file.read_text())
 
 
-def variables(detector: Detector) -> dict[str, nnx.Variable]:
+def variables(detector: OneStageDetector) -> dict[str, nnx.Variable]:
     """All parameters and moving statistics by dotted path."""
     state = nnx.to_flat_state(nnx.state(detector))
     return {".".join(str(key) for key in path): variable for path, variable in state}
 
 
-def names(detector: Detector, described: schema.Model) -> dict[str, str]:
+def names(detector: OneStageDetector, described: schema.OneStage) -> dict[str, str]:
     """TF1 name of every variable by our path."""
     return reference_names(described, variables(detector))
 
 
-def load_deterministic_weights(detector: Detector, described: schema.Model) -> None:
+def load_deterministic_weights(detector: OneStageDetector, described: schema.OneStage) -> None:
     """Gives every variable the value that the goldens derive from its TF1 name."""
     tf1 = names(detector, described)
     for path, variable in variables(detector).items():

@@ -19,7 +19,7 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.schema.necks import Pyramid
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Detector
+from stillbox.models.one_stage.detector import OneStageDetector
 from tests.shared import SHARED
 
 GOLDENS = SHARED / "goldens" / "tpu_detection"
@@ -44,11 +44,11 @@ def retinanet(
     *,
     side: int = 128,
     **head: Any,
-) -> schema.Model:
+) -> schema.OneStage:
     """RetinaNet of 91 logits and nine anchors; ResNet-50 with its pyramid unless told better."""
     neck = neck or schema.RetinaNetFpn()
     levels = {"min_level": neck.min_level, "max_level": neck.max_level}
-    return schema.Model(
+    return schema.OneStage(
         num_classes=90,
         resizer=schema.FixedShapeResizer(height=side, width=side),
         backbone=backbone or resnet(50),
@@ -67,7 +67,7 @@ def resnet(depth: int) -> schema.ResNet:
     return schema.ResNet(depth=depth, zero_last_scale=False, conv=_RESNET)
 
 
-def swish(model: schema.Model) -> schema.Model:
+def swish(model: schema.OneStage) -> schema.OneStage:
     """The same with swish in backbone and head."""
     return replace(
         model,
@@ -95,13 +95,13 @@ def without_draws(make: Callable[[], Any]) -> Any:
 
 
 @cache
-def shapes(model: schema.Model) -> dict[str, tuple[int, ...]]:
+def shapes(model: schema.OneStage) -> dict[str, tuple[int, ...]]:
     """Shape of every array of the detector by path; nothing is allocated."""
     detector = without_draws(lambda: nnx.eval_shape(lambda: build_detector(model)))
     return {path: tuple(array.shape) for path, array in _variables(detector).items()}
 
 
-def count_parameters(model: schema.Model, part: str = "") -> int:
+def count_parameters(model: schema.OneStage, part: str = "") -> int:
     """Counts the numbers that training changes."""
     return sum(
         int(np.prod(shape))
@@ -110,16 +110,16 @@ def count_parameters(model: schema.Model, part: str = "") -> int:
     )
 
 
-def named_shapes(model: schema.Model) -> dict[str, tuple[int, ...]]:
+def named_shapes(model: schema.OneStage) -> dict[str, tuple[int, ...]]:
     """Shape by the original's name, of all arrays; one without a name keeps its path."""
     ours = shapes(model)
     names = reference_names(model, {path: np.broadcast_to(0, s) for path, s in ours.items()})
     return {names.get(path, path): shape for path, shape in ours.items()}
 
 
-def weighted(model: schema.Model) -> Detector:
+def weighted(model: schema.OneStage) -> OneStageDetector:
     """The detector with the weights that the goldens derive from the original's names."""
-    detector: Detector = without_draws(lambda: build_detector(model))
+    detector: OneStageDetector = without_draws(lambda: build_detector(model))
     variables = _variables(detector)
     names = reference_names(model, variables)
     for path, variable in variables.items():

@@ -101,7 +101,7 @@ def candidates(
         return
     sides = np.sqrt(sizes.prod(axis=1))
     for changes in make(anchors, sides, image):
-        described: Any = dataclasses.replace(anchors, **changes)
+        described: Any = dataclasses.replace(anchors, **changes)  # type: ignore[type-var]
         yield described
         for ratios in typical_ratios(shapes, len(described.aspect_ratios)):
             yield dataclasses.replace(described, aspect_ratios=ratios)

@@ -22,6 +22,7 @@ from stillbox.experiment.schema import (
     Experiment,
     IouSimilarity,
     MultiscaleAnchors,
+    OneStage,
 )
 from stillbox.experiment.values import differences
 from stillbox.models.anchors import anchors_per_location, build_anchors
@@ -176,8 +177,13 @@ def _report(
     experiment: Experiment, truth: TruthBoxes, total: int, label_map: LabelMap | None
 ) -> AnchorReport:
     model = experiment.model
+    if not isinstance(model, OneStage):
+        raise UserError(
+            f"a model of kind {model.kind} has no anchors",
+            fix="give the config of an SSD",
+        )
     # Weights are drawn and thrown away: it takes a second, and nobody else knows the shapes.
-    detector = build_detector(model)
+    detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher = model.matcher
     plain = isinstance(matcher, ArgmaxMatcher) and isinstance(model.similarity, IouSimilarity)

@@ -69,6 +69,8 @@ def backbone_notes(
     model: schema.Model,
 ) -> tuple[str, ...]:
     """Notes differences between the backbone and the one that the weights were trained in."""
+    if not isinstance(model, schema.OneStage):
+        return ()
     if not any(name_map.names.get(path) == name for path, name in loaded.items()):
         return ()
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
@@ -83,6 +85,8 @@ def backbone_notes(
 
 def head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:
     """Notes class heads that do not fit because the file has other classes."""
+    if not isinstance(model, schema.OneStage):
+        return ()
     logits = model.num_classes + model.background_class
     for mismatch in mismatched:
         if mismatch.path.endswith(".class_.bias"):

@@ -30,6 +30,8 @@ _NORM = re.compile(r"norm(?:_(\d+))?")
 
 def backbone_tables(model: schema.Model) -> tuple[BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
+    if not isinstance(model, schema.OneStage):
+        return (_NO_TABLE,)
     return BACKBONES.get(type(model.backbone), (_NO_TABLE,))
 
 
@@ -65,10 +67,10 @@ def names_under(
         Name by path, of all paths that have one.
     """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
+    if not table.rules or not isinstance(model, schema.OneStage):
+        return {}
     context = Context(model, table, shapes)
     rules = _rules(table.rules, context)
-    if not rules:
-        return {}
     for part in (model.neck, model.head):
         rules += _rules(PARTS.get((table.codebase, type(part)), ()), context)
     fields = {
@@ -97,6 +99,8 @@ def parts_without_names(
     """
     named = {path.partition(".")[0] for path in names}
     unnamed = {path.partition(".")[0] for path in paths} - named
+    if not isinstance(model, schema.OneStage):
+        return [f"model {model.kind!r}"]
     return [f"{part} {getattr(model, part).kind!r}" for part in sorted(unnamed)]
 
 

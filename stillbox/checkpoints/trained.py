@@ -90,7 +90,7 @@ def load_trained(
     stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
     experiment = with_overrides(stored, overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
-    _, params, stats, _ = abstract_detector(experiment.model, experiment.evaluation.precision)
+    _, params, stats = abstract_detector(experiment.model, experiment.evaluation.precision)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
     return TrainedModel(
         experiment=experiment,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
@@ -17,7 +18,6 @@ from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import Interpolation
 from stillbox.experiment.schema.evaluation import Metric
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.records.class_slots import ClassSlots
 

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
+from stillbox.boxes.batch import Floats, Ints
 from stillbox.boxes.detections import Detections
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Floats, Ints
 from stillbox.models.abstract import abstract_detector
-from stillbox.models.detect import DetectFunction, make_detect
+from stillbox.models.detector import DetectFunction, detect_function
 from stillbox.models.variables import Arrays
 
 BoundDetect = Callable[[Floats, Ints], Detections]
@@ -131,7 +131,7 @@ def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) 
     detector = abstract_detector(model, experiment.evaluation.precision)
     return DetectProgram(
         mesh=mesh,
-        function=make_detect(detector.graph, detector.anchors, model),
+        function=detect_function(detector.graph),
         params=detector.params,
         stats=detector.stats,
         images=jax.ShapeDtypeStruct((batch_size, *model.resizer.input_size, 3), jnp.float32),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import is_main_process
 from stillbox.devices.processors import input_threads
@@ -23,7 +24,6 @@ from stillbox.evaluation.report import REPORT, Report, write_report
 from stillbox.evaluation.watch import UNWATCHED, StepWatch
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots, assign_slots
@@ -202,10 +202,9 @@ def write_evaluation(
 def _facts(experiment: schema.Experiment) -> dict[str, str]:
     model, train = experiment.model, experiment.train
     return {
-        "backbone": model.backbone.kind,
+        **model.describe(),
         "network input": f"{model.resizer.kind}",
         "classes": str(model.num_classes),
-        "classification loss": model.loss.classification.kind,
         "optimizer": train.optimizer.kind,
         "batch": str(train.batch_size),
         "steps": str(train.steps),

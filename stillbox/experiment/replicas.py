@@ -7,9 +7,10 @@ from typing import Any, TypeVar, cast
 from stillbox.experiment.schema import BatchNorm, Model
 
 Part = TypeVar("Part")
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def replicas_as_groups(model: Model, batch_size: int, replicas: int) -> Model:
+def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:
     """Returns a model whose batch norms say `groups` where they said `per_replica`.
 
     The layers then need to know of no device: a replica is `batch_size / replicas` images that
@@ -27,7 +28,7 @@ def replicas_as_groups(model: Model, batch_size: int, replicas: int) -> Model:
 def depends_on_replicas(model: Model) -> bool:
     """Whether anything of a model is said per replica."""
     norms = any(norm.statistics == "per_replica" for _, norm in batch_norms(model))
-    return norms or model.loss.normalizer == "per_replica"
+    return norms or model.counts_per_replica
 
 
 def batch_norms(part: Any, path: str = "model") -> Iterator[tuple[str, BatchNorm]]:  # noqa: ANN401

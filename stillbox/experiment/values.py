@@ -5,9 +5,12 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from stillbox.experiment.schema.ranges import Range
+from stillbox.experiment.variants import Variant
 
 Plain: TypeAlias = Any
 """A scalar, None, a list of plain values or a mapping from names to them."""
@@ -98,6 +101,27 @@ def field_types(cls: Hint) -> dict[str, Hint]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
+@functools.cache
+def field_ranges(cls: Hint) -> dict[str, Range]:
+    """Returns the range of every field of a dataclass whose annotation has one."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {field.name: _range_in(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {name: range_ for name, range_ in found.items() if range_ is not None}
+
+
+def _range_in(hint: Hint) -> Range | None:
+    ranges = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Range)]
+    inner = (_range_in(member) for member in typing.get_args(hint))
+    return next((item for item in (*ranges, *inner) if item is not None), None)
+
+
 def choices(hint: Hint) -> tuple[Hint, ...]:
-    """Returns the members of a union, the type itself where it is none."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    """Returns the members of a union or a family, the type itself if it is neither."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    members = typing.get_args(hint) if union else (hint,)
+    return tuple(choice for member in members for choice in _members(member))
+
+
+def _members(hint: Hint) -> Iterable[Hint]:
+    is_family = isinstance(hint, type) and issubclass(hint, Variant) and hint.__base__ is Variant
+    return hint.variants.values() if is_family else (hint,)

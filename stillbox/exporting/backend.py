@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from stillbox.experiment.schema import OneStage
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.exporting.formats import Run, format_module
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
@@ -55,7 +56,7 @@ class ExportBackend:
     @property
     def max_detections(self) -> int:
         """The most detections that it finds in an image."""
-        return self.manifest.settings.max_detections or self._model.postprocessing.nms.max_total
+        return self.manifest.settings.max_detections or self._model.max_detections
 
     def fed(self, image: Pixels) -> Pixels:
         """Returns the image as a client gives it: of the artefact's size, in whole numbers.
@@ -112,6 +113,7 @@ class ExportBackend:
         stacked = stacked.astype(np.float32)
         if kind == "float_image_tensor":
             return stacked
+        assert isinstance(self._model, OneStage)  # others are not exported
         normal = self._model.pixels
         return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
 

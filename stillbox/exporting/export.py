@@ -12,6 +12,7 @@ import numpy as np
 from stillbox import __version__
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
+from stillbox.experiment.values import to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.formats import Written, format_module
@@ -115,7 +116,7 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
         settings=program.settings,
         files={**written.files, EXPERIMENT: "the experiment", LABEL_MAP: "the classes"},
         input_size=program.input_size,
-        resizer={"kind": resizer.kind, **dataclasses.asdict(resizer)},
+        resizer=to_plain(resizer),
         source=program.model.source,
         needs=written.needs,
         known_bad=written.known_bad,

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.abstract import AbstractDetector, abstract_detector
-from stillbox.models.postprocess import decode_boxes, postprocess, slot_scores
+from stillbox.models.one_stage.postprocess import decode_boxes, postprocess, slot_scores
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector
 
@@ -38,9 +39,15 @@ class ExportProgram:
     """What the artefact returns."""
 
     @cached_property
-    def description(self) -> schema.Model:
+    def description(self) -> schema.OneStage:
         """The detector's description, with the number of detections that the settings ask for."""
         model = self.model.experiment.model
+        if not isinstance(model, schema.OneStage):
+            raise UserError(
+                f"models of kind {model.kind} cannot be exported",
+                where=self.model.source,
+                fix="export a model of kind one_stage",
+            )
         most = self.settings.max_detections
         if most is None:
             return model
@@ -52,6 +59,12 @@ class ExportProgram:
     def detector(self) -> AbstractDetector:
         """The detector without its arrays."""
         return abstract_detector(self.description, "float32")
+
+    @cached_property
+    def anchors(self) -> NDArray[np.float32]:
+        """`[A, 4]`, normalised to the network input."""
+        anchors: NDArray[np.float32] = self.detector.module().anchors
+        return anchors
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -85,7 +98,7 @@ class ExportProgram:
             `[B, A, num_classes]`.
         """
         predictions = self.predictions(weights, images)
-        boxes = decode_boxes(predictions.box_encodings, self.detector.anchors, self.description)
+        boxes = decode_boxes(predictions.box_encodings, self.anchors, self.description)
         scores = slot_scores(predictions.class_logits, self.description)
         return boxes, scores[..., 1:] if self.description.background_class else scores
 
@@ -105,7 +118,7 @@ class ExportProgram:
             original_sizes: `[B, 2]` int32, height and width before resizing.
         """
         predictions = self.predictions(weights, images)
-        found = postprocess(predictions, self.detector.anchors, true_sizes, self.description)
+        found = postprocess(predictions, self.anchors, true_sizes, self.description)
         if self.settings.signature == "tpu":
             return self._tpu_outputs(found, true_sizes, original_sizes)
         return self._detection_api_outputs(found, predictions)
@@ -123,7 +136,7 @@ class ExportProgram:
         scores = slot_scores(predictions.class_logits, self.description)
         rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
         real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
-        boxes = decode_boxes(predictions.box_encodings, self.detector.anchors, self.description)
+        boxes = decode_boxes(predictions.box_encodings, self.anchors, self.description)
         return {
             "detection_anchor_indices": found.anchors.astype(jnp.float32),
             "detection_boxes": found.boxes,

@@ -10,8 +10,8 @@ from jax.profiler import TraceAnnotation
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from stillbox.boxes.batch import Batch
 from stillbox.errors import UserError
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, place_boxes, place_image, resize_into
 from stillbox.inputs.sample import Sample

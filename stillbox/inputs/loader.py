@@ -7,11 +7,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from stillbox.boxes.batch import Batch
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Augmentation
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.labels import labels_without_slots
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.batching import BatchMaker, Row
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.randomness import permutation, resize_generator, sample_generator

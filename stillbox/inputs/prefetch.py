@@ -8,7 +8,7 @@ from typing import Self
 
 from jax.profiler import TraceAnnotation
 
-from stillbox.inputs.batch import Batch
+from stillbox.boxes.batch import Batch
 
 
 class _End:

@@ -4,11 +4,10 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
-from stillbox.models.variables import split_detector
+from stillbox.models.variables import bind_detector, split_detector
 
 
 class AbstractDetector(NamedTuple):
@@ -20,8 +19,10 @@ class AbstractDetector(NamedTuple):
     """Shapes of the parameters by path."""
     stats: dict[str, jax.ShapeDtypeStruct]
     """Shapes of the moving statistics by path."""
-    anchors: NDArray[Any]
-    """`[A, 4]` float32, normalised to the network input."""
+
+    def module(self) -> Any:  # noqa: ANN401
+        """Returns the detector itself, with shapes instead of arrays."""
+        return bind_detector(self.graph, self.params, self.stats)  # type: ignore[arg-type]
 
 
 def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
@@ -36,4 +37,4 @@ def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
     """
     detector = nnx.eval_shape(lambda: build_detector(model, dtype=jax.numpy.dtype(dtype)))
     graph, params, stats = split_detector(detector)
-    return AbstractDetector(graph, params, stats, detector.anchors)  # type: ignore[arg-type]
+    return AbstractDetector(graph, params, stats)  # type: ignore[arg-type]

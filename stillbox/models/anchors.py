@@ -1,7 +1,7 @@
-"""From the description of anchors to the anchors of a detector; the registry of their kinds."""
+"""From the schema of anchors to the anchors of a detector."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,32 +18,49 @@ from stillbox.boxes.default_boxes import DefaultBoxSpec, anchor_major_order, def
 from stillbox.boxes.ssd_anchors import ssd_anchors, ssd_anchors_per_location
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
 
 Shape = tuple[int, int]
 Floats = NDArray[np.float32]
+Order = NDArray[np.int64] | None
+
+
+def _location_by_location(feature_shapes: tuple[Shape, ...]) -> Order:
+    return None
+
+
+class AnchorGenerator(NamedTuple):
+    """The functions of one kind of anchors."""
+
+    per_location: tuple[int, ...]
+    """Anchors at one location of each feature map."""
+    boxes: Callable[[tuple[Shape, ...], Shape], Floats]
+    """From the shapes of the feature maps and of the network input to anchors `[A, 4]`."""
+    order: Callable[[tuple[Shape, ...]], Order] = _location_by_location
+    """From the shapes of the feature maps to `prediction_order`."""
 
 
 @lru_cache(maxsize=8)
 def build_anchors(
     config: schema.Anchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
 ) -> Floats:
-    """Returns the anchors `[A, 4]`, normalised to the network input; nobody writes into them.
+    """Returns the anchors `[A, 4]`, normalised to the network input, read-only.
 
     Args:
-        config: what stands at a location.
+        config: the anchors at a location.
         feature_shapes: height and width of every feature map.
         image_shape: height and width of the network input, in pixels.
     """
-    anchors = _KINDS[type(config)].build(config, feature_shapes, image_shape)
+    anchors = _generator(config).boxes(feature_shapes, image_shape)
     anchors.setflags(write=False)
     return anchors
 
 
 def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
-    """Returns how many anchors stand at one location of each of the feature maps.
+    """Returns the number of anchors at one location of each feature map.
 
     Args:
-        config: what stands at a location.
+        config: the anchors at a location.
         maps: feature maps that the neck makes.
 
     Raises:
@@ -55,36 +72,39 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
             where="model.anchors",
             fix=f"describe {maps}, or change model.neck",
         )
-    return _KINDS[type(config)].per_location(config)
+    return _generator(config).per_location
 
 
-def prediction_order(
-    config: schema.Anchors, feature_shapes: tuple[Shape, ...]
-) -> NDArray[np.int64] | None:
-    """Returns `[A]`: which prediction of the head belongs to each anchor; None: they stand alike.
+def prediction_order(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> Order:
+    """Returns `[A]`: the index of the head's prediction for each anchor; None: the same order.
 
-    Heads predict location by location. Anchors whose description asks for another order want the
-    predictions in it too.
+    Heads predict location by location; the anchors may have another order.
 
     Args:
-        config: what stands at a location.
+        config: the anchors at a location.
         feature_shapes: height and width of every feature map.
     """
-    if isinstance(config, schema.DefaultBoxes) and config.order == "anchor_major":
-        return anchor_major_order(feature_shapes, _default_box_specs(config))
-    return None
+    return _generator(config).order(feature_shapes)
 
 
-def _ssd(config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image: Shape) -> Floats:
-    return ssd_anchors(
-        feature_shapes,
-        image,
+def _generator(config: schema.Anchors) -> AnchorGenerator:
+    generator: AnchorGenerator = implementation_of(config)(config)
+    return generator
+
+
+@implements(schema.SsdAnchors)
+def _ssd(config: schema.SsdAnchors) -> AnchorGenerator:
+    shapes: dict[str, Any] = {
+        "aspect_ratios": config.aspect_ratios,
+        "interpolated_scale_aspect_ratio": config.interpolated_scale_aspect_ratio,
+        "reduce_boxes_in_lowest_layer": config.reduce_boxes_in_lowest_layer,
+    }
+    boxes = partial(
+        ssd_anchors,
+        **shapes,
         min_scale=config.min_scale,
         max_scale=config.max_scale,
         scales=config.scales,
-        aspect_ratios=config.aspect_ratios,
-        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
         base_anchor_height=config.base_anchor_height,
         base_anchor_width=config.base_anchor_width,
         height_strides=config.height_strides,
@@ -92,53 +112,41 @@ def _ssd(config: schema.SsdAnchors, feature_shapes: tuple[Shape, ...], image: Sh
         height_offsets=config.height_offsets,
         width_offsets=config.width_offsets,
     )
+    return AnchorGenerator(ssd_anchors_per_location(config.num_layers, **shapes), boxes)
 
 
-def _count_ssd(config: schema.SsdAnchors) -> tuple[int, ...]:
-    return ssd_anchors_per_location(
-        config.num_layers,
-        aspect_ratios=config.aspect_ratios,
-        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
-        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
-    )
+@implements(schema.MultiscaleAnchors)
+def _multiscale(config: schema.MultiscaleAnchors) -> AnchorGenerator:
+    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
+        grids = multiscale_grids(
+            image_shape,
+            min_level=config.min_level,
+            max_level=config.max_level,
+            anchor_scale=config.anchor_scale,
+            aspect_ratios=config.aspect_ratios,
+            scales_per_octave=config.scales_per_octave,
+            scale_major=config.order == "scale_major",
+        )
+        return pixel_grid_anchors(feature_shapes, image_shape, grids)
+
+    count = len(config.aspect_ratios) * config.scales_per_octave
+    return AnchorGenerator((count,) * config.count_maps(), boxes)
 
 
-def _multiscale(
-    config: schema.MultiscaleAnchors, feature_shapes: tuple[Shape, ...], image: Shape
-) -> Floats:
-    grids = multiscale_grids(
-        image,
-        min_level=config.min_level,
-        max_level=config.max_level,
-        anchor_scale=config.anchor_scale,
-        aspect_ratios=config.aspect_ratios,
-        scales_per_octave=config.scales_per_octave,
-        scale_major=config.order == "scale_major",
-    )
-    return pixel_grid_anchors(feature_shapes, image, grids)
-
-
-def _count_multiscale(config: schema.MultiscaleAnchors) -> tuple[int, ...]:
-    return (len(config.aspect_ratios) * config.scales_per_octave,) * config.count_maps()
-
-
-def _grid(config: schema.GridAnchors, feature_shapes: tuple[Shape, ...], image: Shape) -> Floats:
+@implements(schema.GridAnchors)
+def _grid(config: schema.GridAnchors) -> AnchorGenerator:
     grid = Grid(
         scale_ratio_specs(config.scales, config.aspect_ratios),
         (config.base_height, config.base_width),
         (config.height_stride, config.width_stride),
         (config.height_offset, config.width_offset),
     )
-    return pixel_grid_anchors(feature_shapes, image, [grid])
+    count = len(config.scales) * len(config.aspect_ratios)
+    return AnchorGenerator((count,), partial(pixel_grid_anchors, grids=[grid]))
 
 
-def _count_grid(config: schema.GridAnchors) -> tuple[int, ...]:
-    return (len(config.scales) * len(config.aspect_ratios),)
-
-
-def _flexible_grid(
-    config: schema.FlexibleGridAnchors, feature_shapes: tuple[Shape, ...], image: Shape
-) -> Floats:
+@implements(schema.FlexibleGridAnchors)
+def _flexible_grid(config: schema.FlexibleGridAnchors) -> AnchorGenerator:
     grids = [
         Grid(
             tuple(map(BoxSpec, grid.sizes, grid.aspect_ratios)),
@@ -148,41 +156,24 @@ def _flexible_grid(
         )
         for grid in config.grids
     ]
-    return pixel_grid_anchors(feature_shapes, image, grids)
+    counts = tuple(len(grid.sizes) for grid in config.grids)
+    return AnchorGenerator(counts, partial(pixel_grid_anchors, grids=grids))
 
 
-def _count_flexible_grid(config: schema.FlexibleGridAnchors) -> tuple[int, ...]:
-    return tuple(len(grid.sizes) for grid in config.grids)
-
-
-def _default_boxes(
-    config: schema.DefaultBoxes, feature_shapes: tuple[Shape, ...], image: Shape
-) -> Floats:
-    boxes = default_boxes(feature_shapes, image, _default_box_specs(config), clip=config.clip)
-    order = prediction_order(config, feature_shapes)
-    return boxes if order is None else boxes[order]
-
-
-def _count_default_boxes(config: schema.DefaultBoxes) -> tuple[int, ...]:
-    return tuple(spec.boxes for spec in _default_box_specs(config))
-
-
-def _default_box_specs(config: schema.DefaultBoxes) -> list[DefaultBoxSpec]:
-    return [
+@implements(schema.DefaultBoxes)
+def _default_boxes(config: schema.DefaultBoxes) -> AnchorGenerator:
+    specs = [
         DefaultBoxSpec(own.size, own.next_size, own.step, own.aspect_ratios) for own in config.maps
     ]
 
+    def order(feature_shapes: tuple[Shape, ...]) -> Order:
+        if config.order == "anchor_major":
+            return anchor_major_order(feature_shapes, specs)
+        return None
 
-class _Kind(NamedTuple):
-    build: Callable[[Any, tuple[Shape, ...], Shape], Floats]
-    per_location: Callable[[Any], tuple[int, ...]]
+    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
+        cell_major = default_boxes(feature_shapes, image_shape, specs, clip=config.clip)
+        own = order(feature_shapes)
+        return cell_major if own is None else cell_major[own]
 
-
-# A new kind of anchors is one class in the schema, two functions above and one line here.
-_KINDS: dict[type, _Kind] = {
-    schema.SsdAnchors: _Kind(_ssd, _count_ssd),
-    schema.MultiscaleAnchors: _Kind(_multiscale, _count_multiscale),
-    schema.GridAnchors: _Kind(_grid, _count_grid),
-    schema.FlexibleGridAnchors: _Kind(_flexible_grid, _count_flexible_grid),
-    schema.DefaultBoxes: _Kind(_default_boxes, _count_default_boxes),
-}
+    return AnchorGenerator(tuple(spec.boxes for spec in specs), boxes, order)

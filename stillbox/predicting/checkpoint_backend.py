@@ -53,7 +53,7 @@ class CheckpointBackend:
     @property
     def max_detections(self) -> int:
         """The most detections that it finds in an image."""
-        return self._model.experiment.model.postprocessing.nms.max_total
+        return self._model.experiment.model.max_detections
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
         """Resizes an image to the network input, `[H, W, 3]` float32 in 0..255."""

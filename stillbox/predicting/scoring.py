@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Backend
 from stillbox.predicting.predictor import Predictor

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
+from stillbox.boxes.batch import Ints
 from stillbox.devices.job import local_rows
-from stillbox.inputs.batch import Ints
 from stillbox.training.step import Metrics
 
 

@@ -152,7 +152,7 @@ def train(
         progress.say(
             f"{len(dataset)} training images, batch {settings.batch_size} on {mesh.size} "
             f"{mesh.devices.flat[0].platform} device(s){shared}, "
-            f"{sum(state.params[path].size for path in started.trained):,} trained parameters"
+            f"{sum(state.params[path].size for path in started.trainable):,} trained parameters"
         )
         before = replicas_before(model_directory, first, experiment)
         if before not in (None, program.replicas):

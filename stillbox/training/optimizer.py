@@ -1,14 +1,18 @@
-"""Update rules with TF1's arithmetic (fact sheet 3.9), as optax transformations."""
+"""Update rules with the arithmetic of TF1's `tf.train` optimisers, as optax transformations."""
 
 import math
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.variables import Arrays
 from stillbox.training.schedules import build_schedule
+
+Rule: TypeAlias = optax.GradientTransformation
 
 # Not in the format: TF1's own defaults.
 _BETA1, _BETA2 = 0.9, 0.999
@@ -46,21 +50,47 @@ def _is_bias(path: str) -> bool:
 
 def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
     rate = optax.scale_by_learning_rate(build_schedule(optimizer.schedule))
-    if isinstance(optimizer, schema.Momentum):
-        # The rate multiplies the accumulator: a change of rate takes effect at once.
-        return optax.chain(optax.trace(optimizer.momentum), rate)
-    if isinstance(optimizer, schema.RmsProp):
-        mean_square = optax.scale_by_rms(
-            decay=optimizer.decay, eps=optimizer.epsilon, initial_scale=1.0, eps_in_sqrt=True
-        )
-        # TF1 accumulates updates that already carry their rate.
-        return optax.chain(mean_square, rate, optax.trace(optimizer.momentum))
-    if isinstance(optimizer, schema.Adagrad):
-        # optax adds an epsilon, TF1 does not: its accumulator starts above 0.
-        return optax.chain(optax.scale_by_rss(optimizer.initial_accumulator, eps=0.0), rate)
-    if isinstance(optimizer, schema.Adadelta):
-        return optax.chain(optax.scale_by_adadelta(optimizer.rho, optimizer.epsilon), rate)
-    return optax.chain(_scale_by_adam(optimizer.epsilon), rate)
+    rule: Rule = implementation_of(optimizer)(optimizer, rate)
+    return rule
+
+
+@implements(schema.Momentum)
+def _momentum(
+    config: schema.Momentum, rate: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    # The rate multiplies the accumulator: a change of rate takes effect at once.
+    return optax.chain(optax.trace(config.momentum), rate)
+
+
+@implements(schema.RmsProp)
+def _rms_prop(
+    config: schema.RmsProp, rate: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    mean_square = optax.scale_by_rms(
+        decay=config.decay, eps=config.epsilon, initial_scale=1.0, eps_in_sqrt=True
+    )
+    # TF1 accumulates updates that already carry their rate.
+    return optax.chain(mean_square, rate, optax.trace(config.momentum))
+
+
+@implements(schema.Adagrad)
+def _adagrad(
+    config: schema.Adagrad, rate: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    # optax adds an epsilon, TF1 does not: its accumulator starts above 0.
+    return optax.chain(optax.scale_by_rss(config.initial_accumulator, eps=0.0), rate)
+
+
+@implements(schema.Adadelta)
+def _adadelta(
+    config: schema.Adadelta, rate: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    return optax.chain(optax.scale_by_adadelta(config.rho, config.epsilon), rate)
+
+
+@implements(schema.Adam)
+def _adam(config: schema.Adam, rate: Rule) -> Rule:
+    return optax.chain(_scale_by_adam(config.epsilon), rate)
 
 
 def _scale_by_adam(epsilon: float) -> optax.GradientTransformation:

@@ -6,6 +6,7 @@ from functools import cached_property
 import jax
 import numpy as np
 
+from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.job import is_main_process, local_rows
 from stillbox.evaluation.evaluator import EvaluationResult
@@ -20,7 +21,6 @@ from stillbox.evaluation.scoring import (
     score_dataset,
 )
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import Dataset
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress

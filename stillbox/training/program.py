@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
+from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import (
     DATA_AXIS,
@@ -24,9 +25,9 @@ from stillbox.devices.mesh import (
 )
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import replicas_as_groups
-from stillbox.inputs.batch import Batch
 from stillbox.models.abstract import AbstractDetector, abstract_detector
-from stillbox.training.state import TrainState, create_state, select_trained
+from stillbox.models.variables import Arrays
+from stillbox.training.state import TrainState, create_state, select_trainable
 from stillbox.training.step import StepFunction, make_train_step
 
 Tree = TypeVar("Tree")
@@ -44,7 +45,7 @@ class TrainProgram:
     """Shape, type and sharding of each array of the state."""
     batch: Batch
     """Shape, type and sharding of each array of a batch."""
-    trained: frozenset[str]
+    trainable: frozenset[str]
     """Paths of the parameters that the step changes."""
     replicas: int
     """Equal parts of a batch that "per replica" means."""
@@ -85,17 +86,15 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
     model = replicas_as_groups(experiment.model, train.batch_size, replicas)
     detector = abstract_detector(model, train.precision)
-    trained = select_trained(detector.params, reference_names(model, detector.params), train)
-    state = _abstract_state(detector, experiment, trained)
+    trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
+    state = _abstract_state(detector, train, trainable)
     shapes = abstract_batch(train.batch_size, model, experiment.data.train.max_boxes)
     return TrainProgram(
         mesh=mesh,
-        function=make_train_step(
-            detector.graph, detector.anchors, model, train, trained, replicas=replicas
-        ),
+        function=make_train_step(detector.graph, train, trainable, replicas=replicas),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
-        trained=trained,
+        trainable=trainable,
         replicas=replicas,
     )
 
@@ -133,11 +132,12 @@ def abstract_batch(batch_size: int, model: schema.Model, max_boxes: int) -> Batc
 
 
 def _abstract_state(
-    detector: AbstractDetector, experiment: schema.Experiment, trained: frozenset[str]
+    detector: AbstractDetector, train: schema.Training, trainable: frozenset[str]
 ) -> TrainState:
-    create = partial(
-        create_state, train=experiment.train, trained=trained, loss=experiment.model.loss
-    )
+    def create(params: Arrays, stats: Arrays) -> TrainState:
+        loss = detector.module().initial_loss_state()
+        return create_state(params, stats, train, trainable, loss)
+
     return jax.eval_shape(create, detector.params, detector.stats)
 
 

@@ -62,8 +62,7 @@ class RunProgress:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Shows the metrics of a step."""
         numbers = (
-            f"loss {values['loss']:.4f} (class {values['classification_loss']:.4f}, box "
-            f"{values['localization_loss']:.4f}, penalty {values['regularization_loss']:.4f})  "
+            f"loss {values['loss']:.4f} ({_terms(values)})  "
             f"rate {values['learning_rate']:.3g}  {values['images_per_second']:.1f} images/s  "
             f"{1000 / values['steps_per_second']:,.1f} ms a step  "
             f"waiting for data {values['waiting_for_data']:.0%}"
@@ -79,3 +78,20 @@ class RunProgress:
         seconds = (time.monotonic() - self._started_at) / max(step - self._start, 1)
         left = timedelta(seconds=round(seconds * (self._stop - step)))
         self.say(f"step {step}/{self._stop}  {numbers}  ETA {left}")
+
+
+_TERMS = {
+    "classification_loss": "class",
+    "localization_loss": "box",
+    "regularization_loss": "penalty",
+}
+
+
+def _terms(values: Mapping[str, float]) -> str:
+    """Returns the terms of the loss, whatever the detector names them."""
+    names = [name for name in values if name.endswith("_loss")]
+    # The penalty is last, as it is in the sum.
+    names.sort(key=lambda name: name == "regularization_loss")
+    return ", ".join(
+        f"{_TERMS.get(name, name.removesuffix('_loss'))} {values[name]:.4f}" for name in names
+    )

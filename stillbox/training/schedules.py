@@ -1,4 +1,4 @@
-"""Learning rates by step, compiled into the train step (fact sheet 3.8)."""
+"""Learning rates by step, compiled into the train step."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,23 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
 
 ScheduleFunction = Callable[[jax.Array | int], jax.Array]
 
 
 def build_schedule(schedule: schema.Schedule) -> ScheduleFunction:
     """Returns the function from a step (int32 scalar) to its learning rate (float32 scalar)."""
-    return _BUILDERS[type(schedule)](schedule)
+    function: ScheduleFunction = implementation_of(schedule)(schedule)
+    return function
 
 
+@implements(schema.ConstantSchedule)
 def _constant(schedule: schema.ConstantSchedule) -> ScheduleFunction:
     return lambda step: jnp.full_like(jnp.asarray(step, jnp.float32), schedule.learning_rate)
 
 
+@implements(schema.CosineSchedule)
 def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
     start = schedule.warmup_steps + schedule.hold_steps
     length = max(schedule.total_steps - start, 1)
@@ -42,6 +46,7 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
     return rate
 
 
+@implements(schema.ExponentialSchedule)
 def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
     burnin_rate = schedule.burnin_learning_rate or schedule.learning_rate
 
@@ -56,6 +61,7 @@ def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
     return rate
 
 
+@implements(schema.ManualStepSchedule)
 def _manual_step(schedule: schema.ManualStepSchedule) -> ScheduleFunction:
     boundaries = jnp.asarray([step.step for step in schedule.schedule], jnp.int32)
     rates = jnp.asarray(
@@ -73,11 +79,3 @@ def _manual_step(schedule: schema.ManualStepSchedule) -> ScheduleFunction:
         return jnp.where(now < first.step, warm, flat).astype(jnp.float32)
 
     return rate
-
-
-_BUILDERS: dict[type, Callable] = {
-    schema.ConstantSchedule: _constant,
-    schema.CosineSchedule: _cosine,
-    schema.ExponentialSchedule: _exponential,
-    schema.ManualStepSchedule: _manual_step,
-}

@@ -19,7 +19,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
-from stillbox.training.state import TrainState, create_state, select_trained
+from stillbox.training.state import TrainState, create_state, select_trainable
 
 # Fields that may change between two parts of one run: none of them changes what a step computes.
 # Records may move to another folder; that they are the same is looked at in `_refuse_other_data`.
@@ -58,7 +58,7 @@ class Start:
 
     detector: Detector
     state: TrainState
-    trained: frozenset[str]
+    trainable: frozenset[str]
     decision: str
     report: ImportReport | None = None
 
@@ -98,8 +98,8 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
             skip=train.fine_tune.skip,
         )
     _, params, stats = split_detector(detector)
-    trained = select_trained(params, reference_names(experiment.model, params), train)
-    state = create_state(params, stats, train, trained, experiment.model.loss)
+    trainable = select_trainable(params, reference_names(experiment.model, params), train)
+    state = create_state(params, stats, train, trainable, detector.initial_loss_state())
 
     if previous is not None and latest is not None:  # case 1
         _refuse_other_experiment(experiment, previous)
@@ -115,7 +115,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
             f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "
             "is not given"
         )
-    return Start(detector, state, trained, decision, report)
+    return Start(detector, state, trainable, decision, report)
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:

@@ -24,7 +24,7 @@ class TrainState(NamedTuple):
     stats: Arrays
     """Moving statistics of batch norm by path, float32."""
     optimizer: optax.OptState
-    """Accumulators of the trained parameters."""
+    """Accumulators of the trainable parameters."""
     ema: Arrays
     """Moving average of the parameters by path; empty where none is kept."""
     loss: Arrays
@@ -35,18 +35,25 @@ def create_state(
     params: Arrays,
     stats: Arrays,
     train: schema.Training,
-    trained: frozenset[str],
-    loss: schema.Loss,
+    trainable: frozenset[str],
+    loss: Arrays,
 ) -> TrainState:
-    """Returns the state before the first step."""
-    optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trained)})
+    """Returns the state before the first step.
+
+    Args:
+        params: parameters by path.
+        stats: moving statistics by path.
+        train: optimiser and averaging.
+        trainable: paths of the parameters that training changes.
+        loss: `Detector.initial_loss_state`.
+    """
+    optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
     # A copy, because the step gives its input buffers away and may not give one away twice.
     ema = jax.tree.map(jnp.copy, params) if train.ema_decay is not None else {}
-    averages = {"matches": jnp.zeros(())} if loss.normalizer_momentum else {}
-    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, averages)
+    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, loss)
 
 
-def select_trained(
+def select_trainable(
     paths: Iterable[str], reference_names: Mapping[str, str], train: schema.Training
 ) -> frozenset[str]:
     """Returns the paths of the parameters that training may change.
@@ -58,18 +65,18 @@ def select_trained(
         UserError: a pattern matches nothing, or nothing is left to train.
     """
     paths = frozenset(paths)
-    trained = paths
+    trainable = paths
     if train.trainable:
-        trained = _matching(paths, reference_names, train.trainable, "train.trainable")
+        trainable = _matching(paths, reference_names, train.trainable, "train.trainable")
     if train.freeze:
-        trained -= _matching(paths, reference_names, train.freeze, "train.freeze")
-    if not trained:
+        trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
+    if not trainable:
         raise UserError(
             "no parameter is left to train",
             where="train.freeze, train.trainable",
             fix="freeze fewer: for example --set 'train.freeze=[^backbone]'",
         )
-    return trained
+    return trainable
 
 
 def _matching(

@@ -1,18 +1,19 @@
 """One training step as one compiled program of fixed shape."""
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
+from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
+from stillbox.models.detector import Detector
 from stillbox.models.parallel import whole
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.training.objective import MatchAverage, detection_loss
 from stillbox.training.optimizer import build_optimizer
 from stillbox.training.schedules import build_schedule
 from stillbox.training.state import TrainState
@@ -23,71 +24,57 @@ StepFunction = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 def make_train_step(
     graph: Any,  # noqa: ANN401
-    anchors: np.ndarray,
-    model: schema.Model,
     train: schema.Training,
-    trained: frozenset[str],
+    trainable: frozenset[str],
     *,
     replicas: int = 1,
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
-    A step whose loss, gradient or result is not finite leaves the state as it was, so that the
-    caller can stop without having spoilt anything; `metrics["finite"]` says so.
+    If the loss, the gradient or the result is not finite, the state stays as it was and
+    `metrics["finite"]` is false: the caller stops without a spoilt state.
 
     Args:
         graph: static part of the detector, from `split_detector`.
-        anchors: `[A, 4]`, normalised to the network input.
-        model: the detector's description.
         train: optimiser, averaging and regularisation.
-        trained: paths of the parameters to change.
-        replicas: equal parts of a batch, where the loss is normalised per replica.
+        trainable: paths of the parameters to change; the others are frozen.
+        replicas: equal parts of a batch, if the loss is normalised per replica.
     """
     optimizer = build_optimizer(train)
     schedule = build_schedule(train.optimizer.schedule)
 
     def loss_function(
-        moving: Arrays,
-        still: Arrays,
-        stats: Arrays,
-        batch: Batch,
-        average: MatchAverage,
-        key: jax.Array,
-    ) -> tuple[jax.Array, tuple[Metrics, Arrays, jax.Array]]:
-        detector = bind_detector(graph, {**moving, **still}, stats)
-        predictions = detector(batch.images, train=True, dropout_key=key)
-        parts = detection_loss(predictions, batch, anchors, model, average, replicas=replicas)
+        params: Arrays, frozen: Arrays, state: TrainState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, tuple[Metrics, Arrays, Arrays]]:
+        detector: Detector = bind_detector(graph, {**params, **frozen}, state.stats)
+        loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
-        total = parts.classification + parts.localization + penalty
-        metrics = {
-            "loss": total,
-            "classification_loss": parts.classification,
-            "localization_loss": parts.localization,
-            "regularization_loss": penalty,
-            "matched_anchors": parts.matched_anchors,
-        }
-        return total, (metrics, read_statistics(detector), parts.average)
+        total = reduce(add, loss.terms.values()) + penalty
+        metrics = {"loss": total, **loss.terms, "regularization_loss": penalty, **loss.metrics}
+        return total, (metrics, read_statistics(detector), loss.state)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        moving = {path: array for path, array in state.params.items() if path in trained}
-        still = {path: array for path, array in state.params.items() if path not in trained}
+        params = {path: array for path, array in state.params.items() if path in trainable}
+        frozen = {path: array for path, array in state.params.items() if path not in trainable}
         key = jax.random.fold_in(jax.random.key(train.seed), state.step)
+
+        # ---- loss and gradient ----
         gradient_function = jax.value_and_grad(loss_function, has_aux=True)
-        average = MatchAverage(state.loss.get("matches", 0.0), state.step)
-        (total, (metrics, stats, matches)), gradient = gradient_function(
-            moving, still, state.stats, batch, average, key
+        (total, (metrics, stats, loss_state)), gradient = gradient_function(
+            params, frozen, state, batch, key
         )
-        # Sums over the whole batch; that the accumulators may be spread is no concern of them.
+        # The gradient is a sum over the whole batch and replicated; accumulators may be sharded.
         gradient = whole(gradient)
+
+        # ---- update ----
         with jax.named_scope("update"):
             norm = optax.tree.norm(gradient)
-            updates, accumulators = optimizer.update(gradient, state.optimizer, moving)
-            params = {**still, **optax.apply_updates(moving, updates)}
-            ema = _average(state.ema, params, state.step, train)
-            averages = dict.fromkeys(state.loss, matches)
-            after = TrainState(state.step + 1, params, stats, accumulators, ema, averages)
-            # A huge rate makes infinite parameters of a sound gradient, huge activations an
-            # infinite variance of a sound loss: what a checkpoint would hold has to be finite too.
+            updates, accumulators = optimizer.update(gradient, state.optimizer, params)
+            updated = {**frozen, **optax.apply_updates(params, updates)}
+            ema = _average(state.ema, updated, state.step, train)
+            after = TrainState(state.step + 1, updated, stats, accumulators, ema, loss_state)
+            # A huge rate makes infinite parameters of a finite gradient, huge activations an
+            # infinite variance of a finite loss; a checkpoint may hold neither.
             finite = jnp.isfinite(total) & jnp.isfinite(norm)
             finite &= jnp.isfinite(optax.tree.norm((updates, stats)))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)

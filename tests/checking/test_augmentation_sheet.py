@@ -25,7 +25,7 @@ def test_each_epoch_is_what_training_sees(tmp_path):
     records = dataset(
         tmp_path,
         [example(number, boxes=()) for number in range(3)],
-        model=schema.Model(num_classes=4, resizer=schema.FixedShapeResizer(height=40, width=60)),
+        model=schema.OneStage(num_classes=4, resizer=schema.FixedShapeResizer(height=40, width=60)),
     )
     steps = [schema.RandomAdjustBrightness(max_delta=0.4)]
     loader = TrainLoader(

@@ -12,7 +12,7 @@ from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.models.backbones.resnet import ResNet
+from stillbox.models.backbones.resnet import ResNetBackbone
 from stillbox.models.build import build_detector
 from stillbox.models.parts import BuildOptions
 from tests.checkpoints.detectors import build, random_arrays
@@ -20,7 +20,7 @@ from tests.checkpoints.detectors import build, random_arrays
 
 @cache
 def ssd():
-    """The description of SSD ResNet-34."""
+    """The description of SSD ResNetBackbone-34."""
     return resolve("ssd_resnet34").experiment.model
 
 
@@ -35,7 +35,7 @@ class Holder(nnx.Module):
     def __init__(self, config, tap):
         rng = np.random.default_rng(1)
         options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=rng)
-        self.backbone = ResNet(config, (tap,), options)
+        self.backbone = ResNetBackbone(config, (tap,), options)
 
 
 def shapes_of(module):
@@ -53,12 +53,12 @@ def _without_numbers(make):
 
 @cache
 def shapes():
-    """All arrays of SSD ResNet-34."""
+    """All arrays of SSD ResNetBackbone-34."""
     return _without_numbers(lambda: build_detector(ssd()))
 
 
 def backbone_shapes(depth, **fields):
-    """All arrays of a whole ResNet."""
+    """All arrays of a whole ResNetBackbone."""
     config = schema.ResNet(depth=depth, last_layer="group_4", **fields)
     return _without_numbers(lambda: Holder(config, "group_4"))
 

@@ -18,7 +18,7 @@ NAME = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
 
 
 def _model(classes=20):
-    return schema.Model(num_classes=classes)
+    return schema.OneStage(num_classes=classes)
 
 
 def _shapes(classes=20):

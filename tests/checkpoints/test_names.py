@@ -15,7 +15,7 @@ from stillbox.models.build import build_detector
 from tests.checkpoints.detectors import ssd_mobilenet_shapes
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
-MODEL = schema.Model()
+MODEL = schema.OneStage()
 
 
 def _arrays(shapes):
@@ -86,7 +86,7 @@ def _detector_names(model):
 
 def test_mobilenet_v2_is_named_as_slim_names_it():
     conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(scale=True))
-    model = schema.Model(
+    model = schema.OneStage(
         backbone=schema.MobileNetV2(conv=conv),
         neck=schema.SsdLayers(taps=("block_13_expand", "conv_1"), depthwise=True, conv=conv),
         head=schema.ConvolutionalHead(depthwise=True, kernel_size=3, conv=conv),
@@ -113,7 +113,7 @@ def test_mobilenet_v2_is_named_as_slim_names_it():
 
 def test_a_separable_pyramid_and_head_are_named_as_slim_names_them():
     conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
-    model = schema.Model(
+    model = schema.OneStage(
         resizer=schema.FixedShapeResizer(height=64, width=64),
         backbone=schema.MobileNetV2(conv=conv, last_depth=256),
         neck=schema.Fpn(depthwise=True, conv=conv),

@@ -115,7 +115,7 @@ def test_imported_layers_compute_what_their_framework_computes(tmp_path, padding
     arrays, config = _arrays(world), replace(CONFIG, pool_padding=padding)
     world.write(tmp_path / "weights.pth", arrays)
     holder = Holder(config, "group_2")
-    model = schema.Model(backbone=config, neck=schema.SsdLayers(taps=("group_2",)))
+    model = schema.OneStage(backbone=config, neck=schema.SsdLayers(taps=("group_2",)))
     report = import_weights(
         holder,
         model,

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.records.class_slots import ClassSlots
@@ -224,7 +224,7 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
         # Fewer than the fullest scene has: scoring must not lose the rest.
         max_boxes=1,
     )
-    dataset = open_dataset(schema.Data(), records, schema.Model(num_classes=6))
+    dataset = open_dataset(schema.Data(), records, schema.OneStage(num_classes=6))
     loader = EvalLoader(dataset, batch_size=4, max_examples=max_examples)
     detector = perfect(dataset.source, most=8)
     result = evaluate(

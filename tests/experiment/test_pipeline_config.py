@@ -84,7 +84,7 @@ def test_the_sample_reads_field_by_field():
                 paths=("val.record",), label_map="labels.pbtxt", shuffle=False, sample_1_of_n=2
             ),
         ),
-        model=schema.Model(
+        model=schema.OneStage(
             num_classes=3,
             resizer=schema.FixedShapeResizer(height=160, width=192),
             backbone=schema.MobileNetV1(
@@ -438,7 +438,7 @@ def test_the_tpu_sample_reads_field_by_field():
                 **records,
             ),
         ),
-        model=schema.Model(
+        model=schema.OneStage(
             num_classes=90,
             resizer=schema.FixedShapeResizer(height=300, width=300),
             backbone=schema.MobileNetV1(conv=hyperparams(features, regularize_depthwise=True)),

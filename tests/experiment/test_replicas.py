@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from stillbox.experiment.replicas import batch_norms, replicas_as_groups
-from stillbox.experiment.schema import BatchNorm, ConvHyperparams, Fpn, Model
+from stillbox.experiment.schema import BatchNorm, ConvHyperparams, Fpn, OneStage
 
 MINE, OURS = BatchNorm(statistics="per_replica", decay=0.5), BatchNorm(decay=0.7)
-MODEL = Model(neck=Fpn(conv=ConvHyperparams(batch_norm=MINE)))
+MODEL = OneStage(neck=Fpn(conv=ConvHyperparams(batch_norm=MINE)))
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_everything_that_is_broken_is_told_at_once():
 
 
 def test_the_place_of_a_contradiction_is_where_its_value_was_written():
-    experiment = schema.Experiment(model=schema.Model(num_classes=0))
+    experiment = schema.Experiment(model=schema.OneStage(num_classes=0))
     with pytest.raises(UserError) as caught:
         check(experiment, {"model.num_classes": "p.config:9:5"})
     assert caught.value.where == "p.config:9:5"
@@ -259,7 +259,7 @@ def test_complete_sets_of_shards_are_fine(paths):
 
 
 def test_layers_before_the_head_without_depth_are_warned_about():
-    model = dataclasses.replace(schema.Model(), head=schema.ConvolutionalHead(layers_before=2))
+    model = dataclasses.replace(schema.OneStage(), head=schema.ConvolutionalHead(layers_before=2))
     (warning,) = warnings_about(schema.Experiment(model=model), {})
     assert "layers_before 2 has no effect while max_depth is 0" in warning
 

@@ -25,7 +25,7 @@ EXPERIMENTS = {
             early_stopping=schema.EarlyStopping(min_delta=1 / 3),
             augmentations=(schema.SsdRandomCrop(operations=()),),
         ),
-        model=schema.Model(
+        model=schema.OneStage(
             resizer=schema.KeepAspectRatioResizer(),
             loss=schema.Loss(
                 classification=schema.SoftmaxLoss(), hard_example_miner=schema.HardExampleMiner()

@@ -73,11 +73,11 @@ def write(folder: Path, examples) -> schema.Records:
     )
 
 
-MODEL = schema.Model(num_classes=4, resizer=schema.FixedShapeResizer(height=24, width=32))
+MODEL = schema.OneStage(num_classes=4, resizer=schema.FixedShapeResizer(height=24, width=32))
 
 
 def dataset(
-    folder: Path, examples, *, data=None, model: schema.Model = MODEL, **changes
+    folder: Path, examples, *, data=None, model: schema.OneStage = MODEL, **changes
 ) -> Dataset:
     """Writes and opens a set; `changes` are fields of `schema.Records`."""
     from dataclasses import replace

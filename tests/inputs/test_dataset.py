@@ -47,15 +47,15 @@ def test_without_a_label_map_nothing_is_opened(tmp_path):
 
 def test_a_label_map_beyond_the_model_is_refused_with_the_number_to_set(tmp_path):
     with pytest.raises(UserError, match=r"id 4.*3 classes[\s\S]*model\.num_classes=4"):
-        open_dataset(schema.Data(), write(tmp_path, [example()]), schema.Model(num_classes=3))
+        open_dataset(schema.Data(), write(tmp_path, [example()]), schema.OneStage(num_classes=3))
 
 
 def test_contiguous_slots_want_as_many_classes_as_the_label_map_has(tmp_path):
     # Ids 1, 2 and 4: three classes, or four with a gap.
     records = write(tmp_path, [example()])
-    contiguous = schema.Model(num_classes=3, class_slots="contiguous")
+    contiguous = schema.OneStage(num_classes=3, class_slots="contiguous")
     assert open_dataset(schema.Data(), records, contiguous).slots.ids == (1, 2, 4)
-    by_id = schema.Model(num_classes=4)
+    by_id = schema.OneStage(num_classes=4)
     assert open_dataset(schema.Data(), records, by_id).slots.ids == (1, 2, 3, 4)
     with pytest.raises(UserError, match=r"3 classes, the model 4[\s\S]*num_classes=3"):
         open_dataset(schema.Data(), records, replace(by_id, class_slots="contiguous"))

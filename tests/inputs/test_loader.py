@@ -88,7 +88,7 @@ def test_pixels_stay_in_0_to_255(data):
 
 def test_boxes_are_re_expressed_in_the_padded_frame(tmp_path):
     resizer = schema.KeepAspectRatioResizer(min_dimension=20, max_dimension=30)
-    model = schema.Model(num_classes=4, resizer=resizer)
+    model = schema.OneStage(num_classes=4, resizer=resizer)
     padded = dataset(tmp_path, [example(0, [[0.0, 0.5, 1.0, 1.0]], size=(60, 40))], model=model)
     batch = EvalLoader(padded, batch_size=1, workers=0).batch(0)
     # 60 x 40 becomes 30 x 20 on a canvas of 30 x 30: x shrinks by 20 / 30, y by nothing.
@@ -112,7 +112,7 @@ def test_boxes_beyond_the_limit_are_cut_off_and_counted(tmp_path):
 
 # ---- a canvas that images must fit into ---------------------------------------------------------
 
-CANVAS = schema.Model(num_classes=4, resizer=schema.IdentityResizer(canvas=(40, 60)))
+CANVAS = schema.OneStage(num_classes=4, resizer=schema.IdentityResizer(canvas=(40, 60)))
 
 
 def test_an_image_is_padded_to_the_canvas_and_the_padding_is_masked(tmp_path):
@@ -383,7 +383,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.prefetch import DevicePrefetcher
 records = schema.Records(paths=("{data.source.files[0].path}",), label_map="{data.label_map.where}")
-data = open_dataset(schema.Data(), records, schema.Model(num_classes=4))
+data = open_dataset(schema.Data(), records, schema.OneStage(num_classes=4))
 batches = DevicePrefetcher(TrainLoader(data, batch_size=4, workers=2).iterate(), lambda b: b)
 print(next(batches).images.shape)
 """

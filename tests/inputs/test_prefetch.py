@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from stillbox.inputs.batch import Batch
+from stillbox.boxes.batch import Batch
 from stillbox.inputs.prefetch import DevicePrefetcher
 
 

@@ -20,7 +20,7 @@ def raccoons():
         paths=(str(SHARED / "data/raccoon/data/test.record"),),
         label_map=str(SHARED / "data/raccoon/label_map.pbtxt"),
     )
-    model = schema.Model(num_classes=1, resizer=schema.FixedShapeResizer(height=96, width=96))
+    model = schema.OneStage(num_classes=1, resizer=schema.FixedShapeResizer(height=96, width=96))
     return open_dataset(schema.Data(), records, model)
 
 

@@ -1,12 +1,15 @@
-"""What the builder refuses, and that the registry knows every part of the schema."""
+"""What the builder refuses, and that every part of the schema is implemented."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.build import BACKBONES, HEADS, NECKS, build_detector
+from stillbox.experiment.variants import Variant, implementation_of
+from stillbox.models.build import build_detector
+from stillbox.training import optimizer  # noqa: F401 - registers optimisers and schedules
 from tests.models.conftest import CONFIG1
 
 
@@ -17,7 +20,33 @@ def test_anchors_for_another_number_of_maps_are_refused():
     assert caught.value.where == "model.anchors"
 
 
-def test_every_part_of_the_schema_has_a_builder():
-    assert schema.MobileNetV1 in BACKBONES
-    assert schema.SsdLayers in NECKS
-    assert schema.ConvolutionalHead in HEADS
+FAMILIES = [
+    family
+    for family in Variant.__subclasses__()
+    # Of a model and of an augmentation: tests/test_seam.py, tests/inputs/augment.
+    if family not in (schema.Model, schema.Augmentation, schema.Resizer)
+]
+
+
+@pytest.mark.parametrize(
+    "member",
+    [member for family in FAMILIES for member in family.variants.values()],
+    ids=lambda member: f"{member.__base__.__name__}-{member.kind}",
+)
+def test_every_member_of_every_family_has_an_implementation(member):
+    assert callable(implementation_of(member()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unimplemented(schema.ClassificationLoss):
+    """A loss without a function."""
+
+    kind: ClassVar[str] = "sigmoid_focul"
+
+
+def test_a_kind_without_an_implementation_is_refused_with_the_nearest_name():
+    with pytest.raises(UserError) as caught:
+        implementation_of(Unimplemented())
+    assert "the kind 'sigmoid_focul' has no implementation" in caught.value.what
+    assert "did you mean 'sigmoid_focal'?" in caught.value.fix
+    del schema.ClassificationLoss.variants["sigmoid_focul"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.coding import build_box_coder
+from stillbox.models.box_coders import build_box_coder
 
 # Centres .5 and .4, sizes .2 x .2 and .4 x .4: shifts .1 / .4 = .25, ln(.2 / .4) = -.693147.
 BOX, ANCHOR = [0.4, 0.4, 0.6, 0.6], [0.2, 0.2, 0.6, 0.6]

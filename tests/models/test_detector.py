@@ -181,7 +181,7 @@ def test_a_padded_resizer_makes_a_square_network_input():
     assert schema.FixedShapeResizer(height=3, width=5).input_size == (3, 5)
 
 
-def _small(**parts) -> schema.Model:
+def _small(**parts) -> schema.OneStage:
     quarter = {"depth_multiplier": 0.25}
     small = replace(
         CONFIG1,

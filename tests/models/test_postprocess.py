@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.postprocess import class_scores, postprocess
+from stillbox.models.one_stage.postprocess import class_scores, postprocess
 from stillbox.models.predictions import Predictions
 
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
@@ -14,7 +14,7 @@ _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
 def _model(
     converter="sigmoid", background=True, scale=1.0, nms=None, clip=None, calibration=None, **fields
 ):
-    return schema.Model(
+    return schema.OneStage(
         num_classes=2 if background else 3,
         background_class=background,
         postprocessing=schema.Postprocessing(

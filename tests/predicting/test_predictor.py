@@ -62,7 +62,7 @@ def fake(monkeypatch):
 
 
 def predictor(resizer=RESIZER, batch_size=1):
-    model = schema.Model(num_classes=3, class_slots="contiguous", resizer=resizer)
+    model = schema.OneStage(num_classes=3, class_slots="contiguous", resizer=resizer)
     experiment = schema.Experiment(model=model)
     trained = TrainedModel(experiment, LABEL_MAP, params={}, stats={}, source="test")
     return Predictor(CheckpointBackend(trained), batch_size=batch_size)

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.anchors import grid_anchors, multiscale_grids
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import encode_faster_rcnn
 from stillbox.boxes.focal_loss import sigmoid_focal_cross_entropy, sigmoid_focal_loss
 from stillbox.boxes.matchers import argmax_match
 from stillbox.boxes.targets import Targets, assign_targets
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.inputs.resize import Placement, place_boxes, resize_image
 from stillbox.models.anchors import build_anchors
-from stillbox.models.coding import build_box_coder
-from stillbox.models.postprocess import postprocess
+from stillbox.models.box_coders import build_box_coder
+from stillbox.models.one_stage.loss import detection_loss
+from stillbox.models.one_stage.postprocess import postprocess
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
-from stillbox.training.objective import detection_loss
 from stillbox.training.schedules import build_schedule
-from stillbox.training.targets import batch_targets
 from tests.shared import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
@@ -38,7 +38,7 @@ SHAPES = tuple((side, side) for side in (80, 40, 20, 10, 5))
 PLAIN = {"y_scale": 1.0, "x_scale": 1.0, "height_scale": 1.0, "width_scale": 1.0}
 BOXES = ((100, 100, 300, 250), (10, 20, 40, 60), (400, 300, 630, 639), (200, 200, 208, 205))
 CLASSES = (1, 17, 90, 3)
-MODEL = schema.Model(
+MODEL = schema.OneStage(
     num_classes=90,
     resizer=schema.FixedShapeResizer(height=SIDE, width=SIDE),
     anchors=schema.MultiscaleAnchors(scales_per_octave=3, order="scale_major"),
@@ -283,7 +283,7 @@ def test_what_each_version_of_nms_finds(version):
         clip_margin=1.0,
         **NMS_VERSIONS[version],
     )
-    model = schema.Model(
+    model = schema.OneStage(
         num_classes=2,
         background_class=False,
         resizer=schema.FixedShapeResizer(height=side, width=side),

@@ -21,7 +21,7 @@ def _model(multiplier):
     conv = schema.ConvHyperparams(
         activation="relu6", batch_norm=schema.BatchNorm(scale=True, epsilon=1e-3)
     )
-    return schema.Model(
+    return schema.OneStage(
         num_classes=90,
         backbone=schema.MobileNetV1(depth_multiplier=multiplier, conv=conv),
         neck=schema.SsdLayers(depth_multiplier=multiplier, conv=conv),

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.boxes.batch import Batch
 from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
-from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.layers.lowering import (
     conv2d,
@@ -30,8 +30,8 @@ from stillbox.models.layers.lowering import (
     normalize_batch,
     normalize_groups,
 )
+from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
-from stillbox.training.objective import detection_loss
 from stillbox.training.program import train_program
 from stillbox.training.state import TrainState, create_state
 from tests.small import SMALL
@@ -99,8 +99,10 @@ def make_batch(experiment: schema.Experiment) -> Batch:
 
 def first_state(experiment: schema.Experiment) -> TrainState:
     """Returns the state before the first step, all parameters trained."""
-    _, params, stats = split_detector(build_detector(experiment.model, seed=1))
-    return create_state(params, stats, experiment.train, frozenset(params), experiment.model.loss)
+    detector = build_detector(experiment.model, seed=1)
+    _, params, stats = split_detector(detector)
+    loss = detector.initial_loss_state()
+    return create_state(params, stats, experiment.train, frozenset(params), loss)
 
 
 def run(experiment: schema.Experiment, devices: int) -> Seen:

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.models.anchors import build_anchors
+from stillbox.models.one_stage.loss import detection_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
-from stillbox.training.objective import detection_loss
-from stillbox.training.targets import batch_targets
 
 IMAGES, BOXES, SLOTS = 4, 60, 31
-MODEL = schema.Model(
+MODEL = schema.OneStage(
     num_classes=SLOTS - 1,
     anchors=schema.MultiscaleAnchors(min_level=3, max_level=3, scales_per_octave=3),
     matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
+from stillbox.models.one_stage.loss import MatchAverage, detection_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, split_detector
-from stillbox.training.objective import MatchAverage, detection_loss
-from stillbox.training.targets import batch_targets
 from tests import reference
 
 CONFIG1 = reference.model(reference.SSD)
@@ -29,7 +29,7 @@ BOX = (0.0, 0.1, 1.0, 0.5)
 # Centres .3 - .25 = .05 over .5, times 10 = 1; log(.4 / .5) * 5 = -1.115718; rows are equal.
 CODES = (0.0, 1.0, 0.0, 5 * log(0.8))
 
-ONE_CLASS = schema.Model(
+ONE_CLASS = schema.OneStage(
     num_classes=1,
     loss=schema.Loss(encode_background_as_zeros=True),
     matcher=schema.ArgmaxMatcher(matched_threshold=0.5, unmatched_threshold=0.5),

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation import program
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
-from stillbox.inputs.batch import Batch
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.class_slots import ClassSlots
@@ -229,7 +229,7 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
 ):
     settings = experiment("train.ema_decay=0.5", f"evaluation.use_ema={str(use_ema).lower()}")
     _, params, stats = split_detector(build_detector(settings.model))
-    state = create_state(params, stats, settings.train, frozenset(params), settings.model.loss)
+    state = create_state(params, stats, settings.train, frozenset(params), {})
     state = state._replace(
         params=jax.tree.map(lambda array: array * 0 + 1, params),
         ema=jax.tree.map(lambda array: array * 0 + 2, params),
@@ -341,12 +341,12 @@ def test_scores_come_from_the_type_of_evaluation_whatever_training_has(
 ):
     types = []
 
-    def stop(graph, anchors, model):
+    def stop(graph):
         types.append(graph)
         raise StopIteration
 
     settings = experiment(f"train.precision={trained_in}", f"evaluation.precision={scored_in}")
-    monkeypatch.setattr(program, "make_detect", stop)
+    monkeypatch.setattr(program, "detect_function", stop)
     build = {
         precision: split_detector(build_detector(settings.model, dtype=jnp.dtype(precision)))[0]
         for precision in ("float32", "bfloat16")

@@ -104,7 +104,7 @@ def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
         assert isinstance(shape, jax.ShapeDtypeStruct)
         assert (shape.shape, shape.dtype) == (array.shape, array.dtype)
     assert program.batch.images.sharding.shard_shape((8, 64, 64, 3)) == (2, 32, 64, 3)
-    assert program.trained == frozenset(real[0].params)
+    assert program.trainable == frozenset(real[0].params)
 
 
 def _shapes(experiment):

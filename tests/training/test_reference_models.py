@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from stillbox.models.build import build_detector
-from stillbox.models.postprocess import postprocess
+from stillbox.models.one_stage.loss import detection_loss
+from stillbox.models.one_stage.postprocess import postprocess
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.variables import bind_detector, split_detector
-from stillbox.training.objective import batch_targets, detection_loss
 from tests import reference
 from tests.reference import FPN, PPN, RESNET
 

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import decode_faster_rcnn
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.inputs.batch import Batch
 from stillbox.models.anchors import build_anchors
+from stillbox.models.one_stage.loss import LossParts, detection_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
-from stillbox.training.objective import LossParts, detection_loss
 from stillbox.training.schedules import build_schedule
-from stillbox.training.targets import batch_targets
 
 SHAPES = tuple((side, side) for side in (38, 19, 10, 5, 3, 1))
 ANCHORS = 8732
@@ -101,7 +101,7 @@ def test_four_boxes_have_the_matches_of_the_original():
     )
 
 
-def losses_of(predictions: Predictions, batch: Batch, model: schema.Model) -> LossParts:
+def losses_of(predictions: Predictions, batch: Batch, model: schema.OneStage) -> LossParts:
     compute = jax.jit(lambda *inputs: detection_loss(*inputs, anchors(), model))
     return jax.device_get(compute(predictions, batch))
 
@@ -200,13 +200,13 @@ def test_differences_of_codes_cost_what_they_did():
 def test_the_first_two_layers_are_frozen_and_125_tensors_train():
     from stillbox.models.build import build_detector
     from stillbox.models.variables import split_detector
-    from stillbox.training.state import select_trained
+    from stillbox.training.state import select_trainable
 
     _, params, stats = split_detector(build_detector(experiment().model))
     assert sum(array.size for array in params.values()) == 19_972_534
     assert len(params) == 131
     assert sum(array.size for array in (*params.values(), *stats.values())) == 19_982_390
-    trained = select_trained(params, {}, experiment().train)
+    trained = select_trainable(params, {}, experiment().train)
     assert sorted(set(params) - trained) == [
         "backbone.group_1.block_1.conv_1.kernel",
         "backbone.group_1.block_1.conv_1.norm.bias",

@@ -11,7 +11,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.training.state import create_state, select_trained
+from stillbox.training.state import create_state, select_trainable
 from tests.small import SMALL
 
 PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
@@ -24,7 +24,7 @@ def accumulators(state):
 
 
 def test_a_fresh_state_is_at_step_0_with_an_accumulator_for_each_parameter():
-    state = create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss())
+    state = create_state(PARAMS, STATS, schema.Training(), ALL, {})
     assert state.step == 0
     assert state.params is PARAMS
     assert state.stats is STATS
@@ -32,14 +32,14 @@ def test_a_fresh_state_is_at_step_0_with_an_accumulator_for_each_parameter():
 
 
 def test_frozen_parameters_are_kept_but_have_no_accumulator():
-    state = create_state(PARAMS, STATS, schema.Training(), frozenset(["a.kernel"]), schema.Loss())
+    state = create_state(PARAMS, STATS, schema.Training(), frozenset(["a.kernel"]), {})
     assert state.params.keys() == PARAMS.keys()
     assert len(accumulators(state)) == 1
 
 
 def test_an_average_starts_as_a_copy_and_is_there_only_where_it_is_wanted():
-    assert create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss()).ema == {}
-    ema = create_state(PARAMS, STATS, schema.Training(ema_decay=0.9), ALL, schema.Loss()).ema
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, {}).ema == {}
+    ema = create_state(PARAMS, STATS, schema.Training(ema_decay=0.9), ALL, {}).ema
     assert ema.keys() == PARAMS.keys()
     for name, array in ema.items():
         np.testing.assert_array_equal(array, PARAMS[name])
@@ -60,7 +60,7 @@ def test_an_average_starts_as_a_copy_and_is_there_only_where_it_is_wanted():
 def test_trainable_chooses_and_freeze_takes_away(trainable, freeze, trained):
     settings = schema.Training(trainable=trainable, freeze=freeze)
     names = {"head.bias": "OriginalHead/biases"}
-    assert select_trained(["a.kernel", "b.kernel", "head.bias"], names, settings) == trained
+    assert select_trainable(["a.kernel", "b.kernel", "head.bias"], names, settings) == trained
 
 
 @pytest.fixture(scope="module")
@@ -83,28 +83,29 @@ def ssd():
 )
 def test_patterns_of_real_configs_mean_the_names_in_tf1_checkpoints(ssd, pattern, left):
     params, names = ssd
-    trained = select_trained(params, names, schema.Training(freeze=(pattern,)))
+    trained = select_trainable(params, names, schema.Training(freeze=(pattern,)))
     assert trained == {path for path in params if path.startswith(left)}
-    opposite = select_trained(params, names, schema.Training(trainable=(pattern,)))
+    opposite = select_trainable(params, names, schema.Training(trainable=(pattern,)))
     assert opposite == params.keys() - trained
 
 
 def test_a_single_layer_is_frozen_by_its_name_in_tf1(ssd):
     params, names = ssd
     pattern = "FeatureExtractor/MobilenetV1/Conv2d_1_(depthwise|pointwise)/"
-    trained = select_trained(params, names, schema.Training(freeze=(pattern,)))
+    trained = select_trainable(params, names, schema.Training(freeze=(pattern,)))
     frozen = {path.rpartition(".")[0].removesuffix(".norm") for path in params.keys() - trained}
     assert frozen == {"backbone.conv_1_depthwise", "backbone.conv_1_pointwise"}
 
 
 def test_a_pattern_without_a_match_shows_what_paths_look_like():
     with pytest.raises(UserError) as caught:
-        select_trained(ALL, {}, schema.Training(trainable=("c.kernel",)))
+        select_trainable(ALL, {}, schema.Training(trainable=("c.kernel",)))
     assert caught.value.where == "train.trainable"
     assert caught.value.fix == "paths look like a.kernel, b.kernel"
 
 
-def test_an_average_of_matches_is_kept_only_where_the_loss_divides_by_one():
-    assert create_state(PARAMS, STATS, schema.Training(), ALL, schema.Loss()).loss == {}
-    loss = schema.Loss(normalizer_momentum=0.9)
-    assert create_state(PARAMS, STATS, schema.Training(), ALL, loss).loss == {"matches": 0}
+def test_an_average_of_matches_is_kept_only_where_the_loss_divides_by_one(experiment):
+    plain, averaged = experiment(), experiment("model.loss.normalizer_momentum=0.9")
+    assert build_detector(plain.model).initial_loss_state() == {}
+    state = build_detector(averaged.model).initial_loss_state()
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, state).loss == {"matches": 0}

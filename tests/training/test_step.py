@@ -10,10 +10,10 @@ from stillbox.experiment import schema
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.models.build import build_detector
-from stillbox.models.detect import make_detect
+from stillbox.models.detector import detect_function
 from stillbox.models.variables import split_detector
 from stillbox.training.guard import MetricsGuard, NonFiniteLossError
-from stillbox.training.state import create_state, select_trained
+from stillbox.training.state import create_state, select_trainable
 from stillbox.training.step import make_train_step
 
 
@@ -25,13 +25,11 @@ class Parts:
         self.detector = build_detector(experiment.model, seed=3)
         self.graph, params, stats = split_detector(self.detector)
         patterns = schema.Training(freeze=freeze)
-        self.trained = select_trained(params, {}, patterns)
-        self.state = create_state(params, stats, train, self.trained, experiment.model.loss)
-        self.step = jax.jit(
-            make_train_step(
-                self.graph, self.detector.anchors, experiment.model, train, self.trained
-            )
+        self.trainable = select_trainable(params, {}, patterns)
+        self.state = create_state(
+            params, stats, train, self.trainable, self.detector.initial_loss_state()
         )
+        self.step = jax.jit(make_train_step(self.graph, train, self.trainable))
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def test_train_and_eval_step_compile_once_over_an_epoch_of_varying_boxes(experim
     parts = Parts(small)
     train_set = open_dataset(small.data, small.data.train, small.model)
     eval_set = open_dataset(small.data, small.data.evaluation, small.model)
-    detect = jax.jit(make_detect(parts.graph, parts.detector.anchors, small.model))
+    detect = jax.jit(detect_function(parts.graph))
     state, box_counts, fillers = parts.state, set(), 0
     for batch in TrainLoader(train_set, batch_size=4, workers=0).iterate():
         box_counts.add(int((batch.weights > 0).sum()))
@@ -101,14 +99,14 @@ def test_frozen_parameters_keep_their_bits_and_others_move(small, batch):
 )
 def test_patterns_that_cannot_be_meant_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
-        select_trained(["backbone.conv_0.kernel"], {}, settings)
+        select_trainable(["backbone.conv_0.kernel"], {}, settings)
 
 
 def test_patterns_also_match_the_names_of_the_original():
     names = {"backbone.conv_0.kernel": "FeatureExtractor/MobilenetV1/Conv2d_0/weights"}
     settings = schema.Training(trainable=("FeatureExtractor/",))
     paths = ["backbone.conv_0.kernel", "head.map_0.box.bias"]
-    assert select_trained(paths, names, settings) == {"backbone.conv_0.kernel"}
+    assert select_trainable(paths, names, settings) == {"backbone.conv_0.kernel"}
 
 
 def test_a_loss_that_is_not_finite_leaves_the_state_and_names_the_images(small, batch):
@@ -135,9 +133,7 @@ def test_bfloat16_computes_close_to_float32_with_float32_parameters(small, batch
     exact = Parts(small)
     detector = build_detector(small.model, seed=3, dtype=jnp.bfloat16)
     graph, params, _ = split_detector(detector)
-    step = jax.jit(
-        make_train_step(graph, detector.anchors, small.model, small.train, exact.trained)
-    )
+    step = jax.jit(make_train_step(graph, small.train, exact.trainable))
     state, metrics = step(exact.state, batch)
     assert {array.dtype for array in params.values()} == {jnp.dtype("float32")}
     assert {array.dtype for array in state.params.values()} == {jnp.dtype("float32")}

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 
 from stillbox.checking.data_findings import Severity
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, OneStage
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,16 @@ class Advice:
 
 Counsel = Callable[[Experiment, Mapping[str, str]], Iterator[Advice]]
 """From an experiment and its origins (dotted path -> where, for what was set) to advice."""
+
+
+def of_one_stage(
+    counsel: Callable[[Experiment, OneStage, Mapping[str, str]], Iterator[Advice]],
+) -> Counsel:
+    """Returns advice about one-stage models as advice about any experiment."""
+
+    @wraps(counsel)
+    def advise(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+        if isinstance(experiment.model, OneStage):
+            yield from counsel(experiment, experiment.model, origins)
+
+    return advise

@@ -3,8 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from stillbox.checking.advice.advice import Advice, Counsel
-from stillbox.experiment.schema import BatchNorm, ConvolutionalHead, Experiment, Head, Ppn
+from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
+from stillbox.experiment.schema import (
+    BatchNorm,
+    ConvolutionalHead,
+    Experiment,
+    Head,
+    OneStage,
+    Ppn,
+    WeightSharedHead,
+)
 
 # What may be left of the values before the first step: one part in a hundred.
 _LEFT = 0.01
@@ -13,13 +21,16 @@ _USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
 _SMALL_BATCH = 8
 
 
-def statistics_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def statistics_arrive(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Batch norm's moving statistics, which evaluation uses, must forget where they started."""
     steps = experiment.train.steps
-    if not steps or experiment.model.freeze_batch_norm:
+    if not steps or model.freeze_batch_norm:
         return
     slow = defaultdict(list)
-    for path, norm in _norms(experiment):
+    for path, norm in _norms(model):
         if norm.train and norm.decay**steps > _LEFT:
             slow[norm.decay].append(path)
     for decay, paths in slow.items():
@@ -34,12 +45,15 @@ def statistics_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Ite
         )
 
 
-def statistics_have_a_batch(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def statistics_have_a_batch(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Batch norm over few images is noise; its batch is the global one here."""
     batch = experiment.train.batch_size
-    if batch >= _SMALL_BATCH or experiment.model.freeze_batch_norm:
+    if batch >= _SMALL_BATCH or model.freeze_batch_norm:
         return
-    if any(norm.train for _, norm in _norms(experiment)):
+    if any(norm.train for _, norm in _norms(model)):
         images = "one image" if batch == 1 else f"{batch} images"
         yield Advice(
             "warning",
@@ -76,9 +90,8 @@ def averages_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
         )
 
 
-def _norms(experiment: Experiment) -> Iterator[tuple[str, BatchNorm]]:
+def _norms(model: OneStage) -> Iterator[tuple[str, BatchNorm]]:
     """Yields the batch norms that some layer has, with their paths."""
-    model = experiment.model
     unused = {
         "neck": isinstance(model.neck, Ppn) and not model.neck.depth,
         "head": not _has_layers(model.head),
@@ -90,6 +103,8 @@ def _norms(experiment: Experiment) -> Iterator[tuple[str, BatchNorm]]:
 
 def _has_layers(head: Head) -> bool:
     """Says whether there is anything to normalise between a map and the last convolutions."""
+    if not isinstance(head, ConvolutionalHead | WeightSharedHead):
+        return False
     between = head.layers_before > 0
     if isinstance(head, ConvolutionalHead):
         between = between and head.max_depth > 0

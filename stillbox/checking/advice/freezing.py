@@ -16,12 +16,12 @@ def patterns_match(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
     from stillbox.checkpoints.names import reference_names
     from stillbox.models.build import build_detector
     from stillbox.models.variables import split_detector
-    from stillbox.training.state import select_trained
+    from stillbox.training.state import select_trainable
 
     path = "train.freeze" if train.freeze else "train.trainable"
     _, params, _ = split_detector(build_detector(experiment.model))
     try:
-        trained = select_trained(params, reference_names(experiment.model, params), train)
+        trained = select_trainable(params, reference_names(experiment.model, params), train)
     except UserError as error:
         named = error.where if error.where in ("train.freeze", "train.trainable") else path
         yield Advice("error", named or path, error.what, error.fix or "")

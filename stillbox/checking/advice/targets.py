@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from stillbox.checking.advice.advice import Advice, Counsel
+from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
 from stillbox.experiment.schema import (
     L1,
     L2,
     ArgmaxMatcher,
     BipartiteMatcher,
     Experiment,
+    OneStage,
     SigmoidFocalLoss,
     SoftmaxAgainstLogitsLoss,
     SoftmaxLoss,
@@ -21,9 +22,12 @@ _LARGE_PENALTY = 0.01
 _HIGH_THRESHOLD = 0.1
 
 
-def background_is_balanced(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def background_is_balanced(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Thousands of background anchors for each object drown it (the seed's anchor sampling)."""
-    loss = experiment.model.loss
+    loss = model.loss
     if loss.hard_example_miner is None and not isinstance(loss.classification, SigmoidFocalLoss):
         yield Advice(
             "warning",
@@ -34,9 +38,12 @@ def background_is_balanced(experiment: Experiment, origins: Mapping[str, str]) -
         )
 
 
-def focal_loss_has_alpha(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def focal_loss_has_alpha(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """An alpha that nobody set is no alpha at all (fact sheet 1.1)."""
-    classification = experiment.model.loss.classification
+    classification = model.loss.classification
     if isinstance(classification, SigmoidFocalLoss) and classification.alpha is None:
         yield Advice(
             "note",
@@ -47,10 +54,13 @@ def focal_loss_has_alpha(experiment: Experiment, origins: Mapping[str, str]) -> 
         )
 
 
-def scores_fit_the_loss(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def scores_fit_the_loss(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Scores come out of logits as the loss understood them."""
-    converter = experiment.model.postprocessing.score_converter
-    loss = experiment.model.loss.classification
+    converter = model.postprocessing.score_converter
+    loss = model.loss.classification
     fitting = "softmax" if isinstance(loss, _SOFTMAX) else "sigmoid"
     if converter != fitting:
         yield Advice(
@@ -61,9 +71,12 @@ def scores_fit_the_loss(experiment: Experiment, origins: Mapping[str, str]) -> I
         )
 
 
-def bias_reaches_the_loss(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def bias_reaches_the_loss(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """A softmax does not see what is added to all logits."""
-    bias, loss = experiment.model.head.class_bias_init, experiment.model.loss.classification
+    bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, _SOFTMAX):
         yield Advice(
             "warning",
@@ -74,10 +87,13 @@ def bias_reaches_the_loss(experiment: Experiment, origins: Mapping[str, str]) ->
         )
 
 
-def losses_count(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def losses_count(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Both halves of a detector are trained."""
     for name in ("classification_weight", "localization_weight"):
-        if getattr(experiment.model.loss, name) == 0.0:
+        if getattr(model.loss, name) == 0.0:
             yield Advice(
                 "warning",
                 f"model.loss.{name}",
@@ -86,9 +102,12 @@ def losses_count(experiment: Experiment, origins: Mapping[str, str]) -> Iterator
             )
 
 
-def penalties_are_small(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def penalties_are_small(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """A regulariser without a weight has the format's default, 1.0."""
-    for name, conv in experiment.model.convolutions().items():
+    for name, conv in model.convolutions().items():
         penalty = conv.regularizer
         if isinstance(penalty, L1 | L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{name}.conv.regularizer.weight"
@@ -101,9 +120,12 @@ def penalties_are_small(experiment: Experiment, origins: Mapping[str, str]) -> I
             )
 
 
-def every_box_has_an_anchor(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def every_box_has_an_anchor(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Boxes that no anchor resembles enough are background, unless they are forced."""
-    matcher = experiment.model.matcher
+    matcher = model.matcher
     if (
         isinstance(matcher, ArgmaxMatcher)
         and not matcher.force_match_for_each_row
@@ -118,9 +140,12 @@ def every_box_has_an_anchor(experiment: Experiment, origins: Mapping[str, str]) 
         )
 
 
-def curves_are_whole(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def curves_are_whole(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """AP is about all scores; what a picture shows is `evaluation.min_score`."""
-    threshold = experiment.model.postprocessing.nms.score_threshold
+    threshold = model.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
         yield Advice(
             "note",
@@ -131,14 +156,17 @@ def curves_are_whole(experiment: Experiment, origins: Mapping[str, str]) -> Iter
         )
 
 
-def static_forms_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def static_forms_exist(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """What the originals could not run on a TPU, and people have learnt to leave out."""
     sentence = "the originals could not run it on a TPU; here it is a compiled, fixed-shape step"
-    miner = experiment.model.loss.hard_example_miner
+    miner = model.loss.hard_example_miner
     # Without comparing boxes it is SSD's own mining, which always had a static form.
     if miner is not None and miner.iou_threshold < 1.0:
         yield Advice("note", "model.loss.hard_example_miner", f"hard_example_miner: {sentence}")
-    if isinstance(experiment.model.matcher, BipartiteMatcher):
+    if isinstance(model.matcher, BipartiteMatcher):
         yield Advice("note", "model.matcher", f"bipartite_matcher: {sentence}")
 
 

@@ -2,13 +2,24 @@
 
 from collections.abc import Iterator, Mapping
 
-from stillbox.checking.advice.advice import Advice, Counsel
-from stillbox.experiment.schema import Experiment, SsdAnchors
+from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
+from stillbox.experiment.schema import (
+    ConvolutionalHead,
+    Experiment,
+    OneStage,
+    SsdAnchors,
+    WeightSharedHead,
+)
 
 
-def dropout_drops(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def dropout_drops(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Dropout is on and keeps a part, or it is off."""
-    head, path = experiment.model.head, "model.head.dropout_keep_probability"
+    head, path = model.head, "model.head.dropout_keep_probability"
+    if not isinstance(head, ConvolutionalHead | WeightSharedHead):
+        return
     if head.dropout and head.dropout_keep_probability == 1.0:
         yield Advice(
             "note",
@@ -36,9 +47,12 @@ def clipping_clips(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
         )
 
 
-def penalties_are_added(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def penalties_are_added(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Regularisers count only where the loss takes them."""
-    penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
+    penalties = [conv.regularizer for conv in model.convolutions().values()]
     if not experiment.train.regularization and any(penalties):
         yield Advice(
             "warning",
@@ -48,9 +62,12 @@ def penalties_are_added(experiment: Experiment, origins: Mapping[str, str]) -> I
         )
 
 
-def scales_are_used(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+@of_one_stage
+def scales_are_used(
+    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
+) -> Iterator[Advice]:
     """Explicit scales replace the range of scales."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
     if isinstance(anchors, SsdAnchors) and anchors.scales and given:
         yield Advice(

@@ -81,7 +81,7 @@ class LayerRule:
 class Context:
     """What rules can be computed from."""
 
-    model: schema.Model
+    model: schema.OneStage
     table: "BackboneTable"
     shapes: Shapes
     """Of all arrays by path."""

@@ -12,10 +12,10 @@ from stillbox.experiment.params_dict.inputs import PIXELS, read_resizer
 from stillbox.experiment.params_dict.layers import note_statistics
 from stillbox.experiment.params_dict.necks import read_head, read_neck
 from stillbox.experiment.params_dict.section import KeySection
-from stillbox.experiment.schema import Model
+from stillbox.experiment.schema import OneStage
 
 
-def read_model(root: KeySection) -> Model:
+def read_model(root: KeySection) -> OneStage:
     """Reads everything between pixels and boxes."""
     classes = root.value("architecture.num_classes", "model.num_classes")
     if classes < 2:
@@ -24,7 +24,7 @@ def read_model(root: KeySection) -> Model:
             "the background is one of them, and nothing is left to detect",
             "one more than the classes of the label map",
         )
-    model = Model(
+    model = OneStage(
         # The original counts the background; here it has a logit of its own.
         num_classes=classes - 1,
         background_class=True,

@@ -12,16 +12,16 @@ from stillbox.experiment.pipeline_config.matching import (
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import Model
+from stillbox.experiment.schema import OneStage
 
 
-def read_model(section: MessageSection) -> Model:
+def read_model(section: MessageSection) -> OneStage:
     """Reads `model`."""
     ssd = section.child(section.member("model", {"ssd": None}))
     features = ssd.child("feature_extractor")
     extractor = read_extractor(features)
     box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
-    return Model(
+    return OneStage(
         resizer=read_resizer(ssd.child("image_resizer"), "model.resizer"),
         pixels=extractor.pixels,
         backbone=extractor.backbone,

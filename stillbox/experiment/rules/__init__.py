@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from stillbox.errors import UserError
 from stillbox.experiment.rules.anchors import ANCHOR_RULES
 from stillbox.experiment.rules.augmentations import AUGMENTATION_RULES
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule, Rule
 from stillbox.experiment.rules.devices import DEVICE_RULES
 from stillbox.experiment.rules.evaluation import EVALUATION_RULES
 from stillbox.experiment.rules.limits import check_limits
@@ -22,17 +22,17 @@ from stillbox.experiment.rules.targets import TARGET_RULES
 from stillbox.experiment.rules.trainable import TRAINABLE_RULES
 from stillbox.experiment.rules.training import TRAINING_RULES
 from stillbox.experiment.rules.warnings import seldom_meant, warnings_about
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, OneStage
 
-_ALWAYS: tuple[Rule, ...] = (
-    check_limits,
-    *RESIZER_RULES,
+_MODEL_RULES: tuple[OneStageRule, ...] = (
     *MODEL_RULES,
     *SPINENET_RULES,
     *NECK_RULES,
     *ANCHOR_RULES,
     *TARGET_RULES,
     *POSTPROCESSING_RULES,
+)
+_OTHER_RULES: tuple[Rule, ...] = (
     *TRAINING_RULES,
     *EVALUATION_RULES,
     *DEVICE_RULES,
@@ -63,7 +63,11 @@ def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
 
 def find_broken(experiment: Experiment) -> list[Broken]:
     """Returns every contradiction in an experiment, for which `check` refuses it."""
-    return [broken for rule in _ALWAYS for broken in rule(experiment)]
+    model = experiment.model
+    found = [broken for rule in (check_limits, *RESIZER_RULES) for broken in rule(experiment)]
+    if isinstance(model, OneStage):
+        found += [broken for one_stage in _MODEL_RULES for broken in one_stage(model)]
+    return found + [broken for rule in _OTHER_RULES for broken in rule(experiment)]
 
 
 def find_missing(experiment: Experiment) -> list[Broken]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.schema import (
     DefaultBoxes,
-    Experiment,
     FlexibleGridAnchors,
     GridAnchors,
     MultiscaleAnchors,
+    OneStage,
     SsdAnchors,
 )
 
@@ -16,9 +16,9 @@ _PATH = "model.anchors"
 _ANY_RATIO = "give at least one, such as 1.0"
 
 
-def anchors_have_shapes(experiment: Experiment) -> Iterator[Broken]:
+def anchors_have_shapes(model: OneStage) -> Iterator[Broken]:
     """Scales and ratios give at least one anchor a place."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if isinstance(anchors, FlexibleGridAnchors):
         for index, grid in enumerate(anchors.grids):
             if not grid.sizes:
@@ -28,15 +28,17 @@ def anchors_have_shapes(experiment: Experiment) -> Iterator[Broken]:
         if not anchors.maps:
             yield Broken(f"{_PATH}.maps", "no maps", "give at least one")
         return
-    if not anchors.aspect_ratios:
+    if isinstance(anchors, SsdAnchors | MultiscaleAnchors | GridAnchors) and (
+        not anchors.aspect_ratios
+    ):
         yield Broken(f"{_PATH}.aspect_ratios", "no aspect ratios", _ANY_RATIO)
     if isinstance(anchors, GridAnchors) and not anchors.scales:
         yield Broken(f"{_PATH}.scales", "no scales", _ANY_RATIO)
 
 
-def ssd_scales_are_a_range(experiment: Experiment) -> Iterator[Broken]:
+def ssd_scales_are_a_range(model: OneStage) -> Iterator[Broken]:
     """The scales of SSD's maps rise from the least to the greatest."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     # Explicit scales make the range of scales meaningless.
     if not isinstance(anchors, SsdAnchors) or anchors.scales:
         return
@@ -54,9 +56,9 @@ def ssd_scales_are_a_range(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def ssd_lists_have_one_value_a_map(experiment: Experiment) -> Iterator[Broken]:
+def ssd_lists_have_one_value_a_map(model: OneStage) -> Iterator[Broken]:
     """What is given for each map is given for all of them."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if not isinstance(anchors, SsdAnchors):
         return
     for name in ("scales", "height_strides", "width_strides", "height_offsets", "width_offsets"):
@@ -69,9 +71,9 @@ def ssd_lists_have_one_value_a_map(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def ssd_strides_come_in_pairs(experiment: Experiment) -> Iterator[Broken]:
+def ssd_strides_come_in_pairs(model: OneStage) -> Iterator[Broken]:
     """A grid has a vertical and a horizontal distance, or neither."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if not isinstance(anchors, SsdAnchors):
         return
     for name in ("strides", "offsets"):
@@ -86,9 +88,9 @@ def ssd_strides_come_in_pairs(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def levels_are_ordered(experiment: Experiment) -> Iterator[Broken]:
+def levels_are_ordered(model: OneStage) -> Iterator[Broken]:
     """There is a level between the finest and the coarsest."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if isinstance(anchors, MultiscaleAnchors) and anchors.min_level > anchors.max_level:
         yield Broken(
             f"{_PATH}.min_level",
@@ -97,9 +99,9 @@ def levels_are_ordered(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def grid_sizes_have_ratios(experiment: Experiment) -> Iterator[Broken]:
+def grid_sizes_have_ratios(model: OneStage) -> Iterator[Broken]:
     """Sizes and aspect ratios of a grid are pairs."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if not isinstance(anchors, FlexibleGridAnchors):
         return
     for index, grid in enumerate(anchors.grids):
@@ -111,9 +113,9 @@ def grid_sizes_have_ratios(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def default_boxes_grow(experiment: Experiment) -> Iterator[Broken]:
+def default_boxes_grow(model: OneStage) -> Iterator[Broken]:
     """The large square of a map is larger than its small one."""
-    anchors = experiment.model.anchors
+    anchors = model.anchors
     if not isinstance(anchors, DefaultBoxes):
         return
     for index, own in enumerate(anchors.maps):
@@ -125,7 +127,7 @@ def default_boxes_grow(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-ANCHOR_RULES: tuple[Rule, ...] = (
+ANCHOR_RULES: tuple[OneStageRule, ...] = (
     anchors_have_shapes,
     ssd_scales_are_a_range,
     ssd_lists_have_one_value_a_map,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, OneStage
 
 
 @dataclass(frozen=True)
@@ -19,3 +19,5 @@ class Broken:
 
 
 Rule = Callable[[Experiment], Iterator[Broken]]
+
+OneStageRule = Callable[[OneStage], Iterator[Broken]]

@@ -30,6 +30,13 @@ def best_metric_is_computed(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def images_are_scored_once(experiment: Experiment) -> Iterator[Broken]:
+    """An evaluation reads its records once; 0 means once as well."""
+    if (epochs := experiment.data.evaluation.num_epochs) > 1:
+        path = "data.evaluation.num_epochs"
+        yield Broken(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
+
+
 def truth_has_a_color(experiment: Experiment) -> Iterator[Broken]:
     """A colour is one that can be drawn."""
     color = experiment.evaluation.truth_color
@@ -44,6 +51,7 @@ def truth_has_a_color(experiment: Experiment) -> Iterator[Broken]:
 
 EVALUATION_RULES: tuple[Rule, ...] = (
     metrics_are_named,
+    images_are_scored_once,
     best_metric_is_computed,
     truth_has_a_color,
 )

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from stillbox.errors import nearest
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.rules.input_sides import input_sides
 from stillbox.experiment.schema import (
     ConvolutionalHead,
-    Experiment,
     FixedShapeResizer,
     MobileNetV1,
+    OneStage,
     ResNet,
     ResNetV1,
     SsdAnchors,
@@ -20,10 +20,10 @@ _RESNET_V1_DEPTHS = (50, 101, 152)
 _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
-def image_is_large_enough(experiment: Experiment) -> Iterator[Broken]:
+def image_is_large_enough(model: OneStage) -> Iterator[Broken]:
     """A backbone needs a least side (fact sheet 3.1)."""
-    backbone = experiment.model.backbone
-    for path, side in input_sides(experiment.model):
+    backbone = model.backbone
+    for path, side in input_sides(model):
         # Sides below 1 have been reported by the limits, or by the canvas that is missing.
         if 1 <= side < backbone.min_side:
             yield Broken(
@@ -33,22 +33,22 @@ def image_is_large_enough(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def channels_are_three(experiment: Experiment) -> Iterator[Broken]:
+def channels_are_three(model: OneStage) -> Iterator[Broken]:
     """Images are RGB."""
     lists = {
-        "model.pixels.mean": experiment.model.pixels.mean,
-        "model.pixels.std": experiment.model.pixels.std,
+        "model.pixels.mean": model.pixels.mean,
+        "model.pixels.std": model.pixels.std,
     }
-    if not isinstance(experiment.model.resizer, FixedShapeResizer):
-        lists["model.resizer.pad_value"] = experiment.model.resizer.pad_value
+    if not isinstance(model.resizer, FixedShapeResizer):
+        lists["model.resizer.pad_value"] = model.resizer.pad_value
     for path, values in lists.items():
         if len(values) != 3:
             yield Broken(path, f"{path} has {len(values)} numbers", "give one for each of R, G, B")
 
 
-def backbone_exists(experiment: Experiment) -> Iterator[Broken]:
+def backbone_exists(model: OneStage) -> Iterator[Broken]:
     """The backbone is one that was ever defined."""
-    backbone, path = experiment.model.backbone, "model.backbone"
+    backbone, path = model.backbone, "model.backbone"
     if isinstance(backbone, ResNetV1 | ResNet):
         depths = _RESNET_DEPTHS if isinstance(backbone, ResNet) else _RESNET_V1_DEPTHS
         if backbone.depth not in depths:
@@ -65,9 +65,8 @@ def backbone_exists(experiment: Experiment) -> Iterator[Broken]:
         yield Broken(f"{path}.last_layer", what, nearest(backbone.last_layer, backbone.layers))
 
 
-def stem_folds_the_image(experiment: Experiment) -> Iterator[Broken]:
+def stem_folds_the_image(model: OneStage) -> Iterator[Broken]:
     """Blocks of two by two pixels cover images of even sides only."""
-    model = experiment.model
     if not isinstance(model.backbone, ResNet) or not model.backbone.space_to_depth_stem:
         return
     for path, side in input_sides(model):
@@ -76,15 +75,17 @@ def stem_folds_the_image(experiment: Experiment) -> Iterator[Broken]:
             yield Broken(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
 
 
-def head_is_consistent(experiment: Experiment) -> Iterator[Broken]:
+def head_is_consistent(model: OneStage) -> Iterator[Broken]:
     """The head's settings do not contradict each other (fact sheet 3.3)."""
-    head, path = experiment.model.head, "model.head"
+    head, path = model.head, "model.head"
     if isinstance(head, ConvolutionalHead) and 0 < head.max_depth < head.min_depth:
         yield Broken(
             f"{path}.min_depth",
             f"min_depth {head.min_depth} is above max_depth {head.max_depth}",
             "lower it, or raise max_depth",
         )
+    if not isinstance(head, ConvolutionalHead | WeightSharedHead):
+        return
     if head.depthwise and head.kernel_size == 1:
         yield Broken(
             f"{path}.depthwise",
@@ -93,10 +94,10 @@ def head_is_consistent(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def shared_head_has_equal_anchors(experiment: Experiment) -> Iterator[Broken]:
+def shared_head_has_equal_anchors(model: OneStage) -> Iterator[Broken]:
     """One kernel for all maps predicts as many anchors on each (fact sheet 3.3)."""
-    anchors = experiment.model.anchors
-    if not isinstance(experiment.model.head, WeightSharedHead):
+    anchors = model.anchors
+    if not isinstance(model.head, WeightSharedHead):
         return
     if isinstance(anchors, SsdAnchors) and anchors.reduce_boxes_in_lowest_layer:
         yield Broken(
@@ -106,7 +107,7 @@ def shared_head_has_equal_anchors(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-MODEL_RULES: tuple[Rule, ...] = (
+MODEL_RULES: tuple[OneStageRule, ...] = (
     image_is_large_enough,
     channels_are_three,
     backbone_exists,

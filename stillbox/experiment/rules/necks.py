@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 from stillbox.errors import nearest
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.rules.input_sides import input_sides
 from stillbox.experiment.schema import (
-    Experiment,
     Fpn,
     Identity,
-    Model,
     MultiscaleAnchors,
     NasFpn,
+    OneStage,
     Ppn,
     RetinaNetFpn,
     SsdAnchors,
@@ -20,9 +19,8 @@ from stillbox.experiment.schema import (
 from stillbox.experiment.schema.necks import Pyramid
 
 
-def pyramid_fits_the_image(experiment: Experiment) -> Iterator[Broken]:
+def pyramid_fits_the_image(model: OneStage) -> Iterator[Broken]:
     """Going down the pyramid doubles a map, so sides are multiples of the coarsest stride."""
-    model = experiment.model
     top = _level_handed_down(model)
     if top is None or model.pad_to_multiple < 1:
         return
@@ -40,7 +38,7 @@ def pyramid_fits_the_image(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def _level_handed_down(model: Model) -> int | None:
+def _level_handed_down(model: OneStage) -> int | None:
     """Returns the coarsest level that is doubled to fit the next one; None: there is none."""
     neck = model.neck
     if isinstance(neck, NasFpn):
@@ -50,9 +48,9 @@ def _level_handed_down(model: Model) -> int | None:
     return None
 
 
-def taps_exist(experiment: Experiment) -> Iterator[Broken]:
+def taps_exist(model: OneStage) -> Iterator[Broken]:
     """The neck taps layers of the backbone, from fine to coarse."""
-    backbone, neck = experiment.model.backbone, experiment.model.neck
+    backbone, neck = model.backbone, model.neck
     taps, names = neck.taps_of(backbone), backbone.layers
     path = "model.neck.tap" if isinstance(neck, Ppn) else "model.neck.taps"
     if isinstance(neck, Pyramid):
@@ -89,9 +87,8 @@ def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Broken]:
         yield Broken("model.neck.max_level", what, fix)
 
 
-def every_map_has_anchors(experiment: Experiment) -> Iterator[Broken]:
+def every_map_has_anchors(model: OneStage) -> Iterator[Broken]:
     """Anchors and feature maps are counted alike; the original fails late on this."""
-    model = experiment.model
     maps, described = model.neck.count_maps(), model.anchors.count_maps()
     if isinstance(model.neck, Pyramid) and isinstance(model.anchors, MultiscaleAnchors):
         for name in ("min_level", "max_level"):
@@ -108,9 +105,9 @@ def every_map_has_anchors(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def extra_maps_have_strides(experiment: Experiment) -> Iterator[Broken]:
+def extra_maps_have_strides(model: OneStage) -> Iterator[Broken]:
     """Strides are given for all extra maps or for none."""
-    neck = experiment.model.neck
+    neck = model.neck
     if isinstance(neck, SsdLayers) and neck.extra_strides:
         strides, depths = len(neck.extra_strides), len(neck.extra_depths)
         if strides != depths:
@@ -118,16 +115,16 @@ def extra_maps_have_strides(experiment: Experiment) -> Iterator[Broken]:
             yield Broken("model.neck.extra_strides", what, "give one for each, or none")
 
 
-def pyramid_has_channels(experiment: Experiment) -> Iterator[Broken]:
+def pyramid_has_channels(model: OneStage) -> Iterator[Broken]:
     """A depth of 0 stands for a layer that is not there in other necks only."""
-    neck = experiment.model.neck
+    neck = model.neck
     if isinstance(neck, RetinaNetFpn | NasFpn) and neck.depth == 0:
         yield Broken("model.neck.depth", "a pyramid of 0 channels", "such as 256")
 
 
-def bottlenecks_exist(experiment: Experiment) -> Iterator[Broken]:
+def bottlenecks_exist(model: OneStage) -> Iterator[Broken]:
     """What describes bottlenecks has nothing to say where nodes are convolutions."""
-    neck, path = experiment.model.neck, "model.neck"
+    neck, path = model.neck, "model.neck"
     if not isinstance(neck, NasFpn) or neck.block == "bottleneck":
         return
     if neck.drop_connect_rate:
@@ -143,9 +140,9 @@ def bottlenecks_exist(experiment: Experiment) -> Iterator[Broken]:
         yield Broken(f"{path}.block_conv", what, fix)
 
 
-def cell_is_sound(experiment: Experiment) -> Iterator[Broken]:
+def cell_is_sound(model: OneStage) -> Iterator[Broken]:
     """Every node reads two maps before it, and one map of every level leaves the cell."""
-    neck, path = experiment.model.neck, "model.neck.cell"
+    neck, path = model.neck, "model.neck.cell"
     if not isinstance(neck, NasFpn):
         return
     levels = range(neck.min_level, neck.max_level + 1)
@@ -169,7 +166,7 @@ def _examples(names: tuple[str, ...]) -> str:
     return f"{names[0]} ... {names[-1]}"
 
 
-NECK_RULES: tuple[Rule, ...] = (
+NECK_RULES: tuple[OneStageRule, ...] = (
     pyramid_fits_the_image,
     taps_exist,
     every_map_has_anchors,

@@ -3,24 +3,24 @@
 import itertools
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.schema import (
     Calibration,
     ClassCurve,
     ClassCurveCalibration,
     ClassSigmoidCalibration,
     CurveCalibration,
-    Experiment,
     FixedShapeResizer,
+    OneStage,
 )
 
 _NMS = "model.postprocessing.nms"
 _CALIBRATION = "model.postprocessing.calibration"
 
 
-def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
+def nms_limits_are_ordered(model: OneStage) -> Iterator[Broken]:
     """No class may ask for more boxes than the image has (fact sheet 1.3)."""
-    nms = experiment.model.postprocessing.nms
+    nms = model.postprocessing.nms
     if nms.max_per_class > nms.max_total:
         yield Broken(
             f"{_NMS}.max_per_class",
@@ -29,9 +29,9 @@ def nms_limits_are_ordered(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def soft_nms_drops_nothing(experiment: Experiment) -> Iterator[Broken]:
+def soft_nms_drops_nothing(model: OneStage) -> Iterator[Broken]:
     """Where scores fade there is no threshold of overlaps."""
-    nms = experiment.model.postprocessing.nms
+    nms = model.postprocessing.nms
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
         yield Broken(
             f"{_NMS}.drop_at_threshold",
@@ -40,9 +40,9 @@ def soft_nms_drops_nothing(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def combined_nms_is_plain(experiment: Experiment) -> Iterator[Broken]:
+def combined_nms_is_plain(model: OneStage) -> Iterator[Broken]:
     """The original's combined operation knows no other variant (fact sheet 1.3)."""
-    nms = experiment.model.postprocessing.nms
+    nms = model.postprocessing.nms
     if not nms.combined:
         return
     others = {
@@ -65,9 +65,9 @@ def combined_nms_is_plain(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def clipping_has_an_effect(experiment: Experiment) -> Iterator[Broken]:
+def clipping_has_an_effect(model: OneStage) -> Iterator[Broken]:
     """How boxes are clipped is said where they are."""
-    nms = experiment.model.postprocessing.nms
+    nms = model.postprocessing.nms
     defaults = {"clip_to": "image", "clip_margin": 0.0, "clip_first": False}
     for name, default in defaults.items():
         value = getattr(nms, name)
@@ -79,9 +79,9 @@ def clipping_has_an_effect(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def encodings_are_clipped_to_a_range(experiment: Experiment) -> Iterator[Broken]:
+def encodings_are_clipped_to_a_range(model: OneStage) -> Iterator[Broken]:
     """The least value is no greater than the greatest."""
-    clip = experiment.model.postprocessing.box_encodings_clip
+    clip = model.postprocessing.box_encodings_clip
     if clip is not None and clip.min >= clip.max:
         yield Broken(
             "model.postprocessing.box_encodings_clip.min",
@@ -90,9 +90,9 @@ def encodings_are_clipped_to_a_range(experiment: Experiment) -> Iterator[Broken]
         )
 
 
-def calibration_curves_rise(experiment: Experiment) -> Iterator[Broken]:
+def calibration_curves_rise(model: OneStage) -> Iterator[Broken]:
     """A curve has points, and one value for each score."""
-    calibration = experiment.model.postprocessing.calibration
+    calibration = model.postprocessing.calibration
     for path, curve in _curves(calibration):
         if len(curve.scores) != len(curve.calibrated):
             yield Broken(
@@ -116,9 +116,8 @@ def _curves(
             yield f"{_CALIBRATION}.curves.{index}", curve
 
 
-def calibrated_slots_exist(experiment: Experiment) -> Iterator[Broken]:
+def calibrated_slots_exist(model: OneStage) -> Iterator[Broken]:
     """What is calibrated class by class names slots of the head, each once."""
-    model = experiment.model
     calibration = model.postprocessing.calibration
     if isinstance(calibration, ClassCurveCalibration):
         name, slots = "curves", [curve.slot for curve in calibration.curves]
@@ -137,9 +136,9 @@ def calibrated_slots_exist(experiment: Experiment) -> Iterator[Broken]:
         yield Broken(f"{_CALIBRATION}.{name}", f"no {name}", "give one, or calibration: null")
 
 
-def frames_that_differ(experiment: Experiment) -> Iterator[tuple[str, str]]:
+def frames_that_differ(model: OneStage) -> Iterator[tuple[str, str]]:
     """Yields a path and a sentence where boxes would not be relative to the image."""
-    nms, resizer = experiment.model.postprocessing.nms, experiment.model.resizer
+    nms, resizer = model.postprocessing.nms, model.resizer
     if not nms.change_coordinate_frame and not isinstance(resizer, FixedShapeResizer):
         yield (
             f"{_NMS}.change_coordinate_frame",
@@ -148,7 +147,7 @@ def frames_that_differ(experiment: Experiment) -> Iterator[tuple[str, str]]:
         )
 
 
-POSTPROCESSING_RULES: tuple[Rule, ...] = (
+POSTPROCESSING_RULES: tuple[OneStageRule, ...] = (
     nms_limits_are_ordered,
     soft_nms_drops_nothing,
     combined_nms_is_plain,

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from stillbox.experiment.rules.broken import Broken, Rule
 from stillbox.experiment.schema import (
+    ConditionalShapeResizer,
     Experiment,
-    FixedShapeResizer,
+    IdentityResizer,
     KeepAspectRatioResizer,
     PadToMultipleResizer,
     ScaleJitterResizer,
@@ -28,7 +29,7 @@ def dimensions_are_ordered(experiment: Experiment) -> Iterator[Broken]:
 def canvas_is_given(experiment: Experiment) -> Iterator[Broken]:
     """A resizer that leaves sizes as they are cannot know the one shape of the network input."""
     resizer, path = experiment.model.resizer, "model.resizer.canvas"
-    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer | ScaleJitterResizer):
+    if not isinstance(resizer, IdentityResizer | ConditionalShapeResizer | PadToMultipleResizer):
         return
     if not resizer.canvas:
         yield Broken(

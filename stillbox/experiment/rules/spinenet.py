@@ -3,17 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.rules.input_sides import input_sides
-from stillbox.experiment.schema import Experiment, SpineNet, SpineNetMbConv
+from stillbox.experiment.schema import OneStage, SpineNet, SpineNetMbConv
 
 _PATH = "model.backbone"
 _BLOCKS = f"{_PATH}.blocks"
 
 
-def blocks_have_two_inputs(experiment: Experiment) -> Iterator[Broken]:
+def blocks_have_two_inputs(model: OneStage) -> Iterator[Broken]:
     """A block sums two nodes that exist when it is computed."""
-    backbone = experiment.model.backbone
+    backbone = model.backbone
     if not isinstance(backbone, SpineNet | SpineNetMbConv):
         return
     for index, block in enumerate(backbone.blocks):
@@ -30,9 +30,9 @@ def blocks_have_two_inputs(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def levels_have_one_output(experiment: Experiment) -> Iterator[Broken]:
+def levels_have_one_output(model: OneStage) -> Iterator[Broken]:
     """Every level that a neck may read is made by one block, and no other block makes one."""
-    backbone = experiment.model.backbone
+    backbone = model.backbone
     if not isinstance(backbone, SpineNet | SpineNetMbConv):
         return
     low, high = backbone.min_level, backbone.max_level
@@ -58,9 +58,9 @@ def levels_have_one_output(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def blocks_are_read(experiment: Experiment) -> Iterator[Broken]:
+def blocks_are_read(model: OneStage) -> Iterator[Broken]:
     """What nothing reads would be trained by nothing but its penalty."""
-    backbone = experiment.model.backbone
+    backbone = model.backbone
     if not isinstance(backbone, SpineNet | SpineNetMbConv):
         return
     read = {node for block in backbone.blocks for node in block.inputs}
@@ -74,9 +74,9 @@ def blocks_are_read(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def neck_reads_all_levels(experiment: Experiment) -> Iterator[Broken]:
+def neck_reads_all_levels(model: OneStage) -> Iterator[Broken]:
     """Likewise for the maps."""
-    backbone, neck = experiment.model.backbone, experiment.model.neck
+    backbone, neck = model.backbone, model.neck
     if not isinstance(backbone, SpineNet | SpineNetMbConv):
         return
     idle = [name for name in backbone.layers if name not in neck.taps_of(backbone)]
@@ -87,9 +87,8 @@ def neck_reads_all_levels(experiment: Experiment) -> Iterator[Broken]:
         yield Broken("model.neck", what, fix)
 
 
-def levels_fit_the_image(experiment: Experiment) -> Iterator[Broken]:
+def levels_fit_the_image(model: OneStage) -> Iterator[Broken]:
     """Nodes of any two levels are summed, so sides are multiples of the coarsest stride."""
-    model = experiment.model
     if not isinstance(model.backbone, SpineNet | SpineNetMbConv) or model.pad_to_multiple < 1:
         return
     coarsest = max((block.level for block in model.backbone.blocks), default=0)
@@ -107,7 +106,7 @@ def levels_fit_the_image(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-SPINENET_RULES: tuple[Rule, ...] = (
+SPINENET_RULES: tuple[OneStageRule, ...] = (
     blocks_have_two_inputs,
     levels_have_one_output,
     blocks_are_read,

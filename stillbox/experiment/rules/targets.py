@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.broken import Broken, OneStageRule
 from stillbox.experiment.schema import (
     ArgmaxMatcher,
-    Experiment,
     GiouLoss,
     IouLoss,
     NegSqDistSimilarity,
+    OneStage,
     SigmoidFocalLoss,
 )
 
 
-def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
+def thresholds_are_ordered(model: OneStage) -> Iterator[Broken]:
     """The matcher's ignored band lies between background and match."""
-    matcher, path = experiment.model.matcher, "model.matcher"
+    matcher, path = model.matcher, "model.matcher"
     if not isinstance(matcher, ArgmaxMatcher):
         return
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
@@ -35,12 +35,12 @@ def thresholds_are_ordered(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def thresholds_can_be_reached(experiment: Experiment) -> Iterator[Broken]:
+def thresholds_can_be_reached(model: OneStage) -> Iterator[Broken]:
     """Overlaps lie in 0..1, and minus a distance is never above 0."""
-    matcher, path = experiment.model.matcher, "model.matcher"
+    matcher, path = model.matcher, "model.matcher"
     if not isinstance(matcher, ArgmaxMatcher) or matcher.ignore_thresholds:
         return
-    if isinstance(experiment.model.similarity, NegSqDistSimilarity):
+    if isinstance(model.similarity, NegSqDistSimilarity):
         if matcher.matched_threshold > 0.0 and not matcher.force_match_for_each_row:
             yield Broken(
                 f"{path}.matched_threshold",
@@ -59,9 +59,9 @@ def thresholds_can_be_reached(experiment: Experiment) -> Iterator[Broken]:
             )
 
 
-def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
+def focal_loss_has_no_miner(model: OneStage) -> Iterator[Broken]:
     """Both answer the same question in contradictory ways (fact sheet 1.3)."""
-    loss = experiment.model.loss
+    loss = model.loss
     if loss.hard_example_miner is not None and isinstance(loss.classification, SigmoidFocalLoss):
         yield Broken(
             "model.loss.hard_example_miner",
@@ -70,9 +70,9 @@ def focal_loss_has_no_miner(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def every_class_has_a_weight(experiment: Experiment) -> Iterator[Broken]:
+def every_class_has_a_weight(model: OneStage) -> Iterator[Broken]:
     """Weights are given for all classes or for none."""
-    weights, count = experiment.model.loss.class_weights, experiment.model.num_classes
+    weights, count = model.loss.class_weights, model.num_classes
     if weights and len(weights) != count:
         yield Broken(
             "model.loss.class_weights",
@@ -81,9 +81,9 @@ def every_class_has_a_weight(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def added_matches_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
+def added_matches_are_divided_by(model: OneStage) -> Iterator[Broken]:
     """What is added to a number needs the number."""
-    loss, path = experiment.model.loss, "model.loss.added_matches"
+    loss, path = model.loss, "model.loss.added_matches"
     if loss.added_matches and not loss.normalize_by_matches:
         yield Broken(
             path,
@@ -93,9 +93,9 @@ def added_matches_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def moving_numbers_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
+def moving_numbers_are_divided_by(model: OneStage) -> Iterator[Broken]:
     """One moving average of the matches of a batch needs them, and has no place for each image."""
-    loss, path = experiment.model.loss, "model.loss.normalizer_momentum"
+    loss, path = model.loss, "model.loss.normalizer_momentum"
     if not loss.normalizer_momentum or (loss.normalize_by_matches and not loss.normalize_per_image):
         return
     other = "normalize_per_image" if loss.normalize_by_matches else "normalize_by_matches"
@@ -108,9 +108,9 @@ def moving_numbers_are_divided_by(experiment: Experiment) -> Iterator[Broken]:
     )
 
 
-def moving_numbers_are_of_the_batch(experiment: Experiment) -> Iterator[Broken]:
+def moving_numbers_are_of_the_batch(model: OneStage) -> Iterator[Broken]:
     """The moving average of the matches is one number, and replicas would have one each."""
-    loss, path = experiment.model.loss, "model.loss.normalizer_momentum"
+    loss, path = model.loss, "model.loss.normalizer_momentum"
     if loss.normalizer_momentum and loss.normalizer == "per_replica":
         yield Broken(
             path,
@@ -120,9 +120,9 @@ def moving_numbers_are_of_the_batch(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def skipped_codes_are_compared(experiment: Experiment) -> Iterator[Broken]:
+def skipped_codes_are_compared(model: OneStage) -> Iterator[Broken]:
     """Losses of overlaps see boxes, not codes."""
-    loss, path = experiment.model.loss, "model.loss.skip_zero_codes"
+    loss, path = model.loss, "model.loss.skip_zero_codes"
     if loss.skip_zero_codes and isinstance(loss.localization, IouLoss | GiouLoss):
         yield Broken(
             path,
@@ -131,9 +131,8 @@ def skipped_codes_are_compared(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
+def background_has_a_target(model: OneStage) -> Iterator[Broken]:
     """One-hot on the background needs a slot for it."""
-    model = experiment.model
     if not model.background_class and not model.loss.encode_background_as_zeros:
         yield Broken(
             "model.background_class",
@@ -142,7 +141,7 @@ def background_has_a_target(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-TARGET_RULES: tuple[Rule, ...] = (
+TARGET_RULES: tuple[OneStageRule, ...] = (
     thresholds_are_ordered,
     thresholds_can_be_reached,
     focal_loss_has_no_miner,

@@ -4,14 +4,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from stillbox.experiment.replicas import batch_norms
+from stillbox.experiment.replicas import depends_on_replicas
 from stillbox.experiment.rules.augmentations import (
     contrasts_that_never_change,
     crops_that_are_resized_twice,
     values_that_only_training_sees,
 )
 from stillbox.experiment.rules.postprocessing import frames_that_differ
-from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment
+from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment, OneStage
 
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
 
@@ -25,9 +25,12 @@ def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[
 
 def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
     """Returns the path and a sentence for everything that a person should look at."""
+    model = experiment.model
+    one_stage: list[tuple[str, str]] = []
+    if isinstance(model, OneStage):
+        one_stage = [*_layers_without_depth(model), *frames_that_differ(model)]
     return [
         *_single_shards(experiment),
-        *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
         *_one_batch_only(experiment),
@@ -35,7 +38,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *values_that_only_training_sees(experiment),
         *crops_that_are_resized_twice(experiment),
         *contrasts_that_never_change(experiment),
-        *frames_that_differ(experiment),
+        *one_stage,
     ]
 
 
@@ -62,8 +65,8 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
     return {key: len(found) for key, found in numbers.items()}
 
 
-def _layers_without_depth(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    head = experiment.model.head
+def _layers_without_depth(model: OneStage) -> Iterator[tuple[str, str]]:
+    head = model.head
     if isinstance(head, ConvolutionalHead) and head.layers_before and not head.max_depth:
         yield (
             "model.head.layers_before",
@@ -95,8 +98,7 @@ def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 def _replicas_of_nothing(experiment: Experiment) -> Iterator[tuple[str, str]]:
     model, replicas = experiment.model, experiment.devices.replicas
-    kinds = {norm.statistics for _, norm in batch_norms(model)} | {model.loss.normalizer}
-    if replicas and "per_replica" not in kinds:
+    if replicas and not depends_on_replicas(model):
         yield (
             "devices.replicas",
             f"replicas {replicas} has no effect: neither a batch norm's statistics nor the loss's "

@@ -10,173 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stillbox.experiment.schema.anchors import (
-    AnchorGrid,
-    Anchors,
-    DefaultBoxes,
-    DefaultBoxMap,
-    FlexibleGridAnchors,
-    GridAnchors,
-    MultiscaleAnchors,
-    SsdAnchors,
-)
-from stillbox.experiment.schema.augmentations import (
-    AdjustGamma,
-    Augmentation,
-    AutoAugment,
-    DropLabelProbabilistically,
-    FixedAspectCrop,
-    NormalizeImage,
-    RandomAbsolutePadImage,
-    RandomAdjustBrightness,
-    RandomAdjustContrast,
-    RandomAdjustHue,
-    RandomAdjustSaturation,
-    RandomBlackPatches,
-    RandomCropImage,
-    RandomCropPadImage,
-    RandomCropToAspectRatio,
-    RandomDistortColor,
-    RandomDownscaleToTargetPixels,
-    RandomHorizontalFlip,
-    RandomImageScale,
-    RandomJitterBoxes,
-    RandomJpegQuality,
-    RandomPadImage,
-    RandomPatchGaussian,
-    RandomPixelValueScale,
-    RandomResizeMethod,
-    RandomRgbToGray,
-    RandomRotation90,
-    RandomScaleCropAndPadToSquare,
-    RandomSelfConcatImage,
-    RandomSquareCropByScale,
-    RandomVerticalFlip,
-    RemapLabels,
-    ResizeImage,
-    RgbToGray,
-    SsdIouCrop,
-    SsdRandomCrop,
-    SsdRandomCropFixedAspectRatio,
-    SsdRandomCropPad,
-    SsdRandomCropPadFixedAspectRatio,
-    SubtractChannelMean,
-)
-from stillbox.experiment.schema.backbones import (
-    Backbone,
-    DropBlock,
-    MobileNetV1,
-    MobileNetV2,
-    ResNet,
-    ResNetV1,
-)
-from stillbox.experiment.schema.calibration import (
-    Calibration,
-    ClassCurve,
-    ClassCurveCalibration,
-    ClassSigmoid,
-    ClassSigmoidCalibration,
-    CurveCalibration,
-    SigmoidCalibration,
-    TemperatureCalibration,
-)
-from stillbox.experiment.schema.data import Data, Records
-from stillbox.experiment.schema.devices import Devices
-from stillbox.experiment.schema.evaluation import Evaluation
-from stillbox.experiment.schema.export import Export
-from stillbox.experiment.schema.heads import ConvolutionalHead, Head, WeightSharedHead
-from stillbox.experiment.schema.layers import (
-    L1,
-    L2,
-    Activation,
-    BatchNorm,
-    ConvHyperparams,
-    Initializer,
-    RandomNormal,
-    Regularizer,
-    TruncatedNormal,
-    VarianceScaling,
-)
-from stillbox.experiment.schema.losses import (
-    BootstrappedSigmoidLoss,
-    ClassificationLoss,
-    GiouLoss,
-    HardExampleMiner,
-    IouLoss,
-    L1Loss,
-    L2Loss,
-    LocalizationLoss,
-    Loss,
-    SigmoidFocalLoss,
-    SigmoidLoss,
-    SmoothL1Loss,
-    SoftmaxAgainstLogitsLoss,
-    SoftmaxLoss,
-)
-from stillbox.experiment.schema.matching import (
-    ArgmaxMatcher,
-    BipartiteMatcher,
-    BoxCoder,
-    FasterRcnnBoxCoder,
-    IoaSimilarity,
-    IouSimilarity,
-    Matcher,
-    MeanStddevBoxCoder,
-    NegSqDistSimilarity,
-    Similarity,
-    SquareBoxCoder,
-    ThresholdedIouSimilarity,
-)
-from stillbox.experiment.schema.model import Model, PixelNormalization
-from stillbox.experiment.schema.necks import (
-    Fpn,
-    Identity,
-    NasFpn,
-    NasFpnNode,
-    Neck,
-    Ppn,
-    RetinaNetFpn,
-    SsdLayers,
-)
-from stillbox.experiment.schema.postprocessing import (
-    BoxEncodingsClip,
-    Nms,
-    Postprocessing,
-)
-from stillbox.experiment.schema.resizers import (
-    ConditionalShapeResizer,
-    FixedShapeResizer,
-    IdentityResizer,
-    KeepAspectRatioResizer,
-    PadToMultipleResizer,
-    Resizer,
-    ScaleJitterResizer,
-)
-from stillbox.experiment.schema.spinenet import (
-    SPINENET_MBCONV_SIZES,
-    SPINENET_SIZES,
-    MbConvSpineBlock,
-    SpineBlock,
-    SpineNet,
-    SpineNetMbConv,
-)
-from stillbox.experiment.schema.training import (
-    Adadelta,
-    Adagrad,
-    Adam,
-    ConstantSchedule,
-    CosineSchedule,
-    EarlyStopping,
-    ExponentialSchedule,
-    FineTune,
-    ManualStepSchedule,
-    Momentum,
-    Optimizer,
-    RmsProp,
-    Schedule,
-    ScheduleStep,
-    Training,
-)
+from stillbox.experiment.schema.anchors import *
+from stillbox.experiment.schema.augmentations import *
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.calibration import *
+from stillbox.experiment.schema.data import *
+from stillbox.experiment.schema.devices import *
+from stillbox.experiment.schema.evaluation import *
+from stillbox.experiment.schema.export import *
+from stillbox.experiment.schema.heads import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.losses import *
+from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.model import *
+from stillbox.experiment.schema.necks import *
+from stillbox.experiment.schema.one_stage import *
+from stillbox.experiment.schema.postprocessing import *
+from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.resizers import *
+from stillbox.experiment.schema.spinenet import *
+from stillbox.experiment.schema.training import *
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +40,7 @@ class Experiment:
     """A word for logs and reports."""
     data: Data = field(default_factory=Data)
     """What is read."""
-    model: Model = field(default_factory=Model)
+    model: Model = field(default_factory=OneStage)
     """What is trained."""
     train: Training = field(default_factory=Training)
     """How it is trained."""
@@ -228,155 +81,3 @@ class Experiment:
         # JSON is YAML, which is what overrides are written in.
         texts = [f"{path}={json.dumps(value, default=str)}" for path, value in changes.items()]
         return with_overrides(self, texts)
-
-
-__all__ = [
-    "L1",
-    "L2",
-    "SPINENET_MBCONV_SIZES",
-    "SPINENET_SIZES",
-    "Activation",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdjustGamma",
-    "AnchorGrid",
-    "Anchors",
-    "ArgmaxMatcher",
-    "Augmentation",
-    "AutoAugment",
-    "Backbone",
-    "BatchNorm",
-    "BipartiteMatcher",
-    "BootstrappedSigmoidLoss",
-    "BoxCoder",
-    "BoxEncodingsClip",
-    "Calibration",
-    "ClassCurve",
-    "ClassCurveCalibration",
-    "ClassSigmoid",
-    "ClassSigmoidCalibration",
-    "ClassificationLoss",
-    "ConditionalShapeResizer",
-    "ConstantSchedule",
-    "ConvHyperparams",
-    "ConvolutionalHead",
-    "CosineSchedule",
-    "CurveCalibration",
-    "Data",
-    "DefaultBoxMap",
-    "DefaultBoxes",
-    "Devices",
-    "DropBlock",
-    "DropLabelProbabilistically",
-    "EarlyStopping",
-    "Evaluation",
-    "Experiment",
-    "ExponentialSchedule",
-    "Export",
-    "FasterRcnnBoxCoder",
-    "FineTune",
-    "FixedAspectCrop",
-    "FixedShapeResizer",
-    "FlexibleGridAnchors",
-    "Fpn",
-    "GiouLoss",
-    "GridAnchors",
-    "HardExampleMiner",
-    "Head",
-    "Identity",
-    "IdentityResizer",
-    "Initializer",
-    "IoaSimilarity",
-    "IouLoss",
-    "IouSimilarity",
-    "KeepAspectRatioResizer",
-    "L1Loss",
-    "L2Loss",
-    "LocalizationLoss",
-    "Loss",
-    "ManualStepSchedule",
-    "Matcher",
-    "MbConvSpineBlock",
-    "MeanStddevBoxCoder",
-    "MobileNetV1",
-    "MobileNetV2",
-    "Model",
-    "Momentum",
-    "MultiscaleAnchors",
-    "NasFpn",
-    "NasFpnNode",
-    "Neck",
-    "NegSqDistSimilarity",
-    "Nms",
-    "NormalizeImage",
-    "Optimizer",
-    "PadToMultipleResizer",
-    "PixelNormalization",
-    "Postprocessing",
-    "Ppn",
-    "RandomAbsolutePadImage",
-    "RandomAdjustBrightness",
-    "RandomAdjustContrast",
-    "RandomAdjustHue",
-    "RandomAdjustSaturation",
-    "RandomBlackPatches",
-    "RandomCropImage",
-    "RandomCropPadImage",
-    "RandomCropToAspectRatio",
-    "RandomDistortColor",
-    "RandomDownscaleToTargetPixels",
-    "RandomHorizontalFlip",
-    "RandomImageScale",
-    "RandomJitterBoxes",
-    "RandomJpegQuality",
-    "RandomNormal",
-    "RandomPadImage",
-    "RandomPatchGaussian",
-    "RandomPixelValueScale",
-    "RandomResizeMethod",
-    "RandomRgbToGray",
-    "RandomRotation90",
-    "RandomScaleCropAndPadToSquare",
-    "RandomSelfConcatImage",
-    "RandomSquareCropByScale",
-    "RandomVerticalFlip",
-    "Records",
-    "Regularizer",
-    "RemapLabels",
-    "ResNet",
-    "ResNetV1",
-    "ResizeImage",
-    "Resizer",
-    "RetinaNetFpn",
-    "RgbToGray",
-    "RmsProp",
-    "ScaleJitterResizer",
-    "Schedule",
-    "ScheduleStep",
-    "SigmoidCalibration",
-    "SigmoidFocalLoss",
-    "SigmoidLoss",
-    "Similarity",
-    "SmoothL1Loss",
-    "SoftmaxAgainstLogitsLoss",
-    "SoftmaxLoss",
-    "SpineBlock",
-    "SpineNet",
-    "SpineNetMbConv",
-    "SquareBoxCoder",
-    "SsdAnchors",
-    "SsdIouCrop",
-    "SsdLayers",
-    "SsdRandomCrop",
-    "SsdRandomCropFixedAspectRatio",
-    "SsdRandomCropPad",
-    "SsdRandomCropPadFixedAspectRatio",
-    "SubtractChannelMean",
-    "TemperatureCalibration",
-    "ThresholdedIouSimilarity",
-    "Training",
-    "TruncatedNormal",
-    "VarianceScaling",
-    "WeightSharedHead",
-]

@@ -1,35 +1,46 @@
 """The boxes that predictions are relative to (fact sheet 3.4)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from stillbox.experiment.schema.ranges import NonNegative, Positive, PositiveInt, Range
+from stillbox.experiment.variants import Variant
+
+
+class Anchors(Variant):
+    """The boxes that predictions are relative to."""
+
+    def count_maps(self) -> int:
+        """Returns the number of feature maps that carry anchors."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdAnchors:
+class SsdAnchors(Anchors):
     """SSD's anchors: one scale a feature map, several aspect ratios (fact sheet 3.4)."""
 
     kind: ClassVar[str] = "ssd"
-    num_layers: int = 6
+    num_layers: PositiveInt = 6
     """Feature maps that carry anchors."""
-    min_scale: float = 0.2
+    min_scale: Positive = 0.2
     """Scale of the finest map, as a share of the image's shorter side."""
-    max_scale: float = 0.95
+    max_scale: Positive = 0.95
     """Scale of the coarsest map."""
-    scales: tuple[float, ...] = ()
+    scales: tuple[Positive, ...] = ()
     """Explicit scales, one a map; when given, `min_scale` and `max_scale` are not used."""
-    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 3.0, 0.5, 1.0 / 3)
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 3.0, 0.5, 1.0 / 3)
     """Width over height, in the order of the head's channels."""
-    interpolated_scale_aspect_ratio: float = 1.0
+    interpolated_scale_aspect_ratio: NonNegative = 1.0
     """Aspect ratio of one further anchor between two scales; 0 leaves it out."""
     reduce_boxes_in_lowest_layer: bool = True
     """Three anchors instead of six on the finest map."""
-    base_anchor_height: float = 1.0
+    base_anchor_height: Positive = 1.0
     """Height that scale 1 stands for."""
-    base_anchor_width: float = 1.0
+    base_anchor_width: Positive = 1.0
     """Width that scale 1 stands for."""
-    height_strides: tuple[int, ...] = ()
+    height_strides: tuple[PositiveInt, ...] = ()
     """Vertical distance of the centres in pixels, one a map; empty: image over map."""
-    width_strides: tuple[int, ...] = ()
+    width_strides: tuple[PositiveInt, ...] = ()
     """Horizontal distance of the centres in pixels."""
     height_offsets: tuple[int, ...] = ()
     """First centre from the top in pixels, one a map; empty: half a stride."""
@@ -42,19 +53,19 @@ class SsdAnchors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiscaleAnchors:
+class MultiscaleAnchors(Anchors):
     """RetinaNet's anchors: the same boxes on every level, twice as large on the next one."""
 
     kind: ClassVar[str] = "multiscale"
-    min_level: int = 3
+    min_level: Annotated[int, Range(0, 15)] = 3
     """Level of the finest map that carries anchors; level l has a stride of 2^l pixels."""
-    max_level: int = 7
+    max_level: Annotated[int, Range(0, 15)] = 7
     """Level of the coarsest map."""
-    anchor_scale: float = 4.0
+    anchor_scale: Positive = 4.0
     """Side of the smallest square anchor of a level, in strides."""
-    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)
     """Width over height, in the order of the head's channels."""
-    scales_per_octave: int = 2
+    scales_per_octave: PositiveInt = 2
     """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
     order: Literal["ratio_major", "scale_major"] = "ratio_major"
     """Order at a location, which is that of the head's channels: the sizes of one aspect ratio
@@ -66,21 +77,21 @@ class MultiscaleAnchors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridAnchors:
+class GridAnchors(Anchors):
     """One feature map with every scale at every aspect ratio; in pixels of the network input."""
 
     kind: ClassVar[str] = "grid"
-    base_height: int = 256
+    base_height: PositiveInt = 256
     """Height of an anchor of scale 1 and aspect ratio 1."""
-    base_width: int = 256
+    base_width: PositiveInt = 256
     """Width of an anchor of scale 1 and aspect ratio 1."""
-    scales: tuple[float, ...] = (0.5, 1.0, 2.0)
+    scales: tuple[Positive, ...] = (0.5, 1.0, 2.0)
     """Multiples of the base size; those of one aspect ratio stand together."""
-    aspect_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    aspect_ratios: tuple[Positive, ...] = (0.5, 1.0, 2.0)
     """Width over height, for a square base."""
-    height_stride: int = 16
+    height_stride: PositiveInt = 16
     """Vertical distance of the centres."""
-    width_stride: int = 16
+    width_stride: PositiveInt = 16
     """Horizontal distance of the centres."""
     height_offset: int = 0
     """First centre from the top."""
@@ -96,13 +107,13 @@ class GridAnchors:
 class AnchorGrid:
     """What stands on one feature map, in pixels of the network input."""
 
-    sizes: tuple[float, ...] = (32.0,)
+    sizes: tuple[Positive, ...] = (32.0,)
     """Side of the square with the anchor's area, for each of the anchors of a location."""
-    aspect_ratios: tuple[float, ...] = (1.0,)
+    aspect_ratios: tuple[Positive, ...] = (1.0,)
     """Width over height, one for each of the sizes."""
-    height_stride: int = 16
+    height_stride: PositiveInt = 16
     """Vertical distance of the centres."""
-    width_stride: int = 16
+    width_stride: PositiveInt = 16
     """Horizontal distance of the centres."""
     height_offset: int = 0
     """First centre from the top."""
@@ -111,7 +122,7 @@ class AnchorGrid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlexibleGridAnchors:
+class FlexibleGridAnchors(Anchors):
     """A grid of its own for every feature map."""
 
     kind: ClassVar[str] = "flexible_grid"
@@ -127,18 +138,18 @@ class FlexibleGridAnchors:
 class DefaultBoxMap:
     """The default boxes of one feature map, in pixels of the network input."""
 
-    size: float = 21.0
+    size: Positive = 21.0
     """Side of the small square."""
-    next_size: float = 45.0
+    next_size: Positive = 45.0
     """Size of the next map: the large square has the geometric mean of both."""
-    step: float = 8.0
+    step: Positive = 8.0
     """Distance of the centres; the first lies half of it from the edge."""
-    aspect_ratios: tuple[float, ...] = (2.0,)
+    aspect_ratios: tuple[Positive, ...] = (2.0,)
     """Each adds two boxes with the area of the small square: so wide to high, and turned."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DefaultBoxes:
+class DefaultBoxes(Anchors):
     """Default boxes in whole steps of pixels (arXiv:1512.02325; SSD ResNet-34 fact sheet 3.1)."""
 
     kind: ClassVar[str] = "default_boxes"
@@ -153,6 +164,3 @@ class DefaultBoxes:
     def count_maps(self) -> int:
         """Returns how many feature maps carry anchors."""
         return len(self.maps)
-
-
-Anchors = SsdAnchors | MultiscaleAnchors | GridAnchors | FlexibleGridAnchors | DefaultBoxes

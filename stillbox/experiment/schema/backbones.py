@@ -6,7 +6,7 @@ last one of each stride, and how small an image may be.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stillbox.experiment.schema.layers import (
     L2,
@@ -16,7 +16,14 @@ from stillbox.experiment.schema.layers import (
     TruncatedNormal,
     VarianceScaling,
 )
-from stillbox.experiment.schema.spinenet import SpineNet, SpineNetMbConv
+from stillbox.experiment.schema.ranges import (
+    FractionBelowOne,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+    Range,
+)
+from stillbox.experiment.variants import Variant
 
 # What slim gives the base networks, and what they keep where a config does not override it
 # (fact sheet 1.3).
@@ -36,8 +43,40 @@ _RESNET = ConvHyperparams(
 )
 
 
+class Backbone(Variant):
+    """From the network input to feature maps of falling resolution.
+
+    Members declare `layers`, `levels` and, if an image may be too small, `min_side`.
+    """
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that a neck can tap, in the order of their computation."""
+        raise NotImplementedError
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        raise NotImplementedError
+
+    @property
+    def min_side(self) -> int:
+        """Least side of the network input, in pixels."""
+        return 1
+
+    @property
+    def last_layer(self) -> str:
+        """Layers up to this one exist even if nothing taps them; empty: up to the last tap."""
+        return ""
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of the convolutions, if they come from the experiment."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class MobileNetV1:
+class MobileNetV1(Backbone):
     """MobileNet v1 up to its last pointwise convolution (arXiv:1704.04861; fact sheet 3.2)."""
 
     kind: ClassVar[str] = "mobilenet_v1"
@@ -53,11 +92,11 @@ class MobileNetV1:
     }
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: float = 1.0
+    depth_multiplier: Positive = 1.0
     """Factor on every channel count."""
-    min_depth: int = 16
+    min_depth: PositiveInt = 16
     """No layer has fewer channels than this."""
-    last_depths: tuple[int, ...] = (1024, 1024)
+    last_depths: tuple[PositiveInt, ...] = (1024, 1024)
     """Channels of the last two pairs before the multiplier; depthwise pyramids have 512, 256."""
     last_layer: str = ""
     """Layers up to this one exist, are penalised and saved, even where nothing reads them, as in
@@ -76,7 +115,7 @@ def _blocks() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNetV2:
+class MobileNetV2(Backbone):
     """MobileNet v2: inverted residuals with linear bottlenecks (arXiv:1801.04381)."""
 
     kind: ClassVar[str] = "mobilenet_v2"
@@ -84,11 +123,11 @@ class MobileNetV2:
     levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_12", 5: "conv_1"}
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: float = 1.0
+    depth_multiplier: Positive = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    min_depth: int = 16
+    min_depth: PositiveInt = 16
     """No bottleneck has fewer channels than this."""
-    last_depth: int = 1280
+    last_depth: PositiveInt = 1280
     """Channels of the last convolution before the multiplier; depthwise pyramids have 256."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
@@ -99,7 +138,7 @@ class MobileNetV2:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNetV1:
+class ResNetV1(Backbone):
     """ResNet v1 with bottleneck units (arXiv:1512.03385), each block tapped before it is strided.
 
     The last unit of a block is computed at full resolution and subsampled afterwards, which gives
@@ -125,14 +164,14 @@ class ResNetV1:
 class DropBlock:
     """Leaves squares of a feature map out in training, channel by channel (arXiv:1810.12890)."""
 
-    keep_probability: float = 0.9
+    keep_probability: PositiveFraction = 0.9
     """Share of the values that stays; they are divided by what the squares really left."""
-    block_size: int = 7
+    block_size: PositiveInt = 7
     """Side of a square in pixels of the map."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet:
+class ResNet(Backbone):
     """ResNet with the stride inside its first blocks (arXiv:1512.03385; SSD ResNet-34 sheet 2).
 
     Basic blocks of two 3x3 convolutions up to 34 layers, bottlenecks above. The first block of a
@@ -146,7 +185,7 @@ class ResNet:
 
     depth: int = 50
     """Layers by the usual count: 10, 14, 18, 26, 34, 50, 101, 152 or 200."""
-    group_strides: tuple[int, ...] = (1, 2, 2, 2)
+    group_strides: tuple[Annotated[int, Range(1, 2)], ...] = (1, 2, 2, 2)
     """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at that of group 2."""
     last_layer: str = ""
     """Groups up to this one exist even where nothing reads them; empty: up to the last tap."""
@@ -163,7 +202,7 @@ class ResNet:
     project_first_block: bool = False
     """The first block of every group projects its shortcut, also where shapes agree, as Google's
     detectors for TPUs do; it shows in group 1 of basic blocks alone."""
-    drop_connect_rate: float = 0.0
+    drop_connect_rate: FractionBelowOne = 0.0
     """Probability with which a block of group 4 is left out for an image in training, its shortcut
     apart; groups 1, 2 and 3 have 2/5, 3/5 and 4/5 of it (arXiv:1603.09382)."""
     drop_block: DropBlock | None = None
@@ -179,6 +218,3 @@ class ResNet:
             stride *= factor
             levels[stride.bit_length() - 1] = name
         return levels
-
-
-Backbone = MobileNetV1 | MobileNetV2 | ResNetV1 | ResNet | SpineNet | SpineNetMbConv

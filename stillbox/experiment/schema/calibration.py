@@ -6,9 +6,16 @@ Class slots are counted as the head has them: slot 0 is the background where the
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stillbox.experiment.schema.ranges import Positive
+from stillbox.experiment.variants import Variant
+
+
+class Calibration(Variant):
+    """From scores to probabilities."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class CurveCalibration:
+class CurveCalibration(Calibration):
     """One curve for the scores of all classes: straight lines between points."""
 
     kind: ClassVar[str] = "curve"
@@ -31,7 +38,7 @@ class ClassCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassCurveCalibration:
+class ClassCurveCalibration(Calibration):
     """A curve for each of some classes; the scores of the others stay."""
 
     kind: ClassVar[str] = "class_curves"
@@ -40,7 +47,7 @@ class ClassCurveCalibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidCalibration:
+class SigmoidCalibration(Calibration):
     """Platt's scaling, `1 / (1 + exp(a score + b))`, of all classes alike."""
 
     kind: ClassVar[str] = "sigmoid"
@@ -63,7 +70,7 @@ class ClassSigmoid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSigmoidCalibration:
+class ClassSigmoidCalibration(Calibration):
     """Platt's scaling of some classes; the scores of the others stay."""
 
     kind: ClassVar[str] = "class_sigmoids"
@@ -72,18 +79,9 @@ class ClassSigmoidCalibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemperatureCalibration:
+class TemperatureCalibration(Calibration):
     """Divides the scores, as the original does: after the score converter, not before it."""
 
     kind: ClassVar[str] = "temperature"
-    scaler: float = 1.0
+    scaler: Positive = 1.0
     """The divisor."""
-
-
-Calibration = (
-    CurveCalibration
-    | ClassCurveCalibration
-    | SigmoidCalibration
-    | ClassSigmoidCalibration
-    | TemperatureCalibration
-)

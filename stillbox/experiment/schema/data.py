@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stillbox.experiment.schema.ranges import NonNegativeInt, PositiveInt, Seed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
@@ -14,13 +16,13 @@ class Records:
     """Label map (`.pbtxt`) that gives every class name its id; COCO's is built in as `coco`."""
     use_display_name: bool = False
     """Match the records' class text against `display_name` instead of `name`."""
-    max_boxes: int = 100
+    max_boxes: PositiveInt = 100
     """The N of `Batch`: boxes beyond it are cut off, and the share of them is reported."""
     shuffle: bool = True
     """A fresh global permutation every epoch."""
-    num_epochs: int = 0
+    num_epochs: NonNegativeInt = 0
     """Stop after this many passes; 0 goes on as long as training does."""
-    sample_1_of_n: int = 1
+    sample_1_of_n: PositiveInt = 1
     """Use every n-th record only."""
     crowds: Literal["train", "ignore", "drop"] = "train"
     """Crowd boxes as ordinary targets, as the original does, or with weight 0, or not at all, so
@@ -38,12 +40,12 @@ class Data:
     """What the model learns from."""
     evaluation: Records = field(default_factory=lambda: Records(shuffle=False))
     """What it is scored on."""
-    seed: int = 0
+    seed: Seed = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
-    workers: int | None = None
+    workers: NonNegativeInt | None = None
     """Threads that decode and augment; no result depends on it. None: one for each processor of the
     process, at most 32. 0: in the caller's thread."""
-    prefetch: int = 2
+    prefetch: NonNegativeInt = 2
     """Batches that are ready before they are asked for."""
     bad_records: Literal["fail", "drop"] = "fail"
     """An unreadable record or image: stop and name it, or leave it out and count it."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from stillbox.experiment.schema.ranges import Fraction, NonNegativeInt, PositiveInt
+
 Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc"]
 
 Score = Literal[
@@ -27,7 +29,7 @@ Score = Literal[
 class Evaluation:
     """Metrics and what is shown of them."""
 
-    batch_size: int = 8
+    batch_size: PositiveInt = 8
     """Images of one evaluation step, rounded up so that each device has as many; the last step is
     padded and masked."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -40,9 +42,9 @@ class Evaluation:
     precisions as in VOC 2007."""
     best_metric: Score = "AP"
     """Metric whose highest value marks the best checkpoint."""
-    max_examples: int = 0
+    max_examples: NonNegativeInt = 0
     """Score only the first so many images; 0 scores all."""
-    max_evaluations: int = 0
+    max_evaluations: NonNegativeInt = 0
     """At most so many evaluations during training, one of them kept for its end; 0: no limit."""
     use_ema: bool = True
     """Score the moving average of the parameters where training keeps one."""
@@ -50,11 +52,11 @@ class Evaluation:
     """Report AP for every class."""
     all_metrics_per_category: bool = False
     """Report all twelve of COCO's numbers for every class."""
-    num_visualizations: int = 10
+    num_visualizations: NonNegativeInt = 10
     """Images drawn with ground truth beside prediction."""
-    min_score: float = 0.5
+    min_score: Fraction = 0.5
     """Least score of a detection that is drawn."""
-    max_boxes_drawn: int = 20
+    max_boxes_drawn: NonNegativeInt = 20
     """Most detections that are drawn in one image."""
     show_labels: bool = True
     """Write the class at every box that is drawn."""

@@ -10,6 +10,8 @@ from stillbox.experiment.schema.layers import (
     Initializer,
     RandomNormal,
 )
+from stillbox.experiment.schema.ranges import NonNegativeInt, PositiveFraction, PositiveInt
+from stillbox.experiment.variants import Variant
 
 # Those of most published configs: small weights, so that no class shouts at the start.
 _PREDICTORS = ConvHyperparams(
@@ -20,22 +22,31 @@ _PREDICTORS = ConvHyperparams(
 )
 
 
+class Head(Variant):
+    """From feature maps to box encodings and class logits."""
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of the convolutions, if they come from the experiment."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionalHead:
+class ConvolutionalHead(Head):
     """One box and one class convolution for each feature map, nothing shared (fact sheet 3.3)."""
 
     kind: ClassVar[str] = "convolutional"
-    layers_before: int = 0
+    layers_before: NonNegativeInt = 0
     """1x1 convolutions between the feature map and the two heads."""
-    min_depth: int = 0
+    min_depth: NonNegativeInt = 0
     """Floor of their channel count."""
-    max_depth: int = 0
+    max_depth: NonNegativeInt = 0
     """Ceiling of their channel count; 0 disables the layers, as the original does."""
     dropout: bool = True
     """Dropout before the class convolution in training; on by default, as in the original."""
-    dropout_keep_probability: float = 0.8
+    dropout_keep_probability: PositiveFraction = 0.8
     """Share of the activations that dropout keeps."""
-    kernel_size: int = 1
+    kernel_size: PositiveInt = 1
     """Side of the two head kernels."""
     depthwise: bool = False
     """A depthwise convolution with normalisation, then a 1x1, instead of a full one (SSDLite)."""
@@ -46,7 +57,7 @@ class ConvolutionalHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightSharedHead:
+class WeightSharedHead(Head):
     """Towers and heads whose kernels all feature maps share (arXiv:1708.02002; fact sheet 3.3).
 
     Batch norm is not shared: each layer has one for every feature map. Maps with other channels
@@ -54,11 +65,11 @@ class WeightSharedHead:
     """
 
     kind: ClassVar[str] = "weight_shared"
-    depth: int = 256
+    depth: PositiveInt = 256
     """Channels of the towers."""
-    layers_before: int = 4
+    layers_before: NonNegativeInt = 4
     """Convolutions of a tower."""
-    kernel_size: int = 3
+    kernel_size: PositiveInt = 3
     """Side of all kernels."""
     share_tower: bool = False
     """One tower for boxes and classes instead of one for each."""
@@ -66,7 +77,7 @@ class WeightSharedHead:
     """Separable convolutions instead of full ones."""
     dropout: bool = False
     """Dropout before the class convolution in training."""
-    dropout_keep_probability: float = 0.8
+    dropout_keep_probability: PositiveFraction = 0.8
     """Share of the activations that dropout keeps."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
@@ -74,6 +85,3 @@ class WeightSharedHead:
     """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
     conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
-
-
-Head = ConvolutionalHead | WeightSharedHead

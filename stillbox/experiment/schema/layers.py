@@ -7,58 +7,66 @@ A class with a `kind` is one member of a choice: `{kind: l2, weight: 4.0e-05}` i
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.ranges import Fraction, NonNegative, NonNegativeInt, Positive
+from stillbox.experiment.variants import Variant
+
 Activation = Literal["none", "relu", "relu6", "swish"]
 
 
+class Regularizer(Variant):
+    """Penalty on the kernels of a convolution."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class L2:
+class L2(Regularizer):
     """Adds `weight / 2 * sum(kernel ** 2)` for every kernel, depthwise ones included."""
 
     kind: ClassVar[str] = "l2"
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     """The factor before the halved sum of squares."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1:
+class L1(Regularizer):
     """Adds `weight * sum(|kernel|)` for every kernel, depthwise ones included."""
 
     kind: ClassVar[str] = "l1"
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     """The factor before the sum of absolute values."""
 
 
-Regularizer = L2 | L1
+class Initializer(Variant):
+    """Distribution of fresh kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedNormal:
+class TruncatedNormal(Initializer):
     """A normal distribution cut at two standard deviations."""
 
     kind: ClassVar[str] = "truncated_normal"
     mean: float = 0.0
     """Mean of the distribution before the cut."""
-    stddev: float = 1.0
+    stddev: NonNegative = 1.0
     """Standard deviation before the cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomNormal:
+class RandomNormal(Initializer):
     """A normal distribution."""
 
     kind: ClassVar[str] = "random_normal"
     mean: float = 0.0
     """Mean of the distribution."""
-    stddev: float = 1.0
+    stddev: NonNegative = 1.0
     """Standard deviation of the distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceScaling:
+class VarianceScaling(Initializer):
     """Variance `factor / fan`. Uniform with factor 1 and mode fan_avg is Glorot's."""
 
     kind: ClassVar[str] = "variance_scaling"
-    factor: float = 2.0
+    factor: NonNegative = 2.0
     """Numerator of the variance."""
     uniform: bool = False
     """Draw uniformly instead of from a truncated normal."""
@@ -69,16 +77,13 @@ class VarianceScaling:
     `tf.variance_scaling_initializer` does, instead of by slim's rounded factor."""
 
 
-Initializer = TruncatedNormal | RandomNormal | VarianceScaling
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
     """Batch normalisation. Normalises with the biased variance, remembers the unbiased one."""
 
-    decay: float = 0.999
+    decay: Fraction = 0.999
     """Share of the old moving statistic that one step keeps."""
-    epsilon: float = 0.001
+    epsilon: Positive = 0.001
     """Added to the variance before the square root."""
     center: bool = True
     """Learn an offset (beta)."""
@@ -92,7 +97,7 @@ class BatchNorm:
     `group_size` images that follow each other. The moving ones then remember the mean over all
     groups, where the originals keep what one of their replicas saw: it is the same number on
     average, and less noisy."""
-    group_size: int = 0
+    group_size: NonNegativeInt = 0
     """Images of a group where `statistics` is `groups`; it has to divide the batch."""
 
 

@@ -3,116 +3,121 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+)
+from stillbox.experiment.variants import Variant
+
+
+class ClassificationLoss(Variant):
+    """Loss of the class logits of an anchor."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidLoss:
+class SigmoidLoss(ClassificationLoss):
     """Independent binary cross entropy for every class."""
 
     kind: ClassVar[str] = "sigmoid"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidFocalLoss:
+class SigmoidFocalLoss(ClassificationLoss):
     """Binary cross entropy that forgets easy examples (arXiv:1708.02002)."""
 
     kind: ClassVar[str] = "sigmoid_focal"
-    gamma: float = 2.0
+    gamma: NonNegative = 2.0
     """Power of the modulating factor `(1 - p_t)`."""
-    alpha: float | None = None
+    alpha: Fraction | None = None
     """Weight of positive targets, `1 - alpha` for negative ones; None weighs neither."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxLoss:
+class SoftmaxLoss(ClassificationLoss):
     """Cross entropy over all classes, the background among them."""
 
     kind: ClassVar[str] = "softmax"
-    logit_scale: float = 1.0
+    logit_scale: Positive = 1.0
     """Divides the logits first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxAgainstLogitsLoss:
+class SoftmaxAgainstLogitsLoss(ClassificationLoss):
     """Cross entropy against the softmax of the targets, which are taken as logits as well."""
 
     kind: ClassVar[str] = "softmax_against_logits"
-    logit_scale: float = 1.0
+    logit_scale: Positive = 1.0
     """Divides logits and targets first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootstrappedSigmoidLoss:
+class BootstrappedSigmoidLoss(ClassificationLoss):
     """Binary cross entropy against targets that believe the model a little (arXiv:1412.6596)."""
 
     kind: ClassVar[str] = "bootstrapped_sigmoid"
-    alpha: float = 0.95
+    alpha: Fraction = 0.95
     """Trust in the label; the rest of the target is the model's own prediction."""
     hard: bool = False
     """The model's own prediction is its decision, 0 or 1, instead of its probability."""
 
 
-ClassificationLoss = (
-    SigmoidLoss
-    | SigmoidFocalLoss
-    | SoftmaxLoss
-    | SoftmaxAgainstLogitsLoss
-    | BootstrappedSigmoidLoss
-)
+class LocalizationLoss(Variant):
+    """Loss of the box encoding of an anchor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothL1Loss:
+class SmoothL1Loss(LocalizationLoss):
     """Huber's loss, summed over the codes of a box."""
 
     kind: ClassVar[str] = "smooth_l1"
-    delta: float = 1.0
+    delta: Positive = 1.0
     """Where the parabola goes over into the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Loss:
+class L1Loss(LocalizationLoss):
     """Absolute differences, summed over the codes of a box."""
 
     kind: ClassVar[str] = "l1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2Loss:
+class L2Loss(LocalizationLoss):
     """Half the squared differences, summed over the codes of a box; weights count squared."""
 
     kind: ClassVar[str] = "l2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class IouLoss:
+class IouLoss(LocalizationLoss):
     """One minus the IoU of the decoded box (arXiv:1608.01471)."""
 
     kind: ClassVar[str] = "iou"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiouLoss:
+class GiouLoss(LocalizationLoss):
     """One minus the generalised IoU of the decoded box (arXiv:1902.09630)."""
 
     kind: ClassVar[str] = "giou"
-
-
-LocalizationLoss = SmoothL1Loss | L1Loss | L2Loss | IouLoss | GiouLoss
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardExampleMiner:
     """Lets only the anchors with the largest losses count, chosen image by image."""
 
-    num_hard_examples: int = 64
+    num_hard_examples: NonNegativeInt = 64
     """Most anchors that one image may keep; 0 sets no limit."""
-    iou_threshold: float = 0.7
+    iou_threshold: Fraction = 0.7
     """Boxes that overlap a harder one by more than this are passed over; 1 passes over none."""
     loss_type: Literal["both", "classification", "localization"] = "both"
     """The loss that hardness is measured by."""
-    max_negatives_per_positive: int = 0
+    max_negatives_per_positive: NonNegativeInt = 0
     """Most background anchors for each matched one; 0 sets no limit."""
-    min_negatives_per_image: int = 0
+    min_negatives_per_image: NonNegativeInt = 0
     """Background anchors that an image keeps even without a matched one."""
 
 
@@ -124,9 +129,9 @@ class Loss:
     """Loss of the class logits."""
     localization: LocalizationLoss = field(default_factory=SmoothL1Loss)
     """Loss of the boxes of matched anchors."""
-    classification_weight: float = 1.0
+    classification_weight: NonNegative = 1.0
     """Factor on the classification loss."""
-    localization_weight: float = 1.0
+    localization_weight: NonNegative = 1.0
     """Factor on the localisation loss."""
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
@@ -139,10 +144,10 @@ class Loss:
     over the images; `normalize_by_matches` false then only takes the mean."""
     normalize_localization_by_code_size: bool = False
     """Divide the localisation loss by the number of codes that a box is written as."""
-    added_matches: float = 0.0
+    added_matches: NonNegative = 0.0
     """Added to the number of matched anchors that is divided by; with 1 an image without objects
     needs no floor."""
-    normalizer_momentum: float = 0.0
+    normalizer_momentum: FractionBelowOne = 0.0
     """Divide by a moving average of that number instead, which keeps this share of itself at every
     step; its start at 0 is taken out. 0: the batch's own number."""
     skip_zero_codes: bool = False
@@ -150,9 +155,9 @@ class Loss:
     which tells matched anchors by their codes."""
     encode_background_as_zeros: bool = False
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
-    negative_class_weight: float = 1.0
+    negative_class_weight: NonNegative = 1.0
     """Weight of background anchors in the classification loss."""
-    class_weights: tuple[float, ...] = ()
+    class_weights: tuple[NonNegative, ...] = ()
     """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
     hard_example_miner: HardExampleMiner | None = None
     """None: every anchor counts."""

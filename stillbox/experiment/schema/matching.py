@@ -3,60 +3,71 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.ranges import Fraction, NonNegative, Positive
+from stillbox.experiment.variants import Variant
+
+
+class BoxCoder(Variant):
+    """The form in which a box is written relative to its anchor."""
+
+    code_size: ClassVar[int]
+    """Numbers for each box."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class FasterRcnnBoxCoder:
+class FasterRcnnBoxCoder(BoxCoder):
     """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
 
     kind: ClassVar[str] = "faster_rcnn"
     code_size: ClassVar[int] = 4
-    y_scale: float = 10.0
+    y_scale: Positive = 10.0
     """Factor on the vertical offset."""
-    x_scale: float = 10.0
+    x_scale: Positive = 10.0
     """Factor on the horizontal offset."""
-    height_scale: float = 5.0
+    height_scale: Positive = 5.0
     """Factor on the logarithm of the height ratio."""
-    width_scale: float = 5.0
+    width_scale: Positive = 5.0
     """Factor on the logarithm of the width ratio."""
     inclusive_edges: Literal["none", "decode", "both"] = "none"
     """Where a box's last row and column of pixels belong to it, so that it is a pixel of the
     network input higher and wider than its edges say: nowhere, in decoding, or in encoding too.
     With `decode` what is learnt and what is found differ by a part of a pixel, as in the
     original."""
-    max_log_ratio: float = 0.0
+    max_log_ratio: NonNegative = 0.0
     """Decoding takes no logarithm of a ratio above this, so that no box becomes infinite; 0: any.
     The original's is log(1000 / 16) = 4.135."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanStddevBoxCoder:
+class MeanStddevBoxCoder(BoxCoder):
     """Distances of the four edges from those of the anchor."""
 
     kind: ClassVar[str] = "mean_stddev"
     code_size: ClassVar[int] = 4
-    stddev: float = 0.01
+    stddev: Positive = 0.01
     """Distance that a code of 1 stands for, as a share of the network input."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquareBoxCoder:
+class SquareBoxCoder(BoxCoder):
     """Centre and side of the square of a box's area: three codes; every decoded box is square."""
 
     kind: ClassVar[str] = "square"
     code_size: ClassVar[int] = 3
-    y_scale: float = 10.0
+    y_scale: Positive = 10.0
     """Factor on the vertical offset over the side of the anchor's square."""
-    x_scale: float = 10.0
+    x_scale: Positive = 10.0
     """Factor on the horizontal offset."""
-    length_scale: float = 5.0
+    length_scale: Positive = 5.0
     """Factor on the logarithm of the ratio of the sides."""
 
 
-BoxCoder = FasterRcnnBoxCoder | MeanStddevBoxCoder | SquareBoxCoder
+class Matcher(Variant):
+    """Assigns ground-truth boxes to anchors."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArgmaxMatcher:
+class ArgmaxMatcher(Matcher):
     """Every anchor takes its most similar ground truth box, or none (fact sheet 3.5)."""
 
     kind: ClassVar[str] = "argmax"
@@ -73,43 +84,41 @@ class ArgmaxMatcher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BipartiteMatcher:
+class BipartiteMatcher(Matcher):
     """Every ground truth box has one anchor of its own, the most similar pairs first."""
 
     kind: ClassVar[str] = "bipartite"
 
 
-Matcher = ArgmaxMatcher | BipartiteMatcher
+class Similarity(Variant):
+    """What a matcher compares anchors and ground-truth boxes by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class IouSimilarity:
+class IouSimilarity(Similarity):
     """Intersection over union."""
 
     kind: ClassVar[str] = "iou"
 
 
 @dataclass(frozen=True, kw_only=True)
-class IoaSimilarity:
+class IoaSimilarity(Similarity):
     """The part of the anchor that the ground truth box covers."""
 
     kind: ClassVar[str] = "ioa"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NegSqDistSimilarity:
+class NegSqDistSimilarity(Similarity):
     """Minus the sum of the squared distances of the four edges; 0 is the greatest."""
 
     kind: ClassVar[str] = "neg_sq_dist"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdedIouSimilarity:
+class ThresholdedIouSimilarity(Similarity):
     """1 where the IoU is above a threshold, otherwise 0: all that overlap enough are alike."""
 
     kind: ClassVar[str] = "thresholded_iou"
-    iou_threshold: float = 0.5
+    iou_threshold: Fraction = 0.5
     """Only an IoU above this counts."""
-
-
-Similarity = IouSimilarity | IoaSimilarity | NegSqDistSimilarity | ThresholdedIouSimilarity

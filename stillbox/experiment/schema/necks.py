@@ -1,7 +1,7 @@
 """From taps to the feature maps that carry anchors (fact sheet 3.2)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stillbox.experiment.schema.backbones import Backbone, DropBlock
 from stillbox.experiment.schema.layers import (
@@ -11,6 +11,14 @@ from stillbox.experiment.schema.layers import (
     TruncatedNormal,
     VarianceScaling,
 )
+from stillbox.experiment.schema.ranges import (
+    FractionBelowOne,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+)
+from stillbox.experiment.variants import Variant
 
 # Those of most published configs; a convolution without normalisation is nobody's wish here.
 _FEATURES = ConvHyperparams(
@@ -31,21 +39,38 @@ _TPU_FEATURES = ConvHyperparams(
 )
 
 
+class Neck(Variant):
+    """From taps of the backbone to the feature maps that carry anchors."""
+
+    def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
+        """Returns the backbone's layers that this neck taps, from fine to coarse."""
+        raise NotImplementedError
+
+    def count_maps(self) -> int:
+        """Returns the number of feature maps."""
+        raise NotImplementedError
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of the convolutions, if they come from the experiment."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class SsdLayers:
+class SsdLayers(Neck):
     """SSD's extra layers: each shrinks the map with a 1x1 and a 3x3 convolution."""
 
     kind: ClassVar[str] = "ssd_layers"
     taps: tuple[str, ...] = ("conv_11_pointwise", "conv_13_pointwise")
     """Backbone layers that feed the first feature maps, from fine to coarse."""
-    extra_depths: tuple[int, ...] = (512, 256, 256, 128)
+    extra_depths: tuple[PositiveInt, ...] = (512, 256, 256, 128)
     """Channels of each extra feature map before the depth multiplier."""
-    extra_strides: tuple[int, ...] = ()
+    extra_strides: tuple[Annotated[int, Range(1, 2)], ...] = ()
     """Stride of each extra 3x3 convolution; empty: 2 for all. One of stride 1 is not padded, as the
     coarsest two of SSD300: its map loses a pixel at every edge."""
-    depth_multiplier: float = 1.0
+    depth_multiplier: Positive = 1.0
     """Factor on the extra channel counts."""
-    min_depth: int = 16
+    min_depth: PositiveInt = 16
     """No extra layer has fewer channels than this."""
     depthwise: bool = False
     """Halve with a depthwise and a 1x1 convolution instead of a full one (SSDLite)."""
@@ -64,15 +89,15 @@ class SsdLayers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ppn:
+class Ppn(Neck):
     """Pooling pyramid network: one map, and its max-pooled halves (arXiv:1807.03284)."""
 
     kind: ClassVar[str] = "ppn"
     tap: str = "conv_11_pointwise"
     """Backbone layer that is pooled."""
-    num_maps: int = 6
+    num_maps: PositiveInt = 6
     """Feature maps, the tap's own included."""
-    depth: int = 0
+    depth: NonNegativeInt = 0
     """Channels of a 1x1 convolution before the pooling; 0: there is none."""
     conv: ConvHyperparams = _FEATURES
     """Hyperparameters of that convolution."""
@@ -87,12 +112,12 @@ class Ppn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pyramid:
+class Pyramid(Neck):
     """What all necks of one map a level have in common; itself no neck."""
 
     min_level: int = 3
     """Finest level; the map of level l has a stride of 2^l pixels."""
-    max_level: int = 7
+    max_level: PositiveInt = 7
     """Coarsest level."""
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
@@ -124,11 +149,11 @@ class Fpn(Pyramid):
     """
 
     kind: ClassVar[str] = "fpn"
-    depth: int = 256
+    depth: NonNegativeInt = 256
     """Channels of every feature map, before the depth multiplier."""
-    depth_multiplier: float = 1.0
+    depth_multiplier: Positive = 1.0
     """Factor on the channels."""
-    min_depth: int = 16
+    min_depth: PositiveInt = 16
     """No layer has fewer channels than this."""
     depthwise: bool = False
     """Separable 3x3 convolutions instead of full ones (FPNLite)."""
@@ -150,7 +175,7 @@ class RetinaNetFpn(Pyramid):
     """
 
     kind: ClassVar[str] = "retinanet_fpn"
-    depth: int = 256
+    depth: NonNegativeInt = 256
     """Channels of every feature map."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
@@ -195,16 +220,16 @@ class NasFpn(Pyramid):
     """
 
     kind: ClassVar[str] = "nas_fpn"
-    depth: int = 256
+    depth: NonNegativeInt = 256
     """Channels of every feature map; bottlenecks return four times as many."""
-    num_repeats: int = 5
+    num_repeats: PositiveInt = 5
     """Cells behind one another."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
     block: Literal["conv", "bottleneck"] = "conv"
     """What a node does to the combined map after its activation: a 3x3 convolution, or a bottleneck
     of ResNet, whose convolutions are full ones."""
-    drop_connect_rate: float = 0.0
+    drop_connect_rate: FractionBelowOne = 0.0
     """Share of the images for which a bottleneck hands on its shortcut alone in training."""
     drop_block: DropBlock | None = None
     """Applied behind every convolution of a node in training; None: nowhere."""
@@ -217,6 +242,3 @@ class NasFpn(Pyramid):
     block_conv: ConvHyperparams | None = None
     """Hyperparameters of the convolutions inside bottlenecks, where they are others; the activation
     stands behind them too."""
-
-
-Neck = SsdLayers | Ppn | Fpn | RetinaNetFpn | NasFpn | Identity

@@ -4,6 +4,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stillbox.experiment.schema.calibration import Calibration
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,18 +19,18 @@ class Nms:
 
     score_threshold: float = 0.0
     """Only scores strictly above this take part."""
-    iou_threshold: float = 0.6
+    iou_threshold: Fraction = 0.6
     """A box that overlaps a better one of its class by more than this is dropped."""
     drop_at_threshold: bool = False
     """Drop a box that overlaps by exactly the threshold too, as the original's partitioned NMS."""
-    soft_sigma: float = 0.0
+    soft_sigma: NonNegative = 0.0
     """Above 0 no box is dropped for its overlap: its score fades by `exp(-iou^2 / (2 soft_sigma))`
     instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
-    max_candidates_per_class: int = 0
+    max_candidates_per_class: NonNegativeInt = 0
     """Only so many boxes of one class, those with the best scores, take part; 0: all."""
-    max_per_class: int = 100
+    max_per_class: PositiveInt = 100
     """Most boxes of one class in one image."""
-    max_total: int = 100
+    max_total: PositiveInt = 100
     """Most boxes in one image: the K of `Detections`."""
     class_agnostic: bool = False
     """A box stands for its best class alone and is dropped for a better box of any class;
@@ -34,7 +41,7 @@ class Nms:
     """Clip boxes to the image and drop what lies outside; false leaves them as decoded."""
     clip_to: Literal["image", "input"] = "image"
     """Clip to the true image, or to the whole network input, padding included."""
-    clip_margin: float = 0.0
+    clip_margin: NonNegative = 0.0
     """Clip so many pixels of the network input before its bottom and right edges: where a box's
     last row of pixels belongs to it, 1."""
     clip_first: bool = False
@@ -62,7 +69,7 @@ class Postprocessing:
     """None: encodings are taken as they are. Training never clips them."""
     score_converter: Literal["identity", "sigmoid", "softmax"] = "identity"
     """From logits to scores."""
-    logit_scale: float = 1.0
+    logit_scale: Positive = 1.0
     """Divides the logits first."""
     calibration: Calibration | None = None
     """From scores to probabilities; None: scores stay."""

@@ -7,17 +7,34 @@ not follow from the other fields, `canvas` gives it.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.ranges import ColorValue, Positive, PositiveInt
+from stillbox.experiment.variants import Variant
+
 ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antialias"]
 
 
+class Resizer(Variant):
+    """From an image of any size to the network input."""
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network input, in pixels."""
+        raise NotImplementedError
+
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """Colour of the padding, one number for each channel, in 0..255."""
+        return (0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
-class FixedShapeResizer:
+class FixedShapeResizer(Resizer):
     """Stretches every image to one shape; the aspect ratio is not kept."""
 
     kind: ClassVar[str] = "fixed_shape"
-    height: int = 300
+    height: PositiveInt = 300
     """Rows of the network input, in pixels."""
-    width: int = 300
+    width: PositiveInt = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1),
@@ -30,7 +47,7 @@ class FixedShapeResizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepAspectRatioResizer:
+class KeepAspectRatioResizer(Resizer):
     """Scales the short side to `min_dimension` unless the long one would pass `max_dimension`.
 
     The result is padded at the bottom and right to `max_dimension` squared, always: an unpadded
@@ -38,13 +55,13 @@ class KeepAspectRatioResizer:
     """
 
     kind: ClassVar[str] = "keep_aspect_ratio"
-    min_dimension: int = 600
+    min_dimension: PositiveInt = 600
     """Length that the short side aims for, in pixels."""
-    max_dimension: int = 1024
+    max_dimension: PositiveInt = 1024
     """Length that the long side may not pass, and the side of the padded canvas, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""
-    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -54,17 +71,17 @@ class KeepAspectRatioResizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentityResizer:
+class IdentityResizer(Resizer):
     """Leaves every image at its size and pads it at the bottom and right to `canvas`.
 
     An image that is larger than the canvas is a bad record: it is never shrunk silently.
     """
 
     kind: ClassVar[str] = "identity"
-    canvas: tuple[int, ...] = ()
+    canvas: tuple[PositiveInt, ...] = ()
     """Height and width of the network input, in pixels. It must be given: the original has as many
     input shapes as there are image sizes."""
-    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -74,7 +91,7 @@ class IdentityResizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionalShapeResizer:
+class ConditionalShapeResizer(Resizer):
     """Shrinks large images or enlarges small ones, the aspect ratio kept, and pads to `canvas`.
 
     Sizes are cut to whole pixels, and the corner pixels of image and result coincide
@@ -85,13 +102,13 @@ class ConditionalShapeResizer:
     condition: Literal["greater", "smaller"] = "greater"
     """`greater`: a long side above `threshold` becomes `threshold`; `smaller`: a short side below
     `threshold` becomes `threshold`. Other images keep their size."""
-    threshold: int = 300
+    threshold: PositiveInt = 300
     """Length of a side, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation."""
-    canvas: tuple[int, ...] = ()
+    canvas: tuple[PositiveInt, ...] = ()
     """Height and width of the network input, in pixels; it must be given."""
-    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -101,7 +118,7 @@ class ConditionalShapeResizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PadToMultipleResizer:
+class PadToMultipleResizer(Resizer):
     """Leaves every image at its size and pads it at the bottom and right to `canvas`.
 
     The original pads to the next multiple; here the one canvas is a multiple. An image that is
@@ -109,11 +126,11 @@ class PadToMultipleResizer:
     """
 
     kind: ClassVar[str] = "pad_to_multiple"
-    multiple: int = 1
+    multiple: PositiveInt = 1
     """What height and width of the canvas are a multiple of, in pixels."""
-    canvas: tuple[int, ...] = ()
+    canvas: tuple[PositiveInt, ...] = ()
     """Height and width of the network input, in pixels; it must be given."""
-    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -123,7 +140,7 @@ class PadToMultipleResizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleJitterResizer:
+class ScaleJitterResizer(Resizer):
     """Fits every image into `height` by `width`, the aspect ratio kept; training draws the scale.
 
     In training the frame that the image is fitted into is drawn anew for every image and epoch:
@@ -135,19 +152,19 @@ class ScaleJitterResizer:
     """
 
     kind: ClassVar[str] = "scale_jitter"
-    height: int = 640
+    height: PositiveInt = 640
     """Rows that the image is fitted into, in pixels."""
-    width: int = 640
+    width: PositiveInt = 640
     """Columns that the image is fitted into, in pixels."""
-    min_scale: float = 1.0
+    min_scale: Positive = 1.0
     """Least number that height and width are multiplied by, in training."""
-    max_scale: float = 1.0
+    max_scale: Positive = 1.0
     """Greatest number that height and width are multiplied by, in training."""
-    multiple: int = 1
+    multiple: PositiveInt = 1
     """Pad height and width of the network input to a multiple of this, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""
-    pad_value: tuple[float, ...] = (0.0, 0.0, 0.0)
+    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -156,16 +173,6 @@ class ScaleJitterResizer:
         # Rules about sizes run beside the one that demands a multiple of at least 1.
         multiple = max(self.multiple, 1)
         return self.height + -self.height % multiple, self.width + -self.width % multiple
-
-
-Resizer = (
-    FixedShapeResizer
-    | KeepAspectRatioResizer
-    | ScaleJitterResizer
-    | IdentityResizer
-    | ConditionalShapeResizer
-    | PadToMultipleResizer
-)
 
 
 def _size_of(canvas: tuple[int, ...]) -> tuple[int, int]:

@@ -6,14 +6,23 @@ were published are the defaults, and the sizes of the family are tables at the e
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from stillbox.experiment.schema.backbones import Backbone
 from stillbox.experiment.schema.layers import (
     L2,
     BatchNorm,
     ConvHyperparams,
     Initializer,
     VarianceScaling,
+)
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    FractionBelowOne,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
 )
 
 _NORM = BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True)
@@ -35,9 +44,9 @@ BlockKind = Literal["residual", "bottleneck", "mbconv"]
 class ScalePermutedBlock:
     """What blocks have in common; itself none."""
 
-    level: int = 3
+    level: Annotated[int, Range(1, 7)] = 3
     """Its map has a stride of 2^level pixels."""
-    inputs: tuple[int, ...] = (0, 1)
+    inputs: tuple[NonNegativeInt, ...] = (0, 1)
     """Numbers of the two nodes whose sum it gets; 0 and 1 are the stem's, the first block is 2."""
     output: bool = False
     """Whether it makes the map of its level. Such a block also adds up the earlier ones of its kind
@@ -68,7 +77,7 @@ class MbConvSpineBlock(ScalePermutedBlock):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalePermuted:
+class ScalePermuted(Backbone):
     """What the two families have in common; itself no backbone."""
 
     min_side: ClassVar[int] = 1  # A rule asks for multiples of the coarsest stride.
@@ -78,17 +87,17 @@ class ScalePermuted:
 
     blocks: tuple[ScalePermutedBlock, ...]
     """In the order in which they are computed."""
-    filter_scale: float = 1.0
+    filter_scale: Positive = 1.0
     """Factor on the channels of all blocks."""
-    repeats: int = 1
+    repeats: PositiveInt = 1
     """How often each block is repeated."""
-    endpoints_depth: int = 256
+    endpoints_depth: PositiveInt = 256
     """Channels of every map that the neck gets."""
-    min_level: int = 3
+    min_level: Annotated[int, Range(1, 7)] = 3
     """Finest map that the neck gets."""
-    max_level: int = 7
+    max_level: Annotated[int, Range(1, 7)] = 7
     """Coarsest one."""
-    drop_connect_rate: float = 0.0
+    drop_connect_rate: FractionBelowOne = 0.0
     """Probability with which the last block is left out for an image in training, its shortcut
     apart; block i of n has i/n of it, the stem none (arXiv:1603.09382)."""
 
@@ -154,7 +163,7 @@ class SpineNet(ScalePermuted):
 
     blocks: tuple[SpineBlock, ...] = _spine_blocks()
     """In the order in which they are computed; by default those of the paper."""
-    resample_alpha: float = 0.5
+    resample_alpha: Positive = 0.5
     """Share of an input's channels (a quarter of a bottleneck's) in which it is brought to another
     level."""
     conv: ConvHyperparams = _SPINENET
@@ -198,9 +207,9 @@ class SpineNetMbConv(ScalePermuted):
 
     blocks: tuple[MbConvSpineBlock, ...] = _mbconv_blocks()
     """In the order in which they are computed; by default those of the paper's authors."""
-    endpoints_depth: int = 48
+    endpoints_depth: PositiveInt = 48
     """Channels of every map that the neck gets."""
-    se_ratio: float = 0.2
+    se_ratio: Fraction = 0.2
     """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""
     depthwise_initializer: Initializer = _GLOROT
     """Distribution of fresh depthwise kernels, where `conv` has that of all others."""

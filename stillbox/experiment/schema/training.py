@@ -4,54 +4,72 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from stillbox.experiment.schema.augmentations import Augmentation
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+    Seed,
+)
+from stillbox.experiment.variants import Variant
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantSchedule:
+class Schedule(Variant):
+    """Learning rate by step."""
+
+    learning_rate: NonNegative = 0.002
+    """The rate that the schedule is relative to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantSchedule(Schedule):
     """One rate for all steps."""
 
     kind: ClassVar[str] = "constant"
-    learning_rate: float = 0.002
+    learning_rate: NonNegative = 0.002
     """The rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineSchedule:
+class CosineSchedule(Schedule):
     """A straight warm-up, then half a cosine down to `total_steps` (fact sheet 3.8)."""
 
     kind: ClassVar[str] = "cosine"
-    learning_rate: float = 0.002
+    learning_rate: NonNegative = 0.002
     """Rate after the warm-up."""
-    total_steps: int = 4_000_000
+    total_steps: PositiveInt = 4_000_000
     """Step at which the cosine ends."""
-    final_learning_rate: float = 0.0
+    final_learning_rate: NonNegative = 0.0
     """Rate at the end of the cosine and after it."""
-    warmup_learning_rate: float = 0.0002
+    warmup_learning_rate: NonNegative = 0.0002
     """Rate at step 0."""
-    warmup_steps: int = 10_000
+    warmup_steps: NonNegativeInt = 10_000
     """Length of the warm-up."""
-    hold_steps: int = 0
+    hold_steps: NonNegativeInt = 0
     """Steps at the full rate between warm-up and decay."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialSchedule:
+class ExponentialSchedule(Schedule):
     """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)` (fact sheet 3.8)."""
 
     kind: ClassVar[str] = "exponential"
-    learning_rate: float = 0.002
+    learning_rate: NonNegative = 0.002
     """Rate at the start of the decay."""
-    decay_steps: int = 4_000_000
+    decay_steps: PositiveInt = 4_000_000
     """Steps in which the rate falls by one factor."""
-    decay_factor: float = 0.95
+    decay_factor: Positive = 0.95
     """The factor."""
     staircase: bool = True
     """Fall in steps instead of continuously."""
-    burnin_learning_rate: float = 0.0
+    burnin_learning_rate: NonNegative = 0.0
     """Rate during the first `burnin_steps`; 0 stands for `learning_rate`."""
-    burnin_steps: int = 0
+    burnin_steps: NonNegativeInt = 0
     """Length of the constant start."""
-    min_learning_rate: float = 0.0
+    min_learning_rate: NonNegative = 0.0
     """Floor of the decay."""
 
 
@@ -59,18 +77,18 @@ class ExponentialSchedule:
 class ScheduleStep:
     """From `step` on, `learning_rate`."""
 
-    step: int = 0
+    step: PositiveInt = 0
     """First step with this rate."""
-    learning_rate: float = 0.002
+    learning_rate: NonNegative = 0.002
     """The rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManualStepSchedule:
+class ManualStepSchedule(Schedule):
     """Piecewise constant rates (fact sheet 3.8)."""
 
     kind: ClassVar[str] = "manual_step"
-    learning_rate: float = 0.002
+    learning_rate: NonNegative = 0.002
     """Rate before the first boundary."""
     schedule: tuple[ScheduleStep, ...] = ()
     """Boundaries in rising order."""
@@ -78,72 +96,67 @@ class ManualStepSchedule:
     """Go in a straight line from `learning_rate` to the first scheduled rate."""
 
 
-Schedule = ConstantSchedule | CosineSchedule | ExponentialSchedule | ManualStepSchedule
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Variant):
+    """Rule by which a gradient changes the parameters."""
+
+    schedule: Schedule = field(default_factory=ConstantSchedule)
+    """Learning rate by step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Momentum:
+class Momentum(Optimizer):
     """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a` (fact sheet 3.9)."""
 
     kind: ClassVar[str] = "momentum"
-    schedule: Schedule = field(default_factory=ConstantSchedule)
-    """Learning rate by step."""
-    momentum: float = 0.9
+    momentum: Fraction = 0.9
     """Share of the accumulated gradient that is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RmsProp:
+class RmsProp(Optimizer):
     """TF1's RMSProp: epsilon inside the square root, mean square starts at 1 (fact sheet 3.9)."""
 
     kind: ClassVar[str] = "rms_prop"
-    schedule: Schedule = field(default_factory=ConstantSchedule)
-    """Learning rate by step."""
-    momentum: float = 0.9
+    momentum: Fraction = 0.9
     """Share of the last update that is kept."""
-    decay: float = 0.9
+    decay: Fraction = 0.9
     """Share of the mean square that is kept."""
-    epsilon: float = 1.0
+    epsilon: NonNegative = 1.0
     """Added to the mean square before the root."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Optimizer):
     """TF1's Adam (arXiv:1412.6980, the efficient form before its section 2.1): epsilon is added to
     the root of the second moment before its bias is taken out."""
 
     kind: ClassVar[str] = "adam"
-    schedule: Schedule = field(default_factory=ConstantSchedule)
-    """Learning rate by step."""
-    epsilon: float = 1e-8
+    epsilon: NonNegative = 1e-8
     """Added to the root of the raw second moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adagrad:
+class Adagrad(Optimizer):
     """TF1's Adagrad: `a = a + g^2; v = v - lr * g / sqrt(a)` (Duchi et al., JMLR 12, 2011)."""
 
     kind: ClassVar[str] = "adagrad"
-    schedule: Schedule = field(default_factory=ConstantSchedule)
-    """Learning rate by step."""
-    initial_accumulator: float = 0.1
+    initial_accumulator: Positive = 0.1
     """Sum of squares at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adadelta:
-    """TF1's Adadelta: every gradient in the unit of the latest updates (arXiv:1212.5701)."""
+class Adadelta(Optimizer):
+    """TF1's Adadelta: every gradient in the unit of the latest updates (arXiv:1212.5701).
+
+    The paper's learning rate is 1.
+    """
 
     kind: ClassVar[str] = "adadelta"
-    schedule: Schedule = field(default_factory=ConstantSchedule)
-    """Learning rate by step; the paper's is 1."""
-    rho: float = 0.95
+    rho: Fraction = 0.95
     """Share of both mean squares that is kept."""
-    epsilon: float = 1e-8
+    epsilon: NonNegative = 1e-8
     """Added to both mean squares before the root."""
-
-
-Optimizer = Momentum | RmsProp | Adam | Adagrad | Adadelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +170,7 @@ class FineTune:
     """Take the backbone of a classifier, or the feature extractor of a detector."""
     load_heads: bool = False
     """Take the predictor's weights of a detector too, where their shapes fit."""
-    min_loaded: float = 0.5
+    min_loaded: Fraction = 0.5
     """Refuse to start when a smaller share of the wanted parameters was found."""
     skip: tuple[str, ...] = ()
     """Regular expressions; an array whose path (or name in the file) matches one is not wanted and
@@ -168,11 +181,11 @@ class FineTune:
 class EarlyStopping:
     """Ends training when evaluation no longer improves, or is good enough."""
 
-    patience: int = 10
+    patience: NonNegativeInt = 10
     """Evaluations without improvement before training ends; 0 has no end of patience."""
-    min_delta: float = 0.0
+    min_delta: NonNegative = 0.0
     """What counts as an improvement."""
-    target: float | None = None
+    target: PositiveFraction | None = None
     """End as soon as `evaluation.best_metric` reaches this value: the stopping rule of MLPerf."""
 
 
@@ -180,21 +193,21 @@ class EarlyStopping:
 class Training:
     """Steps, optimiser, augmentation, checkpoints."""
 
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Images of one step, over all devices."""
-    steps: int = 0
+    steps: NonNegativeInt = 0
     """Steps to train; 0 goes on until it is stopped."""
     augmentations: tuple[Augmentation, ...] = ()
     """Applied in this order, before the image is resized."""
     optimizer: Optimizer = field(default_factory=Momentum)
     """Update rule with its learning rate."""
-    ema_decay: float | None = None
+    ema_decay: Fraction | None = None
     """Keep a moving average of the parameters with this decay; None keeps none."""
     ema_warmup: bool = False
     """Let the decay grow with the step, `(1 + step) / (10 + step)` at most: for short runs."""
-    bias_gradient_multiplier: float = 1.0
+    bias_gradient_multiplier: NonNegative = 1.0
     """Multiplies the gradients of biases, before clipping; shifts of batch norm are none."""
-    gradient_clip_norm: float = 0.0
+    gradient_clip_norm: NonNegative = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
     regularization: bool = True
     """Add the kernels' penalties to the loss."""
@@ -206,17 +219,17 @@ class Training:
     """Type of activations and gradients inside the network; parameters and losses stay float32."""
     fine_tune: FineTune = field(default_factory=FineTune)
     """Where the first weights come from."""
-    seed: int = 0
+    seed: Seed = 0
     """Of fresh weights and dropout."""
-    log_every: int = 20
+    log_every: PositiveInt = 20
     """Steps between two lines of metrics."""
-    summary_every: int = 0
+    summary_every: NonNegativeInt = 0
     """Steps between two entries of metrics in history and TensorBoard; 0: as `log_every`."""
-    checkpoint_every: int = 500
+    checkpoint_every: PositiveInt = 500
     """Steps between two checkpoints; the last step always has one."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: PositiveInt = 3
     """Newest checkpoints that are kept, beside the best."""
-    evaluate_every: int = 0
+    evaluate_every: NonNegativeInt = 0
     """Steps between two evaluations; 0 evaluates once, at the end."""
     early_stopping: EarlyStopping | None = None
     """None trains all steps."""

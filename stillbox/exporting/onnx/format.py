@@ -63,7 +63,7 @@ def _whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
         resized = add_preprocessing(graph, resizer, settings.input, size, whole=whole)
     boxes, scores = add_network(graph, program, resized.pixels)
     class_scores = _without_background(graph, program, scores)
-    anchors = len(program.detector.anchors)
+    anchors = len(program.anchors)
     found = add_suppression(
         graph, program.description, anchors, boxes, class_scores, resized.true_size
     )
@@ -81,7 +81,7 @@ def _raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
     boxes, scores = add_network(graph, program, _PIXELS)
     graph.op("Identity", boxes, name=_RAW_BOXES)
     graph.op("Identity", _without_background(graph, program, scores), name=_RAW_SCORES)
-    batch, anchors = _batch(program), len(program.detector.anchors)
+    batch, anchors = _batch(program), len(program.anchors)
     return graph.model(
         {_PIXELS: (FLOAT, (batch, *program.input_size, 3))},
         {

@@ -18,7 +18,7 @@ from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
 from stillbox.exporting.onnx.writer import NetworkWriter
 from stillbox.exporting.program import ExportProgram
 from stillbox.models.layers.lowering import plain_lowering
-from stillbox.models.postprocess import decode_boxes, slot_scores
+from stillbox.models.one_stage.postprocess import decode_boxes, slot_scores
 
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
@@ -43,7 +43,7 @@ def add_network(graph: Graph, program: ExportProgram, pixels: str) -> tuple[str,
 
     def network(weights: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:  # noqa: ANN401
         found = program.predictions(weights, images)
-        boxes = decode_boxes(found.box_encodings, program.detector.anchors, program.description)
+        boxes = decode_boxes(found.box_encodings, program.anchors, program.description)
         return boxes, slot_scores(found.class_logits, program.description)
 
     with plain_lowering():

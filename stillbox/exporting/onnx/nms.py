@@ -34,7 +34,7 @@ class Picked(NamedTuple):
 
 
 def add_suppression(
-    graph: Graph, model: schema.Model, anchors: int, boxes: str, scores: str, true_size: Operand
+    graph: Graph, model: schema.OneStage, anchors: int, boxes: str, scores: str, true_size: Operand
 ) -> Picked:
     """Writes non-maximum suppression into a graph.
 
@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 class _Suppression:
     """Writes suppression for one description."""
 
-    def __init__(self, graph: Graph, model: schema.Model, anchors: int) -> None:
+    def __init__(self, graph: Graph, model: schema.OneStage, anchors: int) -> None:
         self.graph, self.anchors = graph, anchors
         self.nms = model.postprocessing.nms
         self.size = np.array(model.resizer.input_size, np.float32)

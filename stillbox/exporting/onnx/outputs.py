@@ -46,7 +46,7 @@ def _detection_api_outputs(
     rows = graph.op("GatherND", scores, at, batch_dims=1)
     real = graph.op("Unsqueeze", found.real, np.array([2]))
     most = program.description.postprocessing.nms.max_total
-    anchors = len(program.detector.anchors)
+    anchors = len(program.anchors)
     slots = program.description.num_classes + program.description.background_class
     graph.op("Cast", found.anchors, to=FLOAT, name="detection_anchor_indices")
     graph.op("Identity", found.boxes, name="detection_boxes")

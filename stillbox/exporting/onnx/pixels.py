@@ -8,9 +8,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.schema import (
     ConditionalShapeResizer,
     FixedShapeResizer,
-    IdentityResizer,
     KeepAspectRatioResizer,
-    PadToMultipleResizer,
     Resizer,
     ScaleJitterResizer,
 )
@@ -56,13 +54,14 @@ def add_preprocessing(
     own = np.array(size, np.float32) if size is not None else _size_of(graph, images)
     inner = _resized_size(graph, own, resizer)
     pixels = images
-    if not isinstance(resizer, IdentityResizer | PadToMultipleResizer):
+    method = getattr(resizer, "method", None)
+    if method is not None:
         pixels = add_resize(
             graph,
             images,
             own,
             inner,
-            resizer.method,
+            method,
             align_corners=isinstance(resizer, ConditionalShapeResizer),
             whole=whole,
         )

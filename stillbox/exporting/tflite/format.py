@@ -34,7 +34,7 @@ from stillbox.exporting.tflite.metadata import (
 from stillbox.exporting.tflite.quantize import quantize
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.models.layers.lowering import plain_lowering
-from stillbox.models.postprocess import postprocess
+from stillbox.models.one_stage.postprocess import postprocess
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -191,7 +191,7 @@ def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ..
         weights = _shared_once(program.weights, images)
         predictions = program.predictions(weights, images)
         true_sizes = jnp.asarray([shown], jnp.int32)
-        anchors = program.detector.anchors
+        anchors = program.anchors
         found = postprocess(predictions, anchors, true_sizes, program.description)
         classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
         return found.boxes, classes, found.scores, count

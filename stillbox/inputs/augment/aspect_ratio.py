@@ -14,12 +14,14 @@ from stillbox.experiment.schema import (
     SsdRandomCropFixedAspectRatio,
     SsdRandomCropPadFixedAspectRatio,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import uniform, whole_number
 from stillbox.inputs.augment.frames import move_boxes, place
 from stillbox.inputs.augment.random_crop import Window, choose, crop, random_crop_image
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomCropToAspectRatio)
 def random_crop_to_aspect_ratio(
     sample: Sample, settings: RandomCropToAspectRatio, rng: Generator
 ) -> Sample:
@@ -39,6 +41,7 @@ def random_crop_to_aspect_ratio(
     return crop(sample, window, settings.overlap_thresh, clip=settings.clip_boxes)
 
 
+@implements(SsdRandomCropFixedAspectRatio)
 def ssd_random_crop_fixed_aspect_ratio(
     sample: Sample, settings: SsdRandomCropFixedAspectRatio, rng: Generator
 ) -> Sample:
@@ -57,6 +60,7 @@ def ssd_random_crop_fixed_aspect_ratio(
     return random_crop_to_aspect_ratio(cropped, RandomCropToAspectRatio(aspect_ratio=ratio), rng)
 
 
+@implements(SsdRandomCropPadFixedAspectRatio)
 def ssd_random_crop_pad_fixed_aspect_ratio(
     sample: Sample, settings: SsdRandomCropPadFixedAspectRatio, rng: Generator
 ) -> Sample:

@@ -21,6 +21,7 @@ from stillbox.experiment.schema import (
     RandomAdjustSaturation,
     RandomDistortColor,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import uniform
 from stillbox.inputs.augment.frames import mean_color
 from stillbox.inputs.sample import Pixels, Sample
@@ -33,6 +34,7 @@ _HUE = RandomAdjustHue(max_turn=0.2)
 _CONTRAST = RandomAdjustContrast(min_factor=0.5, max_factor=1.5)
 
 
+@implements(RandomAdjustBrightness)
 def random_adjust_brightness(
     sample: Sample, settings: RandomAdjustBrightness, rng: Generator
 ) -> Sample:
@@ -41,6 +43,7 @@ def random_adjust_brightness(
     return replace(sample, image=adjust_brightness(sample.image, delta, clip=settings.clip))
 
 
+@implements(RandomAdjustContrast)
 def random_adjust_contrast(
     sample: Sample, settings: RandomAdjustContrast, rng: Generator
 ) -> Sample:
@@ -49,12 +52,14 @@ def random_adjust_contrast(
     return replace(sample, image=adjust_contrast(sample.image, factor, clip=settings.clip))
 
 
+@implements(RandomAdjustHue)
 def random_adjust_hue(sample: Sample, settings: RandomAdjustHue, rng: Generator) -> Sample:
     """Turns all hues by one angle, uniform in `-max_turn .. max_turn` of a full turn."""
     turn = uniform(rng, -settings.max_turn, settings.max_turn)
     return replace(sample, image=adjust_hue(sample.image, turn, clip=settings.clip))
 
 
+@implements(RandomAdjustSaturation)
 def random_adjust_saturation(
     sample: Sample, settings: RandomAdjustSaturation, rng: Generator
 ) -> Sample:
@@ -63,6 +68,7 @@ def random_adjust_saturation(
     return replace(sample, image=adjust_saturation(sample.image, factor, clip=settings.clip))
 
 
+@implements(RandomDistortColor)
 def random_distort_color(sample: Sample, settings: RandomDistortColor, rng: Generator) -> Sample:
     """Applies all four in one of two orders."""
     sample = random_adjust_brightness(sample, _BRIGHTNESS, rng)

@@ -3,11 +3,13 @@
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomCropPadImage, SsdRandomCropPad
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.padding import pad_between
 from stillbox.inputs.augment.random_crop import choose, random_crop_image
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomCropPadImage)
 def random_crop_pad_image(sample: Sample, settings: RandomCropPadImage, rng: Generator) -> Sample:
     """Crops, then pads to a random size relative to the image before the crop.
 
@@ -25,6 +27,7 @@ def random_crop_pad_image(sample: Sample, settings: RandomCropPadImage, rng: Gen
     )
 
 
+@implements(SsdRandomCropPad)
 def ssd_random_crop_pad(sample: Sample, settings: SsdRandomCropPad, rng: Generator) -> Sample:
     """Applies one of several crops with padding, each as likely as the others."""
     return random_crop_pad_image(sample, choose(settings.operations, rng), rng)

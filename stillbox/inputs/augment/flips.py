@@ -10,11 +10,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.experiment.schema import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Pixels, Sample
 
 Floats = NDArray[np.float32]
 
 
+@implements(RandomHorizontalFlip)
 def random_horizontal_flip(
     sample: Sample, settings: RandomHorizontalFlip, rng: Generator
 ) -> Sample:
@@ -22,11 +24,13 @@ def random_horizontal_flip(
     return _sometimes(sample, settings.probability, rng, lambda p: cv2.flip(p, 1), flip_boxes)
 
 
+@implements(RandomVerticalFlip)
 def random_vertical_flip(sample: Sample, settings: RandomVerticalFlip, rng: Generator) -> Sample:
     """Turns image and boxes upside down with the given probability."""
     return _sometimes(sample, settings.probability, rng, lambda p: cv2.flip(p, 0), _upside_down)
 
 
+@implements(RandomRotation90)
 def random_rotation90(sample: Sample, settings: RandomRotation90, rng: Generator) -> Sample:
     """Turns image and boxes by 90 degrees against the clock with the given probability."""
     return _sometimes(

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomRgbToGray, RgbToGray
+from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Pixels, Sample
 
 # The weights of tf.image.rgb_to_grayscale, once for each channel of the result.
 _WEIGHTS = np.tile(np.array([0.2989, 0.5870, 0.1140], np.float32), (3, 1))
 
 
+@implements(RandomRgbToGray)
 def random_rgb_to_gray(sample: Sample, settings: RandomRgbToGray, rng: Generator) -> Sample:
     """Makes the image gray with the given probability; 0 never does."""
     if rng.random() >= settings.probability:
@@ -21,6 +23,7 @@ def random_rgb_to_gray(sample: Sample, settings: RandomRgbToGray, rng: Generator
     return replace(sample, image=_gray(sample.image))
 
 
+@implements(RgbToGray)
 def rgb_to_gray(sample: Sample, settings: RgbToGray, rng: Generator) -> Sample:
     """Makes every image gray. Nothing is random. The original leaves one channel."""
     return replace(sample, image=_gray(sample.image))

@@ -24,6 +24,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.experiment.schema import SsdIouCrop
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.random_crop import choose
 from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import Size
@@ -35,6 +36,7 @@ Doubles = NDArray[np.float64]
 _WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 
 
+@implements(SsdIouCrop)
 def ssd_iou_crop(sample: Sample, settings: SsdIouCrop, rng: Generator) -> Sample:
     """Cuts the window out and resizes it, the whole image too, unless `resize_to` is empty.
 

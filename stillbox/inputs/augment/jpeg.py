@@ -9,10 +9,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.experiment.schema import RandomJpegQuality
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import is_left_alone, whole_number
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomJpegQuality)
 def random_jpeg_quality(sample: Sample, settings: RandomJpegQuality, rng: Generator) -> Sample:
     """Compresses the image with a quality in `min_quality .. max_quality - 1` and decodes it again.
 

@@ -13,6 +13,7 @@ from stillbox.experiment.schema import (
     RandomJitterBoxes,
     RemapLabels,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
 from stillbox.records.class_slots import ClassSlots
 
@@ -20,6 +21,7 @@ from stillbox.records.class_slots import ClassSlots
 _LEAST_SIDE = 1e-6
 
 
+@implements(RandomJitterBoxes)
 def random_jitter_boxes(sample: Sample, settings: RandomJitterBoxes, rng: Generator) -> Sample:
     """Multiplies the distance of every edge from the centre by a random factor; clips to 0..1.
 
@@ -44,6 +46,7 @@ def random_jitter_boxes(sample: Sample, settings: RandomJitterBoxes, rng: Genera
     return replace(sample, boxes=np.clip(moved, 0, 1).astype(np.float32))
 
 
+@implements(DropLabelProbabilistically)
 def drop_label_probabilistically(
     sample: Sample, settings: DropLabelProbabilistically, rng: Generator
 ) -> Sample:
@@ -52,6 +55,7 @@ def drop_label_probabilistically(
     return sample.select(lucky | (sample.class_ids != settings.label))
 
 
+@implements(RemapLabels)
 def remap_labels(sample: Sample, settings: RemapLabels, rng: Generator) -> Sample:
     """Gives the boxes of some classes another class. Nothing is random."""
     changed = np.isin(sample.class_ids, np.array(settings.original_labels, np.int32))

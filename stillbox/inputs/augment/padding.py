@@ -6,12 +6,14 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomAbsolutePadImage, RandomPadImage
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import whole_number
 from stillbox.inputs.augment.frames import mean_color, move_boxes, place
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomPadImage)
 def random_pad_image(sample: Sample, settings: RandomPadImage, rng: Generator) -> Sample:
     """Puts the image at a random place on a canvas of random size.
 
@@ -23,6 +25,7 @@ def random_pad_image(sample: Sample, settings: RandomPadImage, rng: Generator) -
     return pad_between(sample, least, most, settings.pad_color, rng)
 
 
+@implements(RandomAbsolutePadImage)
 def random_absolute_pad_image(
     sample: Sample, settings: RandomAbsolutePadImage, rng: Generator
 ) -> Sample:

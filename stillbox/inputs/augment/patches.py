@@ -6,11 +6,13 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomBlackPatches, RandomPatchGaussian
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.colors import as_float
 from stillbox.inputs.augment.draws import is_left_alone, uniform, whole_number
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomBlackPatches)
 def random_black_patches(sample: Sample, settings: RandomBlackPatches, rng: Generator) -> Sample:
     """Covers the image with up to `max_patches` black squares, each with its probability.
 
@@ -29,6 +31,7 @@ def random_black_patches(sample: Sample, settings: RandomBlackPatches, rng: Gene
     return replace(sample, image=image)
 
 
+@implements(RandomPatchGaussian)
 def random_patch_gaussian(sample: Sample, settings: RandomPatchGaussian, rng: Generator) -> Sample:
     """Adds noise to a square around a random pixel and clips it to 0..255 (arXiv:1906.02611).
 

@@ -24,6 +24,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.experiment.schema import RandomCropImage, SsdRandomCrop
+from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
 
 _ATTEMPTS = 100
@@ -45,6 +46,7 @@ class Window(NamedTuple):
     """Columns."""
 
 
+@implements(RandomCropImage)
 def random_crop_image(sample: Sample, settings: RandomCropImage, rng: Generator) -> Sample:
     """Crops to a random window, except with probability `random_coef`.
 
@@ -57,6 +59,7 @@ def random_crop_image(sample: Sample, settings: RandomCropImage, rng: Generator)
     return crop(sample, window, settings.overlap_thresh, clip=settings.clip_boxes)
 
 
+@implements(SsdRandomCrop)
 def ssd_random_crop(sample: Sample, settings: SsdRandomCrop, rng: Generator) -> Sample:
     """Applies one of several crops, each as likely as the others (arXiv:1512.02325, 2.2)."""
     return random_crop_image(sample, choose(settings.operations, rng), rng)

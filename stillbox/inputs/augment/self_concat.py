@@ -6,9 +6,11 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomSelfConcatImage
+from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomSelfConcatImage)
 def random_self_concat_image(
     sample: Sample, settings: RandomSelfConcatImage, rng: Generator
 ) -> Sample:

@@ -15,6 +15,7 @@ from stillbox.experiment.schema import (
     RandomResizeMethod,
     ResizeImage,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import is_left_alone, uniform, whole_number
 from stillbox.inputs.interpolation import METHODS, Floats
 from stillbox.inputs.resize import Size
@@ -24,6 +25,7 @@ from stillbox.inputs.sample import Pixels, Sample
 _METHODS = ("bilinear", "nearest", "bicubic", "area")
 
 
+@implements(RandomImageScale)
 def random_image_scale(sample: Sample, settings: RandomImageScale, rng: Generator) -> Sample:
     """Scales by a random factor; sides are cut to whole pixels, corner pixels coincide."""
     scale = uniform(rng, settings.min_ratio, settings.max_ratio)
@@ -31,6 +33,7 @@ def random_image_scale(sample: Sample, settings: RandomImageScale, rng: Generato
     return replace(sample, image=resized(sample.image, (height, width), align_corners=True))
 
 
+@implements(RandomResizeMethod)
 def random_resize_method(sample: Sample, settings: RandomResizeMethod, rng: Generator) -> Sample:
     """Stretches to one size with bilinear, nearest, bicubic or area, each as likely."""
     method = _METHODS[whole_number(rng, 0, len(_METHODS))]
@@ -38,12 +41,14 @@ def random_resize_method(sample: Sample, settings: RandomResizeMethod, rng: Gene
     return replace(sample, image=resized(sample.image, size, method))
 
 
+@implements(ResizeImage)
 def resize_image(sample: Sample, settings: ResizeImage, rng: Generator) -> Sample:
     """Stretches to one size. Nothing is random."""
     size = settings.height, settings.width
     return replace(sample, image=resized(sample.image, size, settings.method))
 
 
+@implements(RandomDownscaleToTargetPixels)
 def random_downscale_to_target_pixels(
     sample: Sample, settings: RandomDownscaleToTargetPixels, rng: Generator
 ) -> Sample:

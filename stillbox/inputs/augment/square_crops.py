@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment.schema import RandomScaleCropAndPadToSquare, RandomSquareCropByScale
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import uniform, whole_number
 from stillbox.inputs.augment.frames import keep_inside, move_boxes, place
 from stillbox.inputs.augment.sizes import resized
@@ -15,6 +16,7 @@ from stillbox.inputs.sample import Sample
 _BLACK = np.zeros(3, np.float32)
 
 
+@implements(RandomSquareCropByScale)
 def random_square_crop_by_scale(
     sample: Sample, settings: RandomSquareCropByScale, rng: Generator
 ) -> Sample:
@@ -47,6 +49,7 @@ def _centre(side: int, max_border: int, rng: Generator) -> int:
     return whole_number(rng, border, side - border + 1)
 
 
+@implements(RandomScaleCropAndPadToSquare)
 def random_scale_crop_and_pad_to_square(
     sample: Sample, settings: RandomScaleCropAndPadToSquare, rng: Generator
 ) -> Sample:

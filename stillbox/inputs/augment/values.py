@@ -15,10 +15,12 @@ from stillbox.experiment.schema import (
     RandomPixelValueScale,
     SubtractChannelMean,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.colors import as_float
 from stillbox.inputs.sample import Sample
 
 
+@implements(RandomPixelValueScale)
 def random_pixel_value_scale(
     sample: Sample, settings: RandomPixelValueScale, rng: Generator
 ) -> Sample:
@@ -31,6 +33,7 @@ def random_pixel_value_scale(
     return replace(sample, image=np.clip(image, 0, 255, out=image))
 
 
+@implements(AdjustGamma)
 def adjust_gamma(sample: Sample, settings: AdjustGamma, rng: Generator) -> Sample:
     """`255 * gain * (value / 255) ** gamma`; negative values, which have no power, count as 0."""
     shares = as_float(sample.image)
@@ -41,6 +44,7 @@ def adjust_gamma(sample: Sample, settings: AdjustGamma, rng: Generator) -> Sampl
     return replace(sample, image=shares)
 
 
+@implements(NormalizeImage)
 def normalize_image(sample: Sample, settings: NormalizeImage, rng: Generator) -> Sample:
     """Maps `original_min .. original_max` linearly to `target_min .. target_max`."""
     source = settings.original_max - settings.original_min
@@ -52,6 +56,7 @@ def normalize_image(sample: Sample, settings: NormalizeImage, rng: Generator) ->
     return replace(sample, image=image)
 
 
+@implements(SubtractChannelMean)
 def subtract_channel_mean(
     sample: Sample,
     settings: SubtractChannelMean,

@@ -1,1 +1,5 @@
-"""From the network input to taps of falling resolution, one file a family."""
+"""Backbones; each file registers its own."""
+
+from stillbox.experiment.variants import import_all
+
+import_all(__name__, __path__)

@@ -3,6 +3,7 @@
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
@@ -16,7 +17,8 @@ _PAIRS = (
 )  # fmt: skip
 
 
-class MobileNetV1(Part):
+@implements(schema.MobileNetV1)
+class MobileNetV1Backbone(Part):
     """The network up to the last layer that anything reads or that the description asks for.
 
     Layers are attributes called like their taps: `conv_0`, `conv_1_depthwise`,

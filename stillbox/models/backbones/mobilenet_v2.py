@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.backbones.rounding import divisible
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering import padding_of
@@ -20,7 +21,8 @@ _BLOCKS = (
 )  # fmt: skip
 
 
-class MobileNetV2(Part):
+@implements(schema.MobileNetV2)
+class MobileNetV2Backbone(Part):
     """The network up to the last layer that anything reads or that the description asks for.
 
     Layers are attributes: `conv_0`, `block_{k}_expand`, `block_{k}_depthwise`,

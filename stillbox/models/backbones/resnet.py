@@ -6,6 +6,7 @@ Sources: arXiv:1512.03385, SSD ResNet-34 fact sheet 2, TPU detection fact sheet 
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup, BlockOptions, residual_group
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.lowering import max_pool
@@ -32,7 +33,8 @@ _BASIC = (10, 18, 34)
 _FIRST_LEVEL, _LAST_LEVEL = 2, 5
 
 
-class ResNet(Part):
+@implements(schema.ResNet)
+class ResNetBackbone(Part):
     """The network up to the last group that anything reads or that the description asks for.
 
     `stem` is the 7x7 convolution, `group_{g}` the groups 1 to 4 of blocks `block_{b}`.

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.lowering import max_pool
@@ -15,7 +16,8 @@ _UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EXPANSION = 4
 
 
-class ResNetV1(Part):
+@implements(schema.ResNetV1)
+class ResNetV1Backbone(Part):
     """The network up to the last block that anything reads or that the description asks for.
 
     `root` is the 7x7 convolution, `block_{b}` the blocks 1 to 4 of units `unit_{u}`. Blocks 1 to 3

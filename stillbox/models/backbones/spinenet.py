@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import (
     EXPANSION,
     BlockGroup,
@@ -24,7 +25,8 @@ _STEM_CHANNELS = 64
 _WIDTHS = {1: 32, 2: 64, 3: 128, 4: 256, 5: 256, 6: 256, 7: 256}
 
 
-class SpineNet(ScalePermuted):
+@implements(schema.SpineNet)
+class SpineNetBackbone(ScalePermuted):
     """Residual blocks and bottlenecks behind a stem of a 7x7 convolution and a pooling.
 
     Args:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup
 from stillbox.models.backbones.rounding import divisible
 from stillbox.models.backbones.scale_permuted import Place, ScalePermuted
@@ -19,7 +20,8 @@ _WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
 _EXPANSION = 6
 
 
-class SpineNetMbConv(ScalePermuted):
+@implements(schema.SpineNetMbConv)
+class SpineNetMbConvBackbone(ScalePermuted):
     """Inverted residuals behind a 3x3 convolution.
 
     Args:

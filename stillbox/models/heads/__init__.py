@@ -1,1 +1,5 @@
-"""From feature maps to box encodings and class logits, one file a kind."""
+"""Heads; each file registers its own."""
+
+from stillbox.experiment.variants import import_all
+
+import_all(__name__, __path__)

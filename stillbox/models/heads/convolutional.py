@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.heads.dropout import dropout
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
 
 
-class ConvolutionalHead(Part):
+@implements(schema.ConvolutionalHead)
+class ConvolutionalPredictor(Part):
     """One `MapHead` for each feature map, `map_0`, `map_1`, ...
 
     Args:

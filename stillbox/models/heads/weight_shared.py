@@ -9,6 +9,7 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.heads.dropout import dropout
 from stillbox.models.layers import BatchNorm, Conv2d, SeparableConv2d
 from stillbox.models.layers.penalties import norm_regularizer
@@ -16,7 +17,8 @@ from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
 
 
-class WeightSharedHead(Part):
+@implements(schema.WeightSharedHead)
+class WeightSharedPredictor(Part):
     """`box_tower` and `class_tower`, or one `tower`, then the heads `box` and `class_`.
 
     `projection_{k}` brings feature map k to the channels that most maps have; where all have the

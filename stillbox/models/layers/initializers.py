@@ -5,12 +5,12 @@ program for each of their shapes first.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
 
 Kernel = NDArray[np.float32]
 
@@ -33,7 +33,8 @@ def draw_kernel(
     Returns:
         float32, of the given shape.
     """
-    return _DRAW[type(initializer)](initializer, shape, rng).astype(np.float32)
+    values: NDArray[np.float64] = implementation_of(initializer)(initializer, shape, rng)
+    return values.astype(np.float32)
 
 
 def _truncated(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -46,18 +47,21 @@ def _truncated(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.f
     return values
 
 
+@implements(schema.TruncatedNormal)
 def _truncated_normal(
     initializer: schema.TruncatedNormal, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     return initializer.mean + initializer.stddev * _truncated(shape, rng)
 
 
+@implements(schema.RandomNormal)
 def _random_normal(
     initializer: schema.RandomNormal, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     return initializer.mean + initializer.stddev * rng.standard_normal(shape)
 
 
+@implements(schema.VarianceScaling)
 def _variance_scaling(
     initializer: schema.VarianceScaling, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float64]:
@@ -71,10 +75,3 @@ def _variance_scaling(
         return rng.uniform(-limit, limit, shape)
     correction = 1 / _CUT_VARIANCE if initializer.exact_cut else _SLIM_CUT_CORRECTION
     return math.sqrt(correction * variance) * _truncated(shape, rng)
-
-
-_DRAW: dict[type, Callable[..., NDArray[np.float64]]] = {
-    schema.TruncatedNormal: _truncated_normal,
-    schema.RandomNormal: _random_normal,
-    schema.VarianceScaling: _variance_scaling,
-}

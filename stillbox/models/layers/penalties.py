@@ -1,11 +1,12 @@
-"""What a regulariser adds to the loss (fact sheet 3.6)."""
+"""Penalties that regularisers add to the loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
 
 
 def penalty_of(regularizer: schema.Regularizer | None, arrays: Sequence[jax.Array]) -> jax.Array:
@@ -13,9 +14,9 @@ def penalty_of(regularizer: schema.Regularizer | None, arrays: Sequence[jax.Arra
     total = jnp.zeros((), jnp.float32)
     if regularizer is None:
         return total
-    penalize = _PENALTIES[type(regularizer)]
+    penalty = implementation_of(regularizer)
     for array in arrays:
-        total = total + penalize(array) * regularizer.weight
+        total = total + penalty(regularizer, array)
     return total
 
 
@@ -24,15 +25,11 @@ def norm_regularizer(hyperparams: schema.ConvHyperparams) -> schema.Regularizer 
     return hyperparams.regularizer if hyperparams.regularize_norm else None
 
 
-def _half_sum_of_squares(array: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.square(array)) / 2
+@implements(schema.L2)
+def _l2(regularizer: schema.L2, array: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.square(array)) / 2 * regularizer.weight
 
 
-def _sum_of_magnitudes(array: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.abs(array))
-
-
-_PENALTIES: dict[type, Callable[[jax.Array], jax.Array]] = {
-    schema.L2: _half_sum_of_squares,
-    schema.L1: _sum_of_magnitudes,
-}
+@implements(schema.L1)
+def _l1(regularizer: schema.L1, array: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.abs(array)) * regularizer.weight

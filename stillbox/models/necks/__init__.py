@@ -1,1 +1,5 @@
-"""From taps to the feature maps that carry anchors, one file a kind."""
+"""Necks; each file registers its own."""
+
+from stillbox.experiment.variants import import_all
+
+import_all(__name__, __path__)

@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.lowering import padding_of
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 
 
-class Fpn(Part):
+@implements(schema.Fpn)
+class FpnNeck(Part):
     """From the coarsest tap down to the finest, and on from there to coarser maps.
 
     `projection_{n}` brings tap n (from 1, fine to coarse) to the common depth, `smoothing_{n}` is

@@ -3,10 +3,12 @@
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.parts import BuildOptions, Part
 
 
-class Identity(Part):
+@implements(schema.Identity)
+class IdentityNeck(Part):
     """Hands the taps on.
 
     Args:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import Block, BlockOptions
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
@@ -16,7 +17,8 @@ from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
 from stillbox.models.parts import BuildOptions, Part
 
 
-class NasFpn(Part):
+@implements(schema.NasFpn)
+class NasFpnNeck(Part):
     """Taps of one depth and their max-pooled halves, sent through `cell_0`, `cell_1`, ...
 
     `resample_{l}` is the 1x1 convolution that brings the tap of level l to the common depth, where

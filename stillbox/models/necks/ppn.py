@@ -3,12 +3,14 @@
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.lowering import max_pool
 from stillbox.models.parts import BuildOptions, Part
 
 
-class Ppn(Part):
+@implements(schema.Ppn)
+class PpnNeck(Part):
     """One map, projected by `base` where a depth is given, and its max-pooled halves.
 
     Args:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import BatchNorm, Conv2d, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.penalties import norm_regularizer
@@ -13,7 +14,8 @@ from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 
 
-class RetinaNetFpn(Part):
+@implements(schema.RetinaNetFpn)
+class RetinaNetFpnNeck(Part):
     """From the coarsest tap down to the finest, on to coarser maps, and batch norm on all at last.
 
     `lateral_{l}` brings the tap of level l to the common depth, `output_{l}` is the 3x3 convolution

@@ -3,12 +3,14 @@
 import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering import padding_of
 from stillbox.models.parts import BuildOptions, Part
 
 
-class SsdLayers(Part):
+@implements(schema.SsdLayers)
+class SsdLayersNeck(Part):
     """The taps as they are, then maps that are each smaller than the one before.
 
     Map k is made by `extra_{k}_1x1` and `extra_{k}_3x3`, which is strided or not padded; k counts

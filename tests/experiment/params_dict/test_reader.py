@@ -16,7 +16,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.schedules import build_schedule
-from stillbox.training.state import select_trained
+from stillbox.training.state import select_trainable
 from tests.shared import SHARED, needs_shared
 
 NORM = schema.BatchNorm(
@@ -398,12 +398,12 @@ def test_what_2020_froze_and_what_batch_norm_trains_are_real_parameters():
         f"{{resnet: {{resnet_depth: 10}}, train: {{frozen_variable_prefix: '{regex}'}}}}"
     )
     params, names = names_of(experiment.model)
-    trained = select_trained(params, names, experiment.train)
+    trained = select_trainable(params, names, experiment.train)
     # A stem and four groups of a shortcut and two convolutions: of 13 the first 11, each with its
     # scale and offset.
     assert len(set(params) - trained) == 3 * 11
     fixed = read("resnet.resnet_depth=10, batch_norm_activation.batch_norm_trainable=false")
-    trained = select_trained(params, names, fixed.train)
+    trained = select_trainable(params, names, fixed.train)
     assert set(params) - trained == {path for path in params if ".norm" in path}
 
 

@@ -17,7 +17,7 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
 from stillbox.models.layers.lowering import plain_lowering
-from stillbox.models.postprocess import decode_boxes, slot_scores
+from stillbox.models.one_stage.postprocess import decode_boxes, slot_scores
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 

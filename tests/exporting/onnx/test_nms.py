@@ -11,7 +11,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.exporting.onnx import nms as nms_nodes
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph
 from stillbox.exporting.onnx.nms import add_suppression
-from stillbox.models.postprocess import postprocess
+from stillbox.models.one_stage.postprocess import postprocess
 from stillbox.models.predictions import Predictions
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 
@@ -72,7 +72,9 @@ def inputs(*, coarse=False):
 
 def compare(model, runtime, boxes, scores, monkeypatch):
     got = suppression(model, runtime)({"boxes": boxes, "scores": scores, "true_size": TRUE_SIZE})
-    monkeypatch.setattr("stillbox.models.postprocess.decode_boxes", lambda codes, *_: codes)
+    monkeypatch.setattr(
+        "stillbox.models.one_stage.postprocess.decode_boxes", lambda codes, *_: codes
+    )
     sizes = np.tile(TRUE_SIZE.astype(np.int32), (IMAGES, 1))
     wanted = jax.jit(lambda *arrays: postprocess(Predictions(*arrays), None, sizes, model))(
         boxes, scores

@@ -9,7 +9,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.backbones.mobilenet_v1 import MobileNetV1
+from stillbox.models.backbones.mobilenet_v1 import MobileNetV1Backbone
 from stillbox.models.parts import BuildOptions
 
 _CONFIG = schema.MobileNetV1(conv=schema.ConvHyperparams(batch_norm=schema.BatchNorm()))
@@ -17,7 +17,7 @@ _CONFIG = schema.MobileNetV1(conv=schema.ConvHyperparams(batch_norm=schema.Batch
 
 def _build(taps, **fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
-    return MobileNetV1(replace(_CONFIG, **fields), taps, options)
+    return MobileNetV1Backbone(replace(_CONFIG, **fields), taps, options)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.backbones.mobilenet_v2 import MobileNetV2
+from stillbox.models.backbones.mobilenet_v2 import MobileNetV2Backbone
 from stillbox.models.parts import BuildOptions
 
 _NORM = schema.BatchNorm(scale=True)
@@ -19,7 +19,7 @@ _CONFIG = schema.MobileNetV2(conv=schema.ConvHyperparams(activation="relu6", bat
 
 def _build(taps, **fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
-    return MobileNetV2(replace(_CONFIG, **fields), taps, options)
+    return MobileNetV2Backbone(replace(_CONFIG, **fields), taps, options)
 
 
 def test_the_whole_network_has_the_published_number_of_parameters():

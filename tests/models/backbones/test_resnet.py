@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.backbones.resnet import ResNet
+from stillbox.models.backbones.resnet import ResNetBackbone
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d, space_to_depth
 from stillbox.models.parts import BuildOptions
@@ -25,7 +25,7 @@ _OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.defa
 
 
 def _build(taps, **fields):
-    return ResNet(replace(_CONFIG, **fields), taps, _OPTIONS)
+    return ResNetBackbone(replace(_CONFIG, **fields), taps, _OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetV1
+from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetV1Backbone
 from stillbox.models.parts import BuildOptions
 
 _NORM = schema.BatchNorm(scale=True)
@@ -18,7 +18,7 @@ _OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.defa
 
 
 def _build(taps, **fields):
-    return ResNetV1(replace(_CONFIG, **fields), taps, _OPTIONS)
+    return ResNetV1Backbone(replace(_CONFIG, **fields), taps, _OPTIONS)
 
 
 @pytest.mark.parametrize(

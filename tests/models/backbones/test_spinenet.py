@@ -11,7 +11,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.backbones import spinenet
 from stillbox.models.backbones.scale_permuted import Place
-from stillbox.models.backbones.spinenet import Resample, SpineNet
+from stillbox.models.backbones.spinenet import Resample, SpineNetBackbone
 from stillbox.models.variables import bind_detector, split_detector
 from tests.macs import count_macs
 from tests.models.backbones.small_training import OPTIONS, train_once
@@ -77,7 +77,7 @@ def test_its_maps_equal_those_of_the_originals_graph():
 
 def test_levels_have_their_strides_and_one_depth():
     config = replace(SIZES["49S"], filter_scale=0.125)
-    backbone = SpineNet(config, config.layers, OPTIONS)
+    backbone = SpineNetBackbone(config, config.layers, OPTIONS)
     assert config.levels == {level: f"level_{level}" for level in range(3, 8)}
     images = jax.ShapeDtypeStruct((2, 128, 256, 3), jnp.float32)
     maps = jax.eval_shape(lambda x: backbone(x, train=False), images)
@@ -87,20 +87,20 @@ def test_levels_have_their_strides_and_one_depth():
 
 def test_a_level_that_is_not_made_is_named():
     with pytest.raises(UserError, match="level_8"):
-        SpineNet(_FEW, ("level_8",), OPTIONS)
+        SpineNetBackbone(_FEW, ("level_8",), OPTIONS)
 
 
 def test_widths_are_cut_to_whole_numbers():
     # 64 * .65 = 41.6, 256 * .65 = 166.4; of 41 channels .5 * 41 = 20.5 are left on the way.
     config = replace(_FEW, filter_scale=0.65)
-    backbone = SpineNet(config, config.layers, OPTIONS)
+    backbone = SpineNetBackbone(config, config.layers, OPTIONS)
     assert backbone.node_0.channels == 4 * 41
     node = backbone.node_2
     assert node.resample_0.squeeze.kernel.shape == (1, 1, 164, 20)
     assert node.resample_0.expand.kernel.shape == (1, 1, 20, 166)
     # Never to none at all.
     config = replace(_FEW, filter_scale=1e-3)
-    assert SpineNet(config, config.layers, OPTIONS).node_1.channels == 4
+    assert SpineNetBackbone(config, config.layers, OPTIONS).node_1.channels == 4
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_way_up_repeats_pixels():
 
 
 def test_a_node_activates_its_sum_with_what_joins_it(monkeypatch):
-    backbone = SpineNet(_FEW, _FEW.layers, OPTIONS)
+    backbone = SpineNetBackbone(_FEW, _FEW.layers, OPTIONS)
     # Node 5 is read by nothing but the output of its kind and level, which is node 6.
     assert _FEW.joined() == ((), (), (), (), (5,))
     node = backbone.node_6
@@ -151,7 +151,7 @@ def test_a_node_activates_its_sum_with_what_joins_it(monkeypatch):
 
 def test_later_blocks_are_left_out_more_often():
     config = replace(_FEW, drop_connect_rate=0.5, repeats=2)
-    backbone = SpineNet(config, config.layers, OPTIONS)
+    backbone = SpineNetBackbone(config, config.layers, OPTIONS)
     assert backbone.node_0.block_1.drop_connect_rate == 0
     groups = [getattr(backbone, f"node_{number}").group for number in range(2, 7)]
     rates = [(g.block_1.drop_connect_rate, g.block_2.drop_connect_rate) for g in groups]
@@ -160,12 +160,12 @@ def test_later_blocks_are_left_out_more_often():
 
 
 def test_training_in_float32_moves_every_array():
-    train_once(SpineNet, _FEW, jnp.float32)
+    train_once(SpineNetBackbone, _FEW, jnp.float32)
 
 
 def test_maps_have_the_type_of_the_products():
     for dtype in (jnp.float32, jnp.bfloat16):
-        backbone = SpineNet(_FEW, _FEW.layers, replace(OPTIONS, dtype=dtype))
+        backbone = SpineNetBackbone(_FEW, _FEW.layers, replace(OPTIONS, dtype=dtype))
         image = jax.ShapeDtypeStruct((1, 32, 32, 3), dtype)
         maps = jax.eval_shape(lambda x, part=backbone: part(x, train=False), image)
         assert [m.dtype for m in maps] == [dtype, dtype]

@@ -9,7 +9,11 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.backbones.scale_permuted import Place
-from stillbox.models.backbones.spinenet_mbconv import MbConv, SeparableResample, SpineNetMbConv
+from stillbox.models.backbones.spinenet_mbconv import (
+    MbConv,
+    SeparableResample,
+    SpineNetMbConvBackbone,
+)
 from tests.macs import count_macs
 from tests.models.backbones.small_training import OPTIONS, train_once
 from tests.tpu_detection import count_parameters, retinanet
@@ -51,15 +55,15 @@ def test_the_whole_detector_has_the_originals_parameters_and_multiply_adds():
 )
 def test_widths_are_multiples_of_eight(size, widths):
     config = replace(SIZES[size], blocks=_FEW.blocks, max_level=4)
-    backbone = SpineNetMbConv(config, config.layers, OPTIONS)
+    backbone = SpineNetMbConvBackbone(config, config.layers, OPTIONS)
     stem = [backbone.stem.kernel.shape[-1], backbone.node_0.channels, backbone.node_1.channels]
     assert [*stem, backbone.node_3.group.channels, backbone.node_2.group.channels] == widths[:5]
-    whole = SpineNetMbConv(SIZES[size], SIZES[size].layers, OPTIONS)
+    whole = SpineNetMbConvBackbone(SIZES[size], SIZES[size].layers, OPTIONS)
     assert whole.node_17.group.channels == widths[5]
 
 
 def test_levels_have_their_strides_and_one_depth():
-    backbone = SpineNetMbConv(SIZES["49XS"], SIZES["49XS"].layers, OPTIONS)
+    backbone = SpineNetMbConvBackbone(SIZES["49XS"], SIZES["49XS"].layers, OPTIONS)
     images = jax.ShapeDtypeStruct((2, 128, 256, 3), jnp.float32)
     maps = jax.eval_shape(lambda x: backbone(x, train=False), images)
     assert [m.shape for m in maps] == [(2, 128 // s, 256 // s, 24) for s in (8, 16, 32, 64, 128)]
@@ -121,7 +125,7 @@ def test_a_block_that_is_left_out_is_its_shortcut():
 
 def test_later_blocks_are_left_out_more_often():
     config = replace(_FEW, drop_connect_rate=0.6)
-    backbone = SpineNetMbConv(config, config.layers, OPTIONS)
+    backbone = SpineNetMbConvBackbone(config, config.layers, OPTIONS)
     rates = [getattr(backbone, f"node_{number}").group.block_1.rate for number in range(2, 5)]
     # init * (i + 1) / 3 for the blocks 0 to 2; none for the stem.
     np.testing.assert_allclose(rates, [0.2, 0.4, 0.6])
@@ -155,12 +159,12 @@ def test_depthwise_kernels_have_a_distribution_of_their_own():
 
 
 def test_training_in_bfloat16_moves_every_array():
-    train_once(SpineNetMbConv, _FEW, jnp.bfloat16)
+    train_once(SpineNetMbConvBackbone, _FEW, jnp.bfloat16)
 
 
 def test_maps_have_the_type_of_the_products():
     for dtype in (jnp.float32, jnp.bfloat16):
-        backbone = SpineNetMbConv(_FEW, _FEW.layers, replace(OPTIONS, dtype=dtype))
+        backbone = SpineNetMbConvBackbone(_FEW, _FEW.layers, replace(OPTIONS, dtype=dtype))
         image = jax.ShapeDtypeStruct((1, 32, 32, 3), dtype)
         maps = jax.eval_shape(lambda x, part=backbone: part(x, train=False), image)
         assert [m.dtype for m in maps] == [dtype, dtype]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.heads.convolutional import ConvolutionalHead
+from stillbox.models.heads.convolutional import ConvolutionalPredictor
 from stillbox.models.parts import BuildOptions, Outputs
 
 _CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
@@ -19,7 +19,7 @@ _OUTPUTS = Outputs(anchors=(3, 2), slots=5, codes=4)
 def _build(**fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.ConvolutionalHead(conv=_CONV, **fields)
-    return ConvolutionalHead(config, (6, 4), _OUTPUTS, options)
+    return ConvolutionalPredictor(config, (6, 4), _OUTPUTS, options)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.heads.weight_shared import WeightSharedHead
+from stillbox.models.heads.weight_shared import WeightSharedPredictor
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.parts import BuildOptions, Outputs
 
@@ -19,7 +19,7 @@ _OUTPUTS = Outputs(anchors=(2, 2), slots=5, codes=4)
 def _build(inputs=(6, 6), outputs=_OUTPUTS, conv=_CONV, dtype=jnp.float32, **fields):
     options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.WeightSharedHead(conv=conv, **{"depth": 8, "layers_before": 2} | fields)
-    return WeightSharedHead(config, inputs, outputs, options)
+    return WeightSharedPredictor(config, inputs, outputs, options)
 
 
 def _maps(*channels):

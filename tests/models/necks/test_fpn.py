@@ -7,7 +7,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.layers import SeparableConv2d
-from stillbox.models.necks.fpn import Fpn, upsample_to
+from stillbox.models.necks.fpn import FpnNeck, upsample_to
 from stillbox.models.parts import BuildOptions
 
 _CONV = schema.ConvHyperparams(activation="none", batch_norm=None)
@@ -15,7 +15,7 @@ _CONV = schema.ConvHyperparams(activation="none", batch_norm=None)
 
 def _build(inputs, conv=_CONV, **fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
-    return Fpn(schema.Fpn(conv=conv, depth=1, min_depth=1, **fields), inputs, options)
+    return FpnNeck(schema.Fpn(conv=conv, depth=1, min_depth=1, **fields), inputs, options)
 
 
 def _simple(**fields):

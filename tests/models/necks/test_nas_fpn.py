@@ -7,7 +7,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.layers import SeparableConv2d
-from stillbox.models.necks.nas_fpn import NasFpn
+from stillbox.models.necks.nas_fpn import NasFpnNeck
 from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
 from stillbox.models.parts import BuildOptions
 
@@ -17,7 +17,7 @@ _PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
 def _build(inputs, dtype=jnp.float32, **fields):
     options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.NasFpn(**{"conv": _PLAIN, "depth": 1, "num_repeats": 1} | fields)
-    return NasFpn(config, inputs, options)
+    return NasFpnNeck(config, inputs, options)
 
 
 def test_the_published_cell_joins_what_nothing_reads():

@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.experiment import schema
-from stillbox.models.necks.ppn import Ppn
+from stillbox.models.necks.ppn import PpnNeck
 from stillbox.models.parts import BuildOptions
 
 
 def _build(channels, **fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
-    return Ppn(schema.Ppn(**fields), (channels,), options)
+    return PpnNeck(schema.Ppn(**fields), (channels,), options)
 
 
 def test_each_map_holds_the_maxima_of_the_one_before():

@@ -6,7 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.layers import SeparableConv2d
-from stillbox.models.necks.retinanet_fpn import RetinaNetFpn
+from stillbox.models.necks.retinanet_fpn import RetinaNetFpnNeck
 from stillbox.models.parts import BuildOptions
 
 _PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
@@ -15,7 +15,7 @@ _PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
 def _build(inputs, conv=_PLAIN, dtype=jnp.float32, **fields):
     options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.RetinaNetFpn(**{"conv": conv, "depth": 1} | fields)
-    return RetinaNetFpn(config, inputs, options)
+    return RetinaNetFpnNeck(config, inputs, options)
 
 
 def _simple(**fields):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.necks.ssd_layers import SsdLayers
+from stillbox.models.necks.ssd_layers import SsdLayersNeck
 from stillbox.models.parts import BuildOptions
 
 _CONV = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
@@ -14,7 +14,7 @@ _CONV = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
 
 def _build(inputs, **fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
-    return SsdLayers(schema.SsdLayers(conv=_CONV, **fields), inputs, options)
+    return SsdLayersNeck(schema.SsdLayers(conv=_CONV, **fields), inputs, options)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.augmentations.base import Augmentation
+
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAugment:
+class AutoAugment(Augmentation):
     """One row of a learnt policy, drawn for each image: operations on pixels and boxes.
 
     Detection's AutoAugment (arXiv:1906.11172). Its shifts and patches are in pixels, so it belongs

@@ -1,26 +1,29 @@
 """Other values of the same pixels, in float32 from here on."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from stillbox.experiment.schema.augmentations.base import Augmentation
+from stillbox.experiment.schema.ranges import Fraction, NonNegative, Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustBrightness:
+class RandomAdjustBrightness(Augmentation):
     """Adds one random number to all values."""
 
     kind: ClassVar[str] = "random_adjust_brightness"
-    max_delta: float = 0.2
+    max_delta: Fraction = 0.2
     """Greatest number that is added or taken away, as a share of 255."""
     clip: bool = True
     """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustContrast:
+class RandomAdjustContrast(Augmentation):
     """Moves all values away from their channel's mean or towards it."""
 
     kind: ClassVar[str] = "random_adjust_contrast"
-    min_factor: float = 0.8
+    min_factor: NonNegative = 0.8
     """Least factor of the distance from the mean."""
     max_factor: float = 1.25
     """Greatest factor."""
@@ -29,22 +32,22 @@ class RandomAdjustContrast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustHue:
+class RandomAdjustHue(Augmentation):
     """Turns all hues by one random angle."""
 
     kind: ClassVar[str] = "random_adjust_hue"
-    max_turn: float = 0.02
+    max_turn: Annotated[float, Range(0, 0.5)] = 0.02
     """Greatest angle in both directions, in full turns."""
     clip: bool = True
     """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustSaturation:
+class RandomAdjustSaturation(Augmentation):
     """Multiplies all saturations by one random factor; they end at 1."""
 
     kind: ClassVar[str] = "random_adjust_saturation"
-    min_factor: float = 0.8
+    min_factor: NonNegative = 0.8
     """Least factor."""
     max_factor: float = 1.25
     """Greatest factor."""
@@ -53,54 +56,54 @@ class RandomAdjustSaturation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDistortColor:
+class RandomDistortColor(Augmentation):
     """Brightness (32/255), saturation (0.5 to 1.5), hue (0.2), contrast (0.5 to 1.5) in turn."""
 
     kind: ClassVar[str] = "random_distort_color"
-    ordering: int = 0
+    ordering: Annotated[int, Range(0, 1)] = 0
     """0: brightness, saturation, hue, contrast; 1: brightness, contrast, saturation, hue."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPixelValueScale:
+class RandomPixelValueScale(Augmentation):
     """Multiplies every value by a random factor of its own; clipped to 0..255."""
 
     kind: ClassVar[str] = "random_pixel_value_scale"
-    min_factor: float = 0.9
+    min_factor: NonNegative = 0.9
     """Least factor."""
     max_factor: float = 1.1
     """Greatest factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRgbToGray:
+class RandomRgbToGray(Augmentation):
     """Makes the image gray, in three equal channels."""
 
     kind: ClassVar[str] = "random_rgb_to_gray"
-    probability: float = 0.1
+    probability: Fraction = 0.1
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RgbToGray:
+class RgbToGray(Augmentation):
     """Makes every image gray, in three equal channels (the original leaves one)."""
 
     kind: ClassVar[str] = "rgb_to_gray"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdjustGamma:
+class AdjustGamma(Augmentation):
     """`gain * value ** gamma` on values in 0..1; not clipped."""
 
     kind: ClassVar[str] = "adjust_gamma"
-    gamma: float = 1.0
+    gamma: NonNegative = 1.0
     """The exponent; below 1 makes dark parts lighter."""
-    gain: float = 1.0
+    gain: NonNegative = 1.0
     """The factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalizeImage:
+class NormalizeImage(Augmentation):
     """Maps one range of values linearly to another; not clipped."""
 
     kind: ClassVar[str] = "normalize_image"
@@ -115,7 +118,7 @@ class NormalizeImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubtractChannelMean:
+class SubtractChannelMean(Augmentation):
     """Subtracts a number from each channel; not clipped."""
 
     kind: ClassVar[str] = "subtract_channel_mean"

@@ -1,29 +1,39 @@
 """Random windows of an image, some of them padded afterwards."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from stillbox.experiment.schema.augmentations.base import Augmentation
+from stillbox.experiment.schema.ranges import (
+    ColorValue,
+    Fraction,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+    Range,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropImage:
+class RandomCropImage(Augmentation):
     """Cuts a random window that covers enough of some object (fact sheet 1.4)."""
 
     kind: ClassVar[str] = "random_crop_image"
-    min_object_covered: float = 1.0
+    min_object_covered: Fraction = 1.0
     """Share of at least one box that the window holds."""
-    min_aspect_ratio: float = 0.75
+    min_aspect_ratio: Positive = 0.75
     """Least width over height of the window."""
     max_aspect_ratio: float = 1.33
     """Greatest width over height of the window."""
-    min_area: float = 0.1
+    min_area: Fraction = 0.1
     """Least area of the window, as a share of the image's."""
-    max_area: float = 1.0
+    max_area: PositiveFraction = 1.0
     """Greatest area of the window, as a share of the image's."""
-    overlap_thresh: float = 0.3
+    overlap_thresh: Fraction = 0.3
     """A box stays if at least this share of it lies inside the window."""
     clip_boxes: bool = True
     """Clip the boxes that stay to the window."""
-    random_coef: float = 0.0
+    random_coef: Fraction = 0.0
     """Probability of leaving the image as it is."""
 
 
@@ -32,22 +42,22 @@ class RandomCropPadImage(RandomCropImage):
     """Cuts a random window and pads it, to a size relative to the image before the cut."""
 
     kind: ClassVar[str] = "random_crop_pad_image"
-    min_padded_size_ratio: tuple[float, ...] = (1.0, 1.0)
+    min_padded_size_ratio: tuple[Positive, ...] = (1.0, 1.0)
     """Least height and width after padding, relative to those before the cut."""
-    max_padded_size_ratio: tuple[float, ...] = (2.0, 2.0)
+    max_padded_size_ratio: tuple[Positive, ...] = (2.0, 2.0)
     """Greatest height and width after padding (excluded), relative to those before the cut."""
-    pad_color: tuple[float, ...] = ()
+    pad_color: tuple[ColorValue, ...] = ()
     """Red, green and blue of the padding, in 0..255; empty: the mean colour of the window."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropToAspectRatio:
+class RandomCropToAspectRatio(Augmentation):
     """Cuts the largest window of an aspect ratio, at a random place."""
 
     kind: ClassVar[str] = "random_crop_to_aspect_ratio"
-    aspect_ratio: float = 1.0
+    aspect_ratio: Positive = 1.0
     """Width over height of the window."""
-    overlap_thresh: float = 0.3
+    overlap_thresh: Fraction = 0.3
     """A box stays if at least this share of it lies inside the window."""
     clip_boxes: bool = True
     """Clip the boxes that stay to the window."""
@@ -88,7 +98,7 @@ def _ssd_pad_operations() -> tuple[RandomCropPadImage, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCrop:
+class SsdRandomCrop(Augmentation):
     """Chooses one of several crops uniformly."""
 
     kind: ClassVar[str] = "ssd_random_crop"
@@ -97,7 +107,7 @@ class SsdRandomCrop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropPad:
+class SsdRandomCropPad(Augmentation):
     """Chooses one of several crops with padding uniformly."""
 
     kind: ClassVar[str] = "ssd_random_crop_pad"
@@ -106,7 +116,7 @@ class SsdRandomCropPad:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdIouCrop:
+class SsdIouCrop(Augmentation):
     """Cuts a window that overlaps every box enough (SSD ResNet-34 fact sheet 4.2).
 
     The crop of MLPerf's SSD. `ssd_random_crop`, of the Object Detection API, is content with one
@@ -114,24 +124,24 @@ class SsdIouCrop:
     """
 
     kind: ClassVar[str] = "ssd_iou_crop"
-    whole_image_probability: float = 1 / 7
+    whole_image_probability: Fraction = 1 / 7
     """How often a draw takes the whole image."""
-    min_ious: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    min_ious: tuple[Annotated[float, Range(-1, 1)], ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     """The IoU of every box with the window is above one of these, each as likely in a draw; a
     negative one asks for nothing."""
-    min_side: float = 0.3
+    min_side: PositiveFraction = 0.3
     """Least height and width of the window, as a share of the image's."""
-    max_side: float = 1.0
+    max_side: PositiveFraction = 1.0
     """Greatest height and width of the window, as a share of the image's."""
     max_aspect_ratio: float = 2.0
     """Each side of the window is less than so many times the other, both as shares of the
     image's."""
-    candidates: int = 50
+    candidates: PositiveInt = 50
     """Windows that a draw tries; the last valid one is taken. MLPerf allows 50 and 1."""
-    max_draws: int = 100
+    max_draws: PositiveInt = 100
     """Draws without success after which the whole image is taken. With the usual fields fewer than
     one image in a million comes so far, whatever its boxes: (6/7) ** 100 is 2e-7."""
-    resize_to: tuple[int, ...] = (300, 300)
+    resize_to: tuple[PositiveInt, ...] = (300, 300)
     """Height and width that the window is resized to, bilinearly between its corners and without
     antialiasing (TensorFlow's crop_and_resize), the whole image too. Empty: whole pixels are cut,
     and `model.resizer` does the rest."""
@@ -141,17 +151,17 @@ class SsdIouCrop:
 class FixedAspectCrop:
     """A random window whose aspect ratio somebody else fixes."""
 
-    min_object_covered: float = 1.0
+    min_object_covered: Fraction = 1.0
     """Share of at least one box that the window holds."""
-    min_area: float = 0.1
+    min_area: Fraction = 0.1
     """Least area of the window, as a share of the image's."""
-    max_area: float = 1.0
+    max_area: PositiveFraction = 1.0
     """Greatest area of the window, as a share of the image's."""
-    overlap_thresh: float = 0.3
+    overlap_thresh: Fraction = 0.3
     """A box stays if at least this share of it lies inside the window."""
     clip_boxes: bool = True
     """Clip the boxes that stay to the window."""
-    random_coef: float = 0.0
+    random_coef: Fraction = 0.0
     """Probability of leaving the image as it is."""
 
 
@@ -163,55 +173,55 @@ def _fixed_operations() -> tuple[FixedAspectCrop, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropFixedAspectRatio:
+class SsdRandomCropFixedAspectRatio(Augmentation):
     """Chooses one of several crops of one aspect ratio, then cuts to exactly that ratio."""
 
     kind: ClassVar[str] = "ssd_random_crop_fixed_aspect_ratio"
     operations: tuple[FixedAspectCrop, ...] = field(default_factory=_fixed_operations)
     """The crops to choose from; the default is the original's seven."""
-    aspect_ratio: float = 1.0
+    aspect_ratio: Positive = 1.0
     """Width over height of the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropPadFixedAspectRatio:
+class SsdRandomCropPadFixedAspectRatio(Augmentation):
     """Chooses one of several crops, then pads with black to exactly one aspect ratio."""
 
     kind: ClassVar[str] = "ssd_random_crop_pad_fixed_aspect_ratio"
     operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
     """The crops to choose from; the default is the original's seven."""
-    aspect_ratio: float = 1.0
+    aspect_ratio: Positive = 1.0
     """Width over height of the result."""
-    min_padded_size_ratio: tuple[float, ...] = (1.0, 1.0)
+    min_padded_size_ratio: tuple[Positive, ...] = (1.0, 1.0)
     """Least height and width after padding, relative to the window's."""
-    max_padded_size_ratio: tuple[float, ...] = (2.0, 2.0)
+    max_padded_size_ratio: tuple[Positive, ...] = (2.0, 2.0)
     """Greatest height and width after padding, relative to the window's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSquareCropByScale:
+class RandomSquareCropByScale(Augmentation):
     """Cuts a square whose side is a share of the image's long one; black where it sticks out."""
 
     kind: ClassVar[str] = "random_square_crop_by_scale"
-    max_border: int = 128
+    max_border: PositiveInt = 128
     """Distance in pixels that the square's centre keeps from the edges, halved until the image
     has room for it."""
-    min_scale: float = 0.6
+    min_scale: Positive = 0.6
     """Least side of the square, relative to the image's long side."""
     max_scale: float = 1.3
     """Greatest side of the square, relative to the image's long side."""
-    num_scales: int = 8
+    num_scales: PositiveInt = 8
     """How many sides there are from least to greatest, evenly spaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomScaleCropAndPadToSquare:
+class RandomScaleCropAndPadToSquare(Augmentation):
     """Scales at random, then cuts or pads with black to a square (EfficientDet's way)."""
 
     kind: ClassVar[str] = "random_scale_crop_and_pad_to_square"
-    output_size: int = 512
+    output_size: PositiveInt = 512
     """Side of the result, in pixels."""
-    min_scale: float = 0.1
+    min_scale: Positive = 0.1
     """Least length of the long side, relative to `output_size`."""
     max_scale: float = 2.0
     """Greatest length of the long side, relative to `output_size`."""

@@ -3,70 +3,73 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stillbox.experiment.schema.augmentations.base import Augmentation
+from stillbox.experiment.schema.ranges import ColorValue, Fraction, NonNegativeInt, PositiveInt
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomHorizontalFlip:
+class RandomHorizontalFlip(Augmentation):
     """Mirrors image and boxes."""
 
     kind: ClassVar[str] = "random_horizontal_flip"
-    probability: float = 0.5
+    probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(Augmentation):
     """Turns image and boxes upside down."""
 
     kind: ClassVar[str] = "random_vertical_flip"
-    probability: float = 0.5
+    probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRotation90:
+class RandomRotation90(Augmentation):
     """Turns image and boxes by 90 degrees against the clock."""
 
     kind: ClassVar[str] = "random_rotation90"
-    probability: float = 0.5
+    probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSelfConcatImage:
+class RandomSelfConcatImage(Augmentation):
     """Puts the image below or beside itself, boxes included."""
 
     kind: ClassVar[str] = "random_self_concat_image"
-    vertical_probability: float = 0.1
+    vertical_probability: Fraction = 0.1
     """How often below."""
-    horizontal_probability: float = 0.1
+    horizontal_probability: Fraction = 0.1
     """How often beside; independent of the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPadImage:
+class RandomPadImage(Augmentation):
     """Puts the image at a random place on a larger canvas of random size."""
 
     kind: ClassVar[str] = "random_pad_image"
-    min_height: int | None = None
+    min_height: PositiveInt | None = None
     """Least height of the canvas, in pixels; the image's own where that is more, or for null."""
-    min_width: int | None = None
+    min_width: PositiveInt | None = None
     """Least width of the canvas, likewise."""
-    max_height: int | None = None
+    max_height: PositiveInt | None = None
     """Greatest height of the canvas (excluded), in pixels; null: twice the image's."""
-    max_width: int | None = None
+    max_width: PositiveInt | None = None
     """Greatest width of the canvas, likewise."""
-    pad_color: tuple[float, ...] = ()
+    pad_color: tuple[ColorValue, ...] = ()
     """Red, green and blue of the canvas, in 0..255; empty: the mean colour of the image."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAbsolutePadImage:
+class RandomAbsolutePadImage(Augmentation):
     """Adds less than so many rows and columns, at random on all sides."""
 
     kind: ClassVar[str] = "random_absolute_pad_image"
-    max_height_padding: int = 0
+    max_height_padding: NonNegativeInt = 0
     """Rows that are added at most (excluded)."""
-    max_width_padding: int = 0
+    max_width_padding: NonNegativeInt = 0
     """Columns that are added at most (excluded)."""
-    pad_color: tuple[float, ...] = ()
+    pad_color: tuple[ColorValue, ...] = ()
     """Red, green and blue of the padding, in 0..255; empty: the mean colour of the image."""

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.augmentations.base import Augmentation
+from stillbox.experiment.schema.ranges import Fraction, PositiveInt
+
 JitterMode = Literal[
     "default",
     "expand",
@@ -15,11 +18,11 @@ JitterMode = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomJitterBoxes:
+class RandomJitterBoxes(Augmentation):
     """Moves the edges of every box by random shares of its size; clipped to the image."""
 
     kind: ClassVar[str] = "random_jitter_boxes"
-    ratio: float = 0.05
+    ratio: Fraction = 0.05
     """Greatest share by which an edge's distance from the centre grows or shrinks."""
     mode: JitterMode = "default"
     """`default` moves every edge on its own, both ways; `expand` and `shrink` only one way;
@@ -27,22 +30,22 @@ class RandomJitterBoxes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropLabelProbabilistically:
+class DropLabelProbabilistically(Augmentation):
     """Drops boxes of one class at random."""
 
     kind: ClassVar[str] = "drop_label_probabilistically"
-    label: int = 1
+    label: PositiveInt = 1
     """Label map id of the class."""
-    probability: float = 1.0
+    probability: Fraction = 1.0
     """How likely each of its boxes is dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemapLabels:
+class RemapLabels(Augmentation):
     """Makes one class of several."""
 
     kind: ClassVar[str] = "remap_labels"
-    original_labels: tuple[int, ...] = ()
+    original_labels: tuple[PositiveInt, ...] = ()
     """Label map ids of the classes that change."""
-    new_label: int = 1
+    new_label: PositiveInt = 1
     """Label map id that they become."""

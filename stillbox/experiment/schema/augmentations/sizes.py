@@ -3,50 +3,53 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stillbox.experiment.schema.augmentations.base import Augmentation
+from stillbox.experiment.schema.ranges import Fraction, Positive, PositiveInt
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomImageScale:
+class RandomImageScale(Augmentation):
     """Scales the image by a random factor, its aspect ratio kept."""
 
     kind: ClassVar[str] = "random_image_scale"
-    min_ratio: float = 0.5
+    min_ratio: Positive = 0.5
     """Least factor."""
     max_ratio: float = 2.0
     """Greatest factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomResizeMethod:
+class RandomResizeMethod(Augmentation):
     """Stretches the image to one size with a method of interpolation drawn from four."""
 
     kind: ClassVar[str] = "random_resize_method"
-    height: int = 300
+    height: PositiveInt = 300
     """Rows of the result."""
-    width: int = 300
+    width: PositiveInt = 300
     """Columns of the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResizeImage:
+class ResizeImage(Augmentation):
     """Stretches the image to one size, always."""
 
     kind: ClassVar[str] = "resize_image"
-    height: int = 300
+    height: PositiveInt = 300
     """Rows of the result."""
-    width: int = 300
+    width: PositiveInt = 300
     """Columns of the result."""
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
     """Interpolation, in TF1's form without half-pixel centres."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDownscaleToTargetPixels:
+class RandomDownscaleToTargetPixels(Augmentation):
     """Shrinks an image that has more pixels than a random number."""
 
     kind: ClassVar[str] = "random_downscale_to_target_pixels"
-    min_target_pixels: int = 300_000
+    min_target_pixels: PositiveInt = 300_000
     """Least number of pixels."""
-    max_target_pixels: int = 800_000
+    max_target_pixels: PositiveInt = 800_000
     """Greatest number of pixels (excluded)."""
-    random_coef: float = 0.0
+    random_coef: Fraction = 0.0
     """Probability of leaving the image as it is."""

@@ -8,6 +8,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.experiment.schema import AutoAugment
+from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.autoaugment.operations import OPERATIONS, operate, take_step
 from stillbox.inputs.augment.autoaugment.policies import POLICIES, Row, Step
 from stillbox.inputs.augment.draws import whole_number
@@ -18,6 +19,7 @@ Bytes = NDArray[np.uint8]
 __all__ = ["OPERATIONS", "POLICIES", "Row", "Step", "auto_augment", "in_bytes", "operate"]
 
 
+@implements(AutoAugment)
 def auto_augment(sample: Sample, settings: AutoAugment, rng: Generator) -> Sample:
     """Draws one row of the policy and applies its operations in order.
 

@@ -1,7 +1,6 @@
 """From raw predictions to the loss: targets, the two losses, mining, normalisation.
 
-The arithmetic is that of the fact sheet 3.5 and 3.6; the parts live in `boxes`, and what stands
-here only hands them the experiment's values.
+The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectures`).
 """
 
 import math
@@ -11,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes import box_losses, focal_loss, losses
+from stillbox.boxes.batch import Batch
 from stillbox.boxes.hard_examples import mine_hard_examples
 from stillbox.boxes.targets import Targets
 from stillbox.experiment import schema
-from stillbox.inputs.batch import Batch
-from stillbox.models.coding import build_box_coder
+from stillbox.models.box_coders import build_box_coder
+from stillbox.models.losses import classification_loss, localization_loss
+from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
-from stillbox.training.targets import batch_targets
 
 
 class LossParts(NamedTuple):
@@ -27,9 +26,9 @@ class LossParts(NamedTuple):
     classification: jax.Array
     localization: jax.Array
     matched_anchors: jax.Array
-    """Anchors of the batch that answer for a box; no loss, but the first thing to look at."""
+    """Anchors of the batch that are assigned to a ground-truth box; not minimised."""
     average: jax.Array
-    """What `MatchAverage.value` has become; 0 where there is none."""
+    """The next `MatchAverage.value`; 0 without an average."""
 
 
 class MatchAverage(NamedTuple):
@@ -50,7 +49,7 @@ def detection_loss(
     predictions: Predictions,
     batch: Batch,
     anchors: np.ndarray,
-    model: schema.Model,
+    model: schema.OneStage,
     average: MatchAverage = NOTHING_COUNTED,
     *,
     replicas: int = 1,
@@ -147,36 +146,22 @@ def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> j
         # The slots behind the background's, where there is one, which keeps its weight.
         behind = logits.shape[-1] - len(loss.class_weights)
         weights = weights[..., None] * jnp.asarray((1.0,) * behind + loss.class_weights)
-    arguments = logits, targets.class_targets, weights
-    match loss.classification:
-        case schema.SigmoidFocalLoss(gamma=gamma, alpha=alpha):
-            return focal_loss.sigmoid_focal_loss(*arguments, gamma=gamma, alpha=alpha)
-        case schema.BootstrappedSigmoidLoss(alpha=trust, hard=hard):
-            return losses.bootstrapped_sigmoid_loss(*arguments, alpha=trust, hard=hard)
-        case schema.SoftmaxLoss(logit_scale=scale):
-            return losses.softmax_loss(*arguments, logit_scale=scale)
-        case schema.SoftmaxAgainstLogitsLoss(logit_scale=scale):
-            return losses.softmax_against_logits_loss(*arguments, logit_scale=scale)
-        case schema.SigmoidLoss():
-            return losses.sigmoid_loss(*arguments)
+    return classification_loss(loss.classification, logits, targets.class_targets, weights)
 
 
 def _localization(
-    encodings: jax.Array, targets: Targets, anchors: jax.Array, model: schema.Model
+    encodings: jax.Array, targets: Targets, anchors: jax.Array, model: schema.OneStage
 ) -> jax.Array:
     """Returns `[B, A]`, weighted."""
-    kind, codes = model.loss.localization, (encodings, targets.box_targets)
-    if isinstance(kind, schema.IouLoss | schema.GiouLoss):
-        decode = build_box_coder(model.box_coder, model.resizer.input_size).decode
-        boxes, true_boxes = decode(encodings, anchors), decode(targets.box_targets, anchors)
-        overlap = box_losses.iou_loss if isinstance(kind, schema.IouLoss) else box_losses.giou_loss
-        return overlap(boxes, true_boxes, targets.box_weights)
-    skip = model.loss.skip_zero_codes
-    if isinstance(kind, schema.SmoothL1Loss):
-        arguments = *codes, targets.box_weights
-        return box_losses.smooth_l1_loss(*arguments, delta=kind.delta, skip_zeros=skip)
-    distance = box_losses.l1_loss if isinstance(kind, schema.L1Loss) else box_losses.l2_loss
-    return distance(*codes, targets.box_weights, skip_zeros=skip)
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    return localization_loss(
+        model.loss.localization,
+        encodings,
+        targets.box_targets,
+        targets.box_weights,
+        decode=lambda codes: coder.decode(codes, anchors),
+        skip_zeros=model.loss.skip_zero_codes,
+    )
 
 
 def _mine(
@@ -185,7 +170,7 @@ def _mine(
     classification: jax.Array,
     localization: jax.Array,
     anchors: np.ndarray,
-    model: schema.Model,
+    model: schema.OneStage,
 ) -> jax.Array:
     """Returns `[B, A]`, 1 for the anchors that may count."""
     miner = model.loss.hard_example_miner

@@ -1,31 +1,29 @@
-"""From raw predictions to detections: scores, boxes, NMS (fact sheet 3.7)."""
+"""From raw predictions to detections: scores, boxes, NMS.
+
+The original's `object_detection/builders/post_processing_builder.py`.
+"""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from numpy import float32
 from numpy.typing import NDArray
 
-from stillbox.boxes.calibration import (
-    class_curve_scores,
-    class_platt_scores,
-    curve_scores,
-    platt_scores,
-)
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.nms import batched_nms
 from stillbox.experiment import schema
-from stillbox.models.coding import build_box_coder
+from stillbox.models.box_coders import build_box_coder
+from stillbox.models.calibration import calibrate
 from stillbox.models.predictions import Predictions
 
 
 @jax.named_scope("postprocess")
 def postprocess(
     predictions: Predictions,
-    anchors: NDArray[np.float32] | jax.Array,
+    anchors: NDArray[float32] | jax.Array,
     true_sizes: jax.Array,
-    model: schema.Model,
+    model: schema.OneStage,
 ) -> Detections:
     """Turns predictions into at most `max_total` detections an image.
 
@@ -62,7 +60,7 @@ def postprocess(
 
 
 def decode_boxes(
-    encodings: jax.Array, anchors: NDArray[np.float32] | jax.Array, model: schema.Model
+    encodings: jax.Array, anchors: NDArray[float32] | jax.Array, model: schema.OneStage
 ) -> jax.Array:
     """Maps box encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input.
 
@@ -97,49 +95,18 @@ def _window(ends: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1)
 
 
-def class_scores(logits: jax.Array, model: schema.Model) -> jax.Array:
+def class_scores(logits: jax.Array, model: schema.OneStage) -> jax.Array:
     """Maps `[B, A, slots]` logits to `[B, A, num_classes]` scores, without the background's."""
     scores = slot_scores(logits, model)
     return scores[..., 1:] if model.background_class else scores
 
 
-def slot_scores(logits: jax.Array, model: schema.Model) -> jax.Array:
+def slot_scores(logits: jax.Array, model: schema.OneStage) -> jax.Array:
     """Maps `[B, A, slots]` logits to `[B, A, slots]` scores, the background's among them."""
     convert = _CONVERTERS[model.postprocessing.score_converter]
     scores = convert(logits / model.postprocessing.logit_scale)
     # Before the background goes: class slots are counted with it.
-    return _calibrate(scores, model.postprocessing.calibration)
-
-
-def _calibrate(scores: jax.Array, calibration: schema.Calibration | None) -> jax.Array:
-    """Maps scores `[B, A, slots]` to probabilities."""
-    match calibration:
-        case schema.CurveCalibration(scores=inputs, calibrated=outputs):
-            return curve_scores(scores, inputs=np.array(inputs), outputs=np.array(outputs))
-        case schema.ClassCurveCalibration(curves=curves):
-            longest = max(len(curve.scores) for curve in curves)
-            return class_curve_scores(
-                scores,
-                slots=np.array([curve.slot for curve in curves]),
-                inputs=np.stack([_repeat_last(curve.scores, longest) for curve in curves]),
-                outputs=np.stack([_repeat_last(curve.calibrated, longest) for curve in curves]),
-            )
-        case schema.SigmoidCalibration(a=a, b=b):
-            return platt_scores(scores, a=a, b=b)
-        case schema.ClassSigmoidCalibration(sigmoids=sigmoids):
-            return class_platt_scores(
-                scores,
-                slots=np.array([sigmoid.slot for sigmoid in sigmoids]),
-                a=np.array([sigmoid.a for sigmoid in sigmoids]),
-                b=np.array([sigmoid.b for sigmoid in sigmoids]),
-            )
-        case schema.TemperatureCalibration(scaler=scaler):
-            return scores / scaler
-    return scores
-
-
-def _repeat_last(values: tuple[float, ...], length: int) -> NDArray[np.float32]:
-    return np.pad(np.asarray(values, np.float32), (0, length - len(values)), mode="edge")
+    return calibrate(model.postprocessing.calibration, scores)
 
 
 def _identity(logits: jax.Array) -> jax.Array:

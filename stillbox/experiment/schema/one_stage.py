@@ -1,0 +1,92 @@
+"""One-stage detectors: SSD and RetinaNet."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
+from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
+from stillbox.experiment.schema.heads import ConvolutionalHead, Head
+from stillbox.experiment.schema.layers import ConvHyperparams
+from stillbox.experiment.schema.losses import Loss
+from stillbox.experiment.schema.matching import (
+    ArgmaxMatcher,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    IouSimilarity,
+    Matcher,
+    Similarity,
+)
+from stillbox.experiment.schema.model import Model
+from stillbox.experiment.schema.necks import Neck, SsdLayers
+from stillbox.experiment.schema.postprocessing import Postprocessing
+from stillbox.experiment.schema.ranges import Positive, PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelNormalization:
+    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
+
+    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
+    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
+    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
+    """Divides afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStage(Model):
+    """Anchor-based detector of one stage: backbone, neck, head, anchors, targets, losses, NMS."""
+
+    kind: ClassVar[str] = "one_stage"
+    pad_to_multiple: PositiveInt = 1
+    """Pad the normalised network input with zeros, at the bottom and right, to a multiple of this
+    side. Anchors are relative to the unpadded input, as in the original."""
+    pixels: PixelNormalization = field(default_factory=PixelNormalization)
+    """From 0..255 to the input range of the backbone."""
+    backbone: Backbone = field(default_factory=MobileNetV1)
+    """From the network input to taps of falling resolution."""
+    neck: Neck = field(default_factory=SsdLayers)
+    """From taps to the feature maps that carry anchors."""
+    head: Head = field(default_factory=ConvolutionalHead)
+    """From feature maps to box encodings and class logits."""
+    background_class: bool = True
+    """Logit slot 0 is the background, whether or not a target uses it."""
+    freeze_batch_norm: bool = False
+    """Normalise with the moving statistics in training and leave them unchanged."""
+    anchors: Anchors = field(default_factory=SsdAnchors)
+    """The boxes that predictions are relative to."""
+    box_coder: BoxCoder = field(default_factory=FasterRcnnBoxCoder)
+    """The form in which a box is written relative to its anchor."""
+    matcher: Matcher = field(default_factory=ArgmaxMatcher)
+    """Assigns ground-truth boxes to anchors."""
+    similarity: Similarity = field(default_factory=IouSimilarity)
+    """What the matcher compares."""
+    loss: Loss = field(default_factory=Loss)
+    """What training minimises."""
+    postprocessing: Postprocessing = field(default_factory=Postprocessing)
+    """From raw predictions to detections."""
+
+    @property
+    def max_detections(self) -> int:
+        """Most boxes that are found in one image: the K of `Detections`."""
+        return self.postprocessing.nms.max_total
+
+    @property
+    def counts_per_replica(self) -> bool:
+        """Whether the loss is normalised per replica (`devices.replicas`)."""
+        return self.loss.normalizer == "per_replica"
+
+    def describe(self) -> dict[str, str]:
+        """Returns the names of the parts, for reports."""
+        return {
+            "backbone": self.backbone.kind,
+            "neck": self.neck.kind,
+            "head": self.head.kind,
+            "anchors": self.anchors.kind,
+            "classification loss": self.loss.classification.kind,
+            "localization loss": self.loss.localization.kind,
+        }
+
+    def convolutions(self) -> dict[str, ConvHyperparams]:
+        """Returns the hyperparameters of backbone, neck and head, as far as they have any."""
+        convs = {"backbone": self.backbone.conv, "neck": self.neck.conv, "head": self.head.conv}
+        return {part: conv for part, conv in convs.items() if conv is not None}

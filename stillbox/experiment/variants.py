@@ -1,0 +1,95 @@
+"""Parts that come in kinds, and what implements each kind.
+
+A family is a class that derives from `Variant` directly, such as `Backbone`. Its members derive
+from the family, have a `kind`, and are registered by their definition. The implementation of a
+member registers itself; the family's docstring says how it is called:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Charbonnier(LocalizationLoss):
+        kind: ClassVar[str] = "charbonnier"
+
+    @implements(Charbonnier)
+    def charbonnier_loss(config: Charbonnier, ...) -> jax.Array: ...
+
+So a part can be added from one file, inside this package or outside of it.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from stillbox.errors import UserError, nearest
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+
+_IMPLEMENTATIONS: dict[type, Callable[..., Any]] = {}
+
+
+class Variant:
+    """Base of every part of an experiment that comes in kinds."""
+
+    kind: ClassVar[str]
+    """The word that selects the member in YAML and `--set`."""
+    variants: ClassVar[dict[str, type]]
+    """Members of the family by kind."""
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        if cls.__base__ is Variant:
+            cls.variants = {}
+        if "kind" not in cls.__dict__:
+            return
+        other = cls.variants.get(cls.kind)
+        if other is not None and _name(other) != _name(cls):
+            raise UserError(
+                f"two classes have the kind {cls.kind!r}: {_name(other)} and {_name(cls)}",
+                fix="give one of them another kind",
+            )
+        cls.variants[cls.kind] = cls
+
+
+def implements(config: type[Variant]) -> Callable[[Implementation], Implementation]:
+    """Registers the decorated class or function as the implementation of a member.
+
+    Args:
+        config: the member's schema class.
+    """
+
+    def register(implementation: Implementation) -> Implementation:
+        _IMPLEMENTATIONS[config] = implementation
+        return implementation
+
+    return register
+
+
+def implementation_of(config: Variant) -> Callable[..., Any]:
+    """Returns the registered implementation of a member.
+
+    Raises:
+        UserError: there is none; names the kinds of the family that have one.
+    """
+    found = _IMPLEMENTATIONS.get(type(config))
+    if found is None:
+        others = [kind for kind, cls in config.variants.items() if cls in _IMPLEMENTATIONS]
+        raise UserError(
+            f"the kind {config.kind!r} has no implementation ({_name(type(config))})",
+            fix=f"decorate one with @implements, or take another kind; "
+            f"{nearest(config.kind, others)}",
+        )
+    return found
+
+
+def import_all(package: str, path: Iterable[str]) -> None:
+    """Imports every module of a package, so that each registers its implementations.
+
+    Args:
+        package: its `__name__`.
+        path: its `__path__`.
+    """
+    for module in pkgutil.iter_modules(path):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,73 @@
+"""From the schema of a box coder to its functions."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from jax import Array
+from jax.typing import ArrayLike
+
+from stillbox.boxes import coders
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
+
+Coding = Callable[[ArrayLike, ArrayLike], Array]
+
+
+class BoxCoder(NamedTuple):
+    """Writes boxes relative to their anchors, and reads them."""
+
+    encode: Coding
+    """From boxes `[..., 4]` and anchors `[..., 4]` to codes `[..., code_size]`."""
+    decode: Coding
+    """From codes `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
+
+
+def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCoder:
+    """Returns the coder of a configuration.
+
+    Args:
+        config: its schema.
+        input_size: height and width of the network input, in pixels. Boxes are normalised to it,
+            and some coders need the size of a pixel.
+
+    Raises:
+        UserError: the kind has no implementation.
+    """
+    coder: BoxCoder = implementation_of(config)(config, input_size)
+    return coder
+
+
+@implements(schema.FasterRcnnBoxCoder)
+def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int]) -> BoxCoder:
+    scales = config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    pixel = 1 / input_size[0], 1 / input_size[1]
+    return BoxCoder(
+        encode=partial(
+            coders.encode_faster_rcnn,
+            scales=scales,
+            pixel=pixel if config.inclusive_edges == "both" else None,
+        ),
+        decode=partial(
+            coders.decode_faster_rcnn,
+            scales=scales,
+            pixel=None if config.inclusive_edges == "none" else pixel,
+            max_log_ratio=config.max_log_ratio,
+        ),
+    )
+
+
+@implements(schema.MeanStddevBoxCoder)
+def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: Any) -> BoxCoder:  # noqa: ANN401
+    return BoxCoder(
+        partial(coders.encode_mean_stddev, stddev=config.stddev),
+        partial(coders.decode_mean_stddev, stddev=config.stddev),
+    )
+
+
+@implements(schema.SquareBoxCoder)
+def _square(config: schema.SquareBoxCoder, input_size: Any) -> BoxCoder:  # noqa: ANN401
+    scales = config.y_scale, config.x_scale, config.length_scale
+    return BoxCoder(
+        partial(coders.encode_square, scales=scales), partial(coders.decode_square, scales=scales)
+    )

@@ -1,0 +1,126 @@
+"""From the schema of a loss to its function."""
+
+from collections.abc import Callable
+
+import jax
+
+from stillbox.boxes import box_losses, focal_loss, losses
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
+
+Decode = Callable[[jax.Array], jax.Array]
+"""From codes `[B, A, S]` to boxes `[B, A, 4]`."""
+
+
+def classification_loss(
+    config: schema.ClassificationLoss, logits: jax.Array, targets: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """Returns `[B, A]`, weighted.
+
+    Args:
+        config: its schema.
+        logits: `[B, A, C]`.
+        targets: `[B, A, C]`.
+        weights: `[B, A]`, or `[B, A, C]` with a weight for each class.
+
+    Raises:
+        UserError: the kind has no implementation.
+    """
+    loss: jax.Array = implementation_of(config)(config, logits, targets, weights)
+    return loss
+
+
+def localization_loss(
+    config: schema.LocalizationLoss,
+    codes: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    *,
+    decode: Decode,
+    skip_zeros: bool,
+) -> jax.Array:
+    """Returns `[B, A]`, weighted.
+
+    Args:
+        config: its schema.
+        codes: `[B, A, S]`, predicted.
+        targets: `[B, A, S]`.
+        weights: `[B, A]`.
+        decode: from codes `[B, A, S]` to boxes `[B, A, 4]`, for losses of boxes.
+        skip_zeros: targets of exactly 0 have no loss.
+
+    Raises:
+        UserError: the kind has no implementation.
+    """
+    loss: jax.Array = implementation_of(config)(
+        config, codes, targets, weights, decode=decode, skip_zeros=skip_zeros
+    )
+    return loss
+
+
+@implements(schema.SigmoidLoss)
+def _sigmoid(config: schema.SigmoidLoss, *arrays: jax.Array) -> jax.Array:
+    return losses.sigmoid_loss(*arrays)
+
+
+@implements(schema.SigmoidFocalLoss)
+def _focal(config: schema.SigmoidFocalLoss, *arrays: jax.Array) -> jax.Array:
+    return focal_loss.sigmoid_focal_loss(*arrays, gamma=config.gamma, alpha=config.alpha)
+
+
+@implements(schema.BootstrappedSigmoidLoss)
+def _bootstrapped(config: schema.BootstrappedSigmoidLoss, *arrays: jax.Array) -> jax.Array:
+    return losses.bootstrapped_sigmoid_loss(*arrays, alpha=config.alpha, hard=config.hard)
+
+
+@implements(schema.SoftmaxLoss)
+def _softmax(config: schema.SoftmaxLoss, *arrays: jax.Array) -> jax.Array:
+    return losses.softmax_loss(*arrays, logit_scale=config.logit_scale)
+
+
+@implements(schema.SoftmaxAgainstLogitsLoss)
+def _against_logits(config: schema.SoftmaxAgainstLogitsLoss, *arrays: jax.Array) -> jax.Array:
+    return losses.softmax_against_logits_loss(*arrays, logit_scale=config.logit_scale)
+
+
+@implements(schema.SmoothL1Loss)
+def _smooth_l1(
+    config: schema.SmoothL1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
+) -> jax.Array:
+    return box_losses.smooth_l1_loss(*arrays, delta=config.delta, skip_zeros=skip_zeros)
+
+
+@implements(schema.L1Loss)
+def _l1(config: schema.L1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
+    return box_losses.l1_loss(*arrays, skip_zeros=skip_zeros)
+
+
+@implements(schema.L2Loss)
+def _l2(config: schema.L2Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
+    return box_losses.l2_loss(*arrays, skip_zeros=skip_zeros)
+
+
+@implements(schema.IouLoss)
+def _iou(
+    config: schema.IouLoss,
+    codes: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    *,
+    decode: Decode,
+    skip_zeros: bool,
+) -> jax.Array:
+    return box_losses.iou_loss(decode(codes), decode(targets), weights)
+
+
+@implements(schema.GiouLoss)
+def _giou(
+    config: schema.GiouLoss,
+    codes: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    *,
+    decode: Decode,
+    skip_zeros: bool,
+) -> jax.Array:
+    return box_losses.giou_loss(decode(codes), decode(targets), weights)

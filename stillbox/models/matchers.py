@@ -1,0 +1,66 @@
+"""From the schemas of a matcher and a similarity to their functions."""
+
+from functools import partial
+
+from stillbox.boxes.geometry import PairFunction, ioa, iou, neg_sq_dist, thresholded_iou
+from stillbox.boxes.matchers import argmax_match, bipartite_match
+from stillbox.boxes.targets import Match
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
+
+
+def build_matcher(config: schema.Matcher) -> Match:
+    """Returns the function from similarities to matches.
+
+    Raises:
+        UserError: the kind has no implementation.
+    """
+    match: Match = implementation_of(config)(config)
+    return match
+
+
+def build_similarity(config: schema.Similarity) -> PairFunction:
+    """Returns the function of pairs that a matcher compares anchors and boxes by.
+
+    Raises:
+        UserError: the kind has no implementation.
+    """
+    similarity: PairFunction = implementation_of(config)(config)
+    return similarity
+
+
+@implements(schema.ArgmaxMatcher)
+def _argmax(config: schema.ArgmaxMatcher) -> Match:
+    return partial(
+        argmax_match,
+        matched_threshold=config.matched_threshold,
+        unmatched_threshold=config.unmatched_threshold,
+        ignore_thresholds=config.ignore_thresholds,
+        negatives_lower_than_unmatched=config.negatives_lower_than_unmatched,
+        force_match_for_each_row=config.force_match_for_each_row,
+    )
+
+
+@implements(schema.BipartiteMatcher)
+def _bipartite(config: schema.BipartiteMatcher) -> Match:
+    return bipartite_match
+
+
+@implements(schema.IouSimilarity)
+def _iou(config: schema.IouSimilarity) -> PairFunction:
+    return iou
+
+
+@implements(schema.IoaSimilarity)
+def _ioa(config: schema.IoaSimilarity) -> PairFunction:
+    return ioa
+
+
+@implements(schema.NegSqDistSimilarity)
+def _neg_sq_dist(config: schema.NegSqDistSimilarity) -> PairFunction:
+    return neg_sq_dist
+
+
+@implements(schema.ThresholdedIouSimilarity)
+def _thresholded_iou(config: schema.ThresholdedIouSimilarity) -> PairFunction:
+    return partial(thresholded_iou, iou_threshold=config.iou_threshold)

@@ -1,0 +1,1 @@
+"""One-stage detectors: SSD and RetinaNet."""

@@ -1,0 +1,169 @@
+"""One-stage detectors (SSD, RetinaNet): from pixels to predictions for every anchor."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from stillbox.boxes.batch import Batch
+from stillbox.boxes.detections import Detections
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
+from stillbox.models.anchors import anchors_per_location, build_anchors, prediction_order
+from stillbox.models.detector import Detector, Loss
+from stillbox.models.layers import ConvLayer
+from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.one_stage.loss import MatchAverage, detection_loss
+from stillbox.models.one_stage.postprocess import postprocess
+from stillbox.models.parallel import on_own_rows, whole_rows
+from stillbox.models.parts import BuildOptions, Outputs
+from stillbox.models.predictions import Predictions
+from stillbox.models.variables import Arrays
+
+Shape = tuple[int, int]
+
+# What backbone and neck fold into the key; a head numbers its feature maps, from 0.
+_BACKBONE, _NECK = 2**16, 2**16 + 1
+
+# Entry of the loss state: the moving average of matches that the loss is divided by.
+_MATCHES = "matches"
+
+
+@implements(schema.OneStage)
+class OneStageDetector(Detector):
+    """Backbone, neck and head, and the anchors that their predictions are relative to.
+
+    Args:
+        model: the configuration.
+        options: what all layers share.
+
+    Raises:
+        UserError: the neck taps a layer that the backbone lacks, or makes more or fewer feature
+            maps than the anchors are described for; a part has no implementation.
+    """
+
+    def __init__(self, model: schema.OneStage, options: BuildOptions) -> None:
+        backbone, neck, head = model.backbone, model.neck, model.head
+        options = replace(options, freeze_norm=model.freeze_batch_norm)
+        self.backbone = implementation_of(backbone)(backbone, neck.taps_of(backbone), options)
+        self.neck = implementation_of(neck)(neck, self.backbone.channels, options)
+        outputs = Outputs(
+            anchors=anchors_per_location(model.anchors, len(self.neck.channels)),
+            slots=model.num_classes + model.background_class,
+            codes=model.box_coder.code_size,
+        )
+        self.head = implementation_of(head)(head, self.neck.channels, outputs, options)
+        self.model = model
+        self.image_shape = model.resizer.input_size
+        self.dtype = jnp.dtype(options.dtype)
+        _name_layers(self)
+        self.feature_shapes = self._measure_features()
+        self.order = _static(prediction_order(model.anchors, self.feature_shapes))
+
+    def loss(
+        self,
+        batch: Batch,
+        loss_state: Arrays,
+        *,
+        step: jax.Array,
+        key: jax.Array,
+        replicas: int = 1,
+    ) -> Loss:
+        """Returns the classification and the localisation loss of a batch; see `Detector.loss`."""
+        predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
+        average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
+        parts = detection_loss(
+            predictions, batch, self.anchors, self.model, average, replicas=replicas
+        )
+        terms = {
+            "classification_loss": parts.classification,
+            "localization_loss": parts.localization,
+        }
+        state = dict.fromkeys(loss_state, parts.average)
+        return Loss(terms, {"matched_anchors": parts.matched_anchors}, state)
+
+    def initial_loss_state(self) -> Arrays:
+        """Returns the moving average of matches, if the loss is divided by one."""
+        return {_MATCHES: jnp.zeros(())} if self.model.loss.normalizer_momentum else {}
+
+    def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
+        """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
+        predictions = self(images, train=False)
+        # Sorting and suppression are loops, which XLA would not divide by images.
+        finish = on_own_rows(
+            lambda found, sizes: postprocess(found, self.anchors, sizes, self.model),
+            ("rows", "rows"),
+            "rows",
+        )
+        detections: Detections = finish(predictions, true_sizes)
+        return detections
+
+    def __call__(
+        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> Predictions:
+        """Predicts boxes and classes for every anchor.
+
+        Args:
+            images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
+            train: use and remember the batch's statistics; apply dropout.
+            dropout_key: needed in training by parts that drop something.
+
+        Returns:
+            float32 predictions in the order of `anchors`.
+        """
+        maps = self.features(images, train=train, dropout_key=dropout_key)
+        with jax.named_scope("head"):
+            predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
+            # The anchors of all maps in a row are no height. XLA (jax 0.10.0) would go on cutting
+            # them, and makes wrong gradients of that where a batch is divided too.
+            predictions = whole_rows(predictions)
+            if self.order is None:
+                return predictions
+            order = np.asarray(self.order)
+            return Predictions(*(array[:, order] for array in predictions))
+
+    def features(
+        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
+        mean = np.asarray(self.model.pixels.mean, np.float32)
+        std = np.asarray(self.model.pixels.std, np.float32)
+        with jax.named_scope("pixels"):
+            normalized = (images.astype(jnp.float32) - mean) / std
+            padded = _pad_to_multiple(normalized.astype(self.dtype), self.model.pad_to_multiple)
+        with jax.named_scope("backbone"):
+            taps = self.backbone(padded, train=train, dropout_key=fold_key(dropout_key, _BACKBONE))
+        with jax.named_scope("neck"):
+            return self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
+
+    @property
+    def anchors(self) -> NDArray[np.float32]:
+        """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
+        return build_anchors(self.model.anchors, self.feature_shapes, self.image_shape)
+
+    def _measure_features(self) -> tuple[Shape, ...]:
+        image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
+        maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
+        return tuple((array.shape[1], array.shape[2]) for array in maps)
+
+
+def _name_layers(detector: Detector) -> None:
+    """Gives every layer its path inside backbone, neck or head."""
+    for path, module in nnx.iter_modules(detector):
+        if isinstance(module, ConvLayer):
+            module.place = "/".join(map(str, path[1:])) or module.place
+
+
+def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:
+    # What can be hashed is part of the compiled program; an array would be taken for a variable.
+    return None if order is None else tuple(order.tolist())
+
+
+def _pad_to_multiple(images: jax.Array, multiple: int) -> jax.Array:
+    """Pads `[B, H, W, C]` with zeros at the bottom and right."""
+    bottom, right = (-side % multiple for side in images.shape[1:3])
+    return jnp.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
