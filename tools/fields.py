@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator
 
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.values import Hint, Value, choices, field_types, to_plain
+from stillbox.experiment.values import Hint, Value, choices, field_ranges, field_types, to_plain
 
 _HEADER = """\
 # All fields of an experiment
@@ -48,12 +48,18 @@ def _section(cls: type, paths: list[str]) -> str:
         ", ".join(f"`{path}`" for path in dict.fromkeys(paths)) if paths != [""] else "top level"
     )
     rows = [
-        f"| `{name}` | {_type(hint)} | {_default(getattr(cls(), name))} | {_meanings(cls)[name]} |"
+        f"| `{name}` | {_type(hint)}{_range(cls, name)} | {_default(getattr(cls(), name))} "
+        f"| {_meanings(cls)[name]} |"
         for name, hint in field_types(cls).items()
     ]
     table = "\n".join(["| field | type | default | meaning |", "|---|---|---|---|", *rows])
     summary = inspect.cleandoc(cls.__doc__ or "").replace("\n", " ")
     return f"\n## {where}{kind}\n\n{summary}\n" + (f"\n{table}\n" if rows else "")
+
+
+def _range(cls: Hint, name: str) -> str:
+    allowed = field_ranges(cls).get(name)
+    return f" {allowed}" if allowed else ""
 
 
 def _type(hint: Hint) -> str:

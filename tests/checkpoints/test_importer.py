@@ -216,12 +216,12 @@ def test_a_skip_pattern_that_matches_nothing_is_refused(tmp_path, detector):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OwnNeck(schema.SsdLayers):
-    kind: ClassVar[str] = "own_neck"
+class _NamelessNeck(schema.SsdLayers):
+    kind: ClassVar[str] = "nameless_neck"
 
 
 def _import_with_own_neck(detector, path, **options):
-    model = replace(_model(), neck=_OwnNeck())
+    model = replace(_model(), neck=_NamelessNeck())
     return import_weights(
         detector, model, path, scope="detection", load_heads=False, min_loaded=0.5, **options
     )
@@ -229,7 +229,7 @@ def _import_with_own_neck(detector, path, **options):
 
 def test_a_tf1_checkpoint_is_refused_for_a_part_without_a_name_table(tmp_path, detector):
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
-    with pytest.raises(UserError, match=r"no names in TF1 .* neck 'own_neck'") as caught:
+    with pytest.raises(UserError, match=r"no names in TF1 .* neck 'nameless_neck'") as caught:
         _import_with_own_neck(detector, tmp_path / "model.ckpt")
     assert r"""--set "train.fine_tune.skip=['^neck\.']""" in caught.value.fix
     assert np.all(read(detector, KERNEL) == 7)
