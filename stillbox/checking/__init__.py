@@ -1,1 +1,1 @@
-"""What is looked at before anything is spent."""
+"""Checks before training: configs, data, anchors, machines, accelerators."""

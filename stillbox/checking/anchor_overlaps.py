@@ -1,4 +1,4 @@
-"""How well anchors and boxes overlap: pair by pair, and fast where only the best one counts."""
+"""Overlaps of anchors and boxes: by all pairs, and faster where only the best anchor counts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 from stillbox.checking.truth_boxes import Floats, TruthBoxes
 from stillbox.evaluation.results import iou_matrix
 
-# Pairs that are held at once: a few arrays of 16 MB.
+# Pairs in memory at once: a few arrays of 16 MB.
 _PAIRS = 2**22
 
 
 class Matched(NamedTuple):
-    """What anchors make of N boxes."""
+    """The anchors of N boxes."""
 
     best: Floats
-    """`[N]`, the highest IoU that any anchor has with the box."""
+    """`[N]`, the highest IoU of the box with any anchor."""
     anchor: NDArray[np.int64]
-    """`[N]`, the anchor that has it; the first among equals."""
+    """`[N]`, the anchor with this IoU; the first among equals."""
     chosen: NDArray[np.bool_]
-    """`[N]`, some anchor has this box as its best one, at or above the threshold."""
+    """`[N]`, the box is the best one of some anchor, at or above the threshold."""
 
 
 def match_boxes(truth: TruthBoxes, anchors: Floats, threshold: float) -> Matched:
-    """Holds every box against every anchor, image by image, as the argmax matcher does.
+    """Compares every box with every anchor, image by image, as the argmax matcher does.
 
     Args:
         truth: the boxes.
@@ -54,7 +54,7 @@ def match_boxes(truth: TruthBoxes, anchors: Floats, threshold: float) -> Matched
 
 
 class Lattice(NamedTuple):
-    """The anchors of one feature map: the same sizes at every crossing of two rows of centres."""
+    """The anchors of one feature map: the same sizes at every point of a grid of centres."""
 
     rows: NDArray[np.float64]
     """`[H]`, vertical centres, rising."""
@@ -67,12 +67,12 @@ class Lattice(NamedTuple):
 def split_lattices(
     anchors: Floats, feature_shapes: Sequence[tuple[int, int]], per_location: Sequence[int]
 ) -> list[Lattice]:
-    """Takes the anchors of a detector apart.
+    """Splits the anchors of a detector into feature maps.
 
     Args:
         anchors: `[A, 4]`, in the order of the head's channels.
         feature_shapes: height and width of every map.
-        per_location: anchors that stand at one location of each map.
+        per_location: anchors at one location of each map.
     """
     lattices, start = [], 0
     for (height, width), sizes in zip(feature_shapes, per_location, strict=True):
@@ -88,9 +88,9 @@ def split_lattices(
 def best_overlaps(boxes: Floats, lattices: Sequence[Lattice]) -> NDArray[np.float64]:
     """Returns the highest IoU of each box with any anchor, `[N]`.
 
-    Of anchors of one size the one with the nearest centre overlaps most: what a pair shares
-    shrinks with the distance along either axis. So a box meets one anchor for each size of a map
-    instead of all of them.
+    Of anchors of one size the one with the nearest centre overlaps most, because the intersection
+    shrinks with the distance along either axis. So a box is compared with one anchor for each size
+    of a map.
 
     Args:
         boxes: `[N, 4]`.
@@ -105,7 +105,7 @@ def best_overlaps(boxes: Floats, lattices: Sequence[Lattice]) -> NDArray[np.floa
             distance = np.abs(centers[:, axis] - places[_nearest(centers[:, axis], places)])
             extents, side = lattice.sizes[None, :, axis], sides[:, axis, None]
             reach = (extents + side) / 2 - distance[:, None]
-            # A short one inside a long one shares no more than its own length.
+            # The intersection is at most the shorter of the two sides.
             shared *= np.clip(reach, 0, np.minimum(extents, side))
         union = sides.prod(axis=1)[:, None] + lattice.sizes.prod(axis=1)[None] - shared
         best = np.maximum(best, (shared / union).max(axis=1))

@@ -1,4 +1,4 @@
-"""The report on anchors for people: tables and a picture."""
+"""The report on anchors as tables, sentences and a figure."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ _RECALLS = ("recall .4", "recall .5", "mean IoU")
 
 
 def coverage_tables(report: AnchorReport) -> list[Table]:
-    """Returns coverage by size and by class, and who claims the boxes."""
+    """Returns coverage by size and by class, and the boxes of each feature map."""
     tables = [_coverage("Boxes by size in the network input", "size", report.sizes)]
     if len(report.classes) > 1:
         shown = report.classes[:_CLASSES_SHOWN]
@@ -32,10 +32,10 @@ def coverage_tables(report: AnchorReport) -> list[Table]:
 
 
 def conclusions(report: AnchorReport) -> list[str]:
-    """Returns what follows, one sentence a line."""
+    """Returns the conclusions, one sentence a line."""
     lines = []
     if report.records < report.total:
-        lines.append(f"{report.records:,} of {report.total:,} records were looked at.")
+        lines.append(f"{report.records:,} of {report.total:,} records were read.")
     if report.left_out:
         lines.append(f"{report.left_out:,} records have no image that can be used here.")
     if report.unmatched is not None:
@@ -76,7 +76,6 @@ def _coverage(title: str, name: str, rows: tuple[Coverage, ...]) -> Table:
         table.add_column(column, justify="right")
     for row in rows:
         values = (row.recall_40, row.recall_50, row.mean_iou)
-        # Nothing is known about how boxes that are not there are covered.
         shown = [f"{value:.3f}" if row.boxes else "-" for value in values]
         table.add_row(Text(row.name), f"{row.boxes:,}", *shown)
     return table

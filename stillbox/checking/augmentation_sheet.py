@@ -1,4 +1,4 @@
-"""Pictures of what augmentation makes of training images, boxes included."""
+"""Sheets of augmented training images with their boxes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,7 +26,7 @@ def epochs_sheet(
     images: int,
     epochs: int,
 ) -> Picture:
-    """Returns a row for each image: as it is stored, then as each of the first epochs sees it.
+    """Returns a row for each image: as stored, then as in each of the first epochs.
 
     Resizing comes after augmentation and is left out.
 
@@ -53,9 +53,9 @@ def epochs_sheet(
 def operations_sheet(
     dataset: Dataset, *, seed: int, images: int, level: float, contrast: str
 ) -> Picture:
-    """Returns, image by image, what each of AutoAugment's operations makes of it.
+    """Returns each image after each of AutoAugment's operations.
 
-    Operations inside boxes change every box here, which no policy makes them do.
+    Operations inside boxes change every box here, unlike in a policy.
 
     Args:
         dataset: the training records.
@@ -86,7 +86,7 @@ def _samples(dataset: Dataset, images: int) -> Iterator[tuple[int, Sample]]:
     found = [(record, sample) for record, sample in loaded if sample is not None]
     if not found:
         raise UserError(
-            "none of the images that were looked at can be used",
+            "none of the images that were read can be used",
             where="data.train.paths",
             fix="`stillbox data check` says why",
         )

@@ -1,7 +1,7 @@
-"""Is an experiment sound? Everything that can be said of it before anything is spent.
+"""Checks an experiment before training.
 
-Findings come from everywhere that knows something: what the reader noticed, the rules that refuse,
-what training would miss, advice (`checking/advice`), and the records where they are at hand.
+Findings come from the reader of the config, from the rules that refuse an experiment, now or when
+training starts, from advice (`checking/advice`), and from the records, if they are present.
 """
 
 import re
@@ -28,31 +28,29 @@ _NOTES_SHOWN = 4
 
 @dataclass(frozen=True)
 class ConfigFinding:
-    """One thing that a person should know about a config."""
+    """A problem of a config, or a fact about it."""
 
     severity: Severity
     """`error`: it is refused, now or when training starts."""
     where: str
-    """file:line:column or option; the field's path where nobody set it."""
+    """file:line:column or option; the field's path if it is not set."""
     what: str
-    """What is the matter."""
     fix: str = ""
-    """How to mend it."""
     field: str = ""
-    """Dotted path of the field, where there is one."""
+    """Dotted path of the field, if any."""
 
 
 @dataclass(frozen=True)
 class ConfigCheck:
-    """All that was found in one config."""
+    """The findings about a config."""
 
     source: str
-    """The file that was read."""
+    """Its file."""
     findings: tuple[ConfigFinding, ...]
     """Errors first, then warnings, then notes."""
 
     def count(self, severity: Severity) -> int:
-        """Returns how many findings have this severity."""
+        """Returns the number of findings with a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,27 +60,24 @@ class ConfigCheck:
 
     def render(self, *, all_notes: bool = False) -> RenderableType:
         """Returns what a terminal shows: one screen, unless all notes are wanted."""
-        notes = [finding for finding in self.findings if finding.severity == "note"]
-        shown = [finding for finding in self.findings if finding.severity != "note"]
-        shown += notes if all_notes else notes[:_NOTES_SHOWN]
+        # Notes come last.
+        hidden = 0 if all_notes else max(self.count("note") - _NOTES_SHOWN, 0)
+        shown = self.findings[: len(self.findings) - hidden]
         parts: list[RenderableType] = [Text(self.source)]
         parts += [_row(finding, self.source) for finding in shown]
-        if hidden := len(self.findings) - len(shown):
+        if hidden:
             parts.append(Text(f"... and {hidden} more notes: --notes shows them", "dim"))
-        counts = (_count(self.count(severity), severity) for severity in SEVERITIES)
-        return Group(*parts, Text(", ".join(counts)))
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+        counts = ((self.count(severity), severity) for severity in SEVERITIES)
+        totals = (f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+        return Group(*parts, Text(", ".join(totals)))
 
 
 def _row(finding: ConfigFinding, source: str) -> RenderableType:
-    # The file is named once, above.
+    # The file is named once, above the findings.
     where = finding.where.removeprefix(f"{source}:")
     head = (finding.severity, _COLOURS[finding.severity])
     rows = [Text.assemble(head, f" {where}: {finding.what}")]
-    # Notes stay short: there is nothing that must be mended.
+    # Notes stay short, because nothing must be mended.
     if finding.fix and finding.severity != "note":
         rows.append(Text(f"fix: {finding.fix}", "green"))
     return Group(*(Padding(row, (0, 0, 0, 2 + 2 * number)) for number, row in enumerate(rows)))
@@ -95,14 +90,14 @@ def check_config(
     records: RecordsAsked = "present",
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConfigCheck:
-    """Looks at a config from all sides. Nothing is raised: what is refused is a finding.
+    """Checks a config. Nothing is raised: what is refused is a finding.
 
     Args:
         config: as for `resolve`.
         overrides: as for `resolve`.
-        records: look at some records where they are on this machine (`present`), at all of them
-            wherever they should be (`all`), or at none (`none`).
-        on_record: called with how many records are done and how many there are.
+        records: check some records if they are on this machine (`present`), all of them and expect
+            them to be there (`all`), or none (`none`).
+        on_record: called with the numbers of records done and in all.
     """
     try:
         read = read_config(config, overrides)
@@ -116,20 +111,21 @@ def check_config(
             _finding(advice.severity, advice, read)
             for advice in records_findings(read.experiment, records, on_record)
         ),
-        *(_said(text, "warning", read.source) for text in read.warnings),
-        *(_said(text, "note", read.source) for text in read.notes),
+        *(_of_reader(text, "warning", read.source) for text in read.warnings),
+        *(_of_reader(text, "note", read.source) for text in read.notes),
     ]
-    order = {severity: number for number, severity in enumerate(SEVERITIES)}
-    ordered = sorted(dict.fromkeys(findings), key=lambda finding: order[finding.severity])
+    ordered = sorted(
+        dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity)
+    )
     return ConfigCheck(read.source, tuple(ordered))
 
 
 def _refused(read: Resolved) -> list[ConfigFinding]:
-    """What the rules refuse, and what they would refuse when training starts."""
+    """Returns what the rules refuse, and as warnings what they refuse when training starts."""
     unreal = list(paths_are_real(read.experiment))
     missing = [broken for broken in find_missing(read.experiment) if broken not in unreal]
     findings = [_finding("error", broken, read) for broken in find_broken(read.experiment)]
-    # A config is often checked before its data is in place: it is no worse for that.
+    # A config is often checked before its data is in place.
     findings += [_finding("warning", broken, read) for broken in missing]
     if unreal:
         first, *rest = [_finding("warning", broken, read) for broken in unreal]
@@ -144,9 +140,9 @@ def _refused(read: Resolved) -> list[ConfigFinding]:
     return findings
 
 
-def _finding(severity: Severity, said: Broken | Advice, read: Resolved) -> ConfigFinding:
-    where = read.origins.get(said.path, said.path)
-    return ConfigFinding(severity, where, said.what, said.fix, said.path)
+def _finding(severity: Severity, one: Broken | Advice, read: Resolved) -> ConfigFinding:
+    where = read.origins.get(one.path, one.path)
+    return ConfigFinding(severity, where, one.what, one.fix, one.path)
 
 
 def _advised(read: Resolved) -> list[ConfigFinding]:
@@ -154,7 +150,7 @@ def _advised(read: Resolved) -> list[ConfigFinding]:
         ConfigFinding("warning", read.origins.get(path, path), sentence, field=path)
         for path, sentence in seldom_meant(read.experiment)
     ]
-    # Advice on an experiment that contradicts itself would be about nothing.
+    # Advice assumes an experiment without contradictions.
     if find_broken(read.experiment):
         return seldom
     return seldom + [
@@ -164,8 +160,8 @@ def _advised(read: Resolved) -> list[ConfigFinding]:
     ]
 
 
-def _said(text: str, severity: Severity, source: str) -> ConfigFinding:
-    """Takes a sentence of the reader apart, which begins with its place in the file."""
+def _of_reader(text: str, severity: Severity, source: str) -> ConfigFinding:
+    """Returns a message of the reader, which begins with its place in the file."""
     place = re.match(rf"{re.escape(source)}:\d+:\d+(?=: )", text)
     where = place[0] if place else source
     return ConfigFinding(severity, where, text.removeprefix(where).removeprefix(": "))

@@ -1,4 +1,4 @@
-"""What an experiment's records say about the experiment."""
+"""Checks the records of an experiment."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -15,20 +15,14 @@ from stillbox.records.patterns import expand
 
 RecordsAsked = Literal["present", "all", "none"]
 
-# Enough to see what is wrong with many, few enough to be read in a second or two.
+# Read within a second or two.
 _SAMPLE = 200
 
 
 def records_findings(
     experiment: Experiment, asked: RecordsAsked, on_record: Callable[[int, int], None]
 ) -> Iterator[Advice]:
-    """Yields what is wrong with the records of training and evaluation.
-
-    Args:
-        experiment: names them.
-        asked: see `config.check_config`.
-        on_record: called with how many records are done and how many there are.
-    """
+    """Yields problems of the records of training and evaluation; arguments: `check_config`."""
     unreal = {broken.path for broken in paths_are_real(experiment)}
     for name, records in (
         ("train", experiment.data.train),
@@ -43,12 +37,12 @@ def records_findings(
             if asked == "all":
                 yield Advice("error", path, str(error))
             else:
-                yield Advice("note", path, f"not looked at: {error.where}: {error.what}")
+                yield Advice("note", path, f"not checked: {error.where}: {error.what}")
             continue
-        yield from _look(experiment, name, records, asked, on_record)
+        yield from _check(experiment, name, records, asked, on_record)
 
 
-def _look(
+def _check(
     experiment: Experiment,
     name: str,
     records: Records,
@@ -82,7 +76,7 @@ def _look(
     yield Advice(
         "note",
         path,
-        f"{check.records:,} of {check.total:,} records looked at: {check.boxes:,} boxes, at most "
+        f"{check.records:,} of {check.total:,} records checked: {check.boxes:,} boxes, at most "
         f"{check.most_boxes} in an image",
         "" if check.records == check.total else "--records looks at all of them",
     )
@@ -90,7 +84,7 @@ def _look(
 
 def _problems(check: DataCheck, path: str) -> Iterator[Advice]:
     for finding in check.findings:
-        # Of some records it cannot be said what is nowhere, and lost boxes have words of their own.
+        # Notes do not hold for a sample of the records; lost boxes are reported by _boxes_lost.
         if finding.severity == "note" or finding.reason == TOO_MANY_BOXES:
             continue
         first = f"; first {finding.examples[0]}" if finding.examples else ""

@@ -1,12 +1,11 @@
-"""Is a set of records sound? Everything is read, every image decoded, before training pays for it.
+"""Checks a set of records before training: all of it is read, every image decoded.
 
-The rows of fact sheet 7 about data (6, 7, 8, 10, 14) are looked for here: classes that the label
-map does not know, ids beyond the number of classes, more boxes than a batch has room for, files
-without records, boxes no one can train on.
+Among the findings are classes that are not in the label map, ids beyond the number of classes, more
+boxes than a batch has room for, files without records, and unusable boxes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class DataCheck:
     total: int
     """Records in the files."""
     records: int
-    """Records that were looked at."""
+    """Records that were checked."""
     boxes: int
     """Boxes that can be used."""
     max_boxes: int
@@ -43,11 +42,11 @@ class DataCheck:
 
     @property
     def sound(self) -> bool:
-        """Whether there is no error."""
+        """Whether no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
 
     def summary(self) -> list[str]:
-        """Returns what is to be said in any case, one sentence a line."""
+        """Returns the result in sentences, one a line."""
         share = 100 * self.truncated_boxes / max(1, self.boxes)
         errors = sum(finding.count for finding in self.findings if finding.severity == "error")
         return [
@@ -98,28 +97,27 @@ def check_records(
         paths: files and patterns.
         label_map: the classes.
         use_display_name: match class texts against display names.
-        max_boxes: room for boxes in a batch; what is beyond it is counted.
-        num_classes: greatest id that the model has a class for; 0 where that is not known yet.
-        workers: threads; 0 takes one for each core, at most 8.
-        sample: look at no more than so many records, from all over the set; 0 looks at all.
-        on_record: called after each record with how many are done and how many there are.
+        max_boxes: room for boxes in a batch; boxes beyond it are counted.
+        num_classes: greatest id that the model has a class for; 0: not known.
+        workers: threads; 0: one for each core, at most 8.
+        sample: most records to check, spread over the set; 0: all.
+        on_record: called after each record with the numbers of records done and in all.
 
     Raises:
-        UserError: there is nothing to check.
+        UserError: there are no records.
     """
     source = ExampleSource(
         paths, label_map, use_display_name=use_display_name, bad_records="drop", bad_boxes="fix"
     )
     tally = _Tally(source, label_map, max_boxes, num_classes)
     # Read in order here and decoded on threads: the first cases shown are the first in the set.
-    count = min(sample or len(source), len(source))
-    indices = np.linspace(0, len(source) - 1, count).round().astype(int).tolist()
+    indices = spread_indices(len(source), sample)
     examples = ((index, source.example(index)) for index in indices)
-    for done, (index, seen) in enumerate(ordered_map(_look, examples, workers), start=1):
-        if isinstance(seen, _Seen):
-            tally.add(index, seen)
-        elif seen is not None:
-            source.reject(index, seen.reason, seen.detail)
+    for done, (index, result) in enumerate(ordered_map(_inspect, examples, workers), start=1):
+        if isinstance(result, BadRecordError):
+            source.reject(index, result.reason, result.detail)
+        elif result is not None:
+            tally.add(index, *result)
         on_record(done, len(indices))
     tally.finish()
     findings = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
@@ -135,30 +133,28 @@ def check_records(
     )
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What is kept of a record: not its image."""
-
-    image_id: str
-    claimed: tuple[int, int]
-    facts: ImageInfo
-    class_ids: np.ndarray
+def spread_indices(count: int, limit: int) -> list[int]:
+    """Returns the indices of at most `limit` of `count` records, spread evenly; 0: of all."""
+    places = np.linspace(0, count - 1, min(limit or count, count))
+    return [int(place) for place in places.round()]
 
 
-def _look(numbered: tuple[int, Example | None]) -> tuple[int, _Seen | BadRecordError | None]:
+def _inspect(
+    numbered: tuple[int, Example | None],
+) -> tuple[int, tuple[Example, ImageInfo] | BadRecordError | None]:
+    """Decodes the image of an example and drops it."""
     index, example = numbered
     if example is None:
         return index, None
     try:
-        facts = inspect_image(example.encoded)
+        info = inspect_image(example.encoded)
     except BadRecordError as error:
         return index, error
-    claimed = (example.height, example.width)
-    return index, _Seen(example.image_id, claimed, facts, example.class_ids)
+    return index, (replace(example, encoded=b""), info)
 
 
 class _Tally:
-    """What the records say taken together."""
+    """Findings over all records."""
 
     def __init__(
         self, source: ExampleSource, label_map: LabelMap | None, max_boxes: int, num_classes: int
@@ -170,40 +166,38 @@ class _Tally:
         self.class_ids: set[int] = set()
         self.image_ids: dict[str, int] = {}
 
-    def add(self, index: int, seen: _Seen) -> None:
+    def add(self, index: int, example: Example, image: ImageInfo) -> None:
         where = self.source.location(index)
-        self._add_image(where, seen)
-        former = self.image_ids.setdefault(seen.image_id, index)
+        self._add_image(where, (example.height, example.width), image)
+        former = self.image_ids.setdefault(example.image_id, index)
         if former != index:
-            said = f"{seen.image_id!r} is also {self.source.location(former)}"
-            self.log.add("image id occurs twice", where, said)
-        count = len(seen.class_ids)
+            also = f"{example.image_id!r} is also {self.source.location(former)}"
+            self.log.add("image id occurs twice", where, also)
+        count = len(example.class_ids)
         self.boxes += count
         self.most_boxes = max(self.most_boxes, count)
         if count > self.max_boxes:
             self.truncated += count - self.max_boxes
-            self.log.add(
-                TOO_MANY_BOXES, where, f"{count} boxes", action=f"{self.max_boxes} are used"
-            )
+            used = f"{self.max_boxes} are used"
+            self.log.add(TOO_MANY_BOXES, where, f"{count} boxes", action=used)
         if not count:
             self.log.add("image without a box", where, action="used as background")
-        self.class_ids.update(seen.class_ids.tolist())
-        beyond = seen.class_ids[seen.class_ids > self.num_classes] if self.num_classes else ()
-        for class_id in beyond:
-            self.log.add("class id above num_classes", where, f"{class_id} > {self.num_classes}")
+        self.class_ids.update(example.class_ids.tolist())
+        for class_id in example.class_ids:
+            if class_id > self.num_classes > 0:
+                beyond = f"{class_id} > {self.num_classes}"
+                self.log.add("class id above num_classes", where, beyond)
 
-    def _add_image(self, where: str, seen: _Seen) -> None:
-        facts = seen.facts
-        if min(seen.claimed) > 0 and seen.claimed != (facts.height, facts.width):
-            said = f"record {seen.claimed[1]} x {seen.claimed[0]}"
-            said += f", image {facts.width} x {facts.height}"
-            self.log.add("size is not the image's", where, said, action="the image's is used")
-        if facts.orientation != 1:
-            self.log.add("EXIF orientation", where, str(facts.orientation), action="ignored")
-        if facts.mode == "CMYK":
+    def _add_image(self, where: str, claimed: tuple[int, int], image: ImageInfo) -> None:
+        if min(claimed) > 0 and claimed != (image.height, image.width):
+            sizes = f"record {claimed[1]} x {claimed[0]}, image {image.width} x {image.height}"
+            self.log.add("size is not the image's", where, sizes, action="the image's is used")
+        if image.orientation != 1:
+            self.log.add("EXIF orientation", where, str(image.orientation), action="ignored")
+        if image.mode == "CMYK":
             self.log.add("CMYK image", where)
-        if facts.format not in ("JPEG", "MPO", "PNG"):
-            self.log.add("neither JPEG nor PNG", where, facts.format)
+        if image.format not in ("JPEG", "MPO", "PNG"):
+            self.log.add("neither JPEG nor PNG", where, image.format)
 
     def finish(self) -> None:
         if not self.boxes:

@@ -1,4 +1,4 @@
-"""How grave each thing is that can be wrong with data, and how it is mended."""
+"""Severity and remedy of each problem of data."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
 TOO_MANY_BOXES = "more boxes than a batch has room for"
-# What is not listed here is an error: it stops training, or loses labels without a trace.
+# Every other problem is an error: it stops training, or loses labels silently.
 _MILDER: dict[str, tuple[Severity, str]] = {
     rules.INVERTED: ("warning", _CONVERT_AGAIN),
     rules.OUTSIDE: ("warning", _CONVERT_AGAIN),
@@ -44,20 +44,17 @@ _FIXES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """All cases of one thing."""
+    """All cases of one problem."""
 
     severity: Severity
-    """`error`: training would stop, or learn something wrong."""
+    """`error`: training would stop, or train on wrong labels."""
     reason: str
-    """What it is."""
     outcome: str
     """What reading does about it under the usual policies."""
     count: int
-    """How many cases."""
     examples: tuple[str, ...]
-    """The first ones: file, record, detail."""
+    """The first cases: file, record, detail."""
     fix: str
-    """How to mend it."""
 
 
 def finding_of(problem: Problem) -> Finding:

@@ -1,4 +1,4 @@
-"""What is in a set of records: classes, boxes, sizes."""
+"""Statistics of a set of records: classes, boxes, sizes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stillbox.records.example import Example
-from stillbox.records.image_files import inspect_image
+from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
@@ -25,38 +25,29 @@ _BAR = 40
 
 @dataclass
 class ClassCount:
-    """One class."""
+    """Boxes of one class, and images that have one."""
 
     id: int
-    """The label map's."""
     name: str
-    """For people."""
     boxes: int = 0
-    """Boxes of it."""
     images: int = 0
-    """Images that have one."""
 
 
 @dataclass
 class RecordsStats:
-    """The content of a set of records, after the usual mending of boxes."""
+    """The content of a set of records, boxes corrected by the usual policy."""
 
     records: int = 0
-    """Records in the files."""
     unusable: int = 0
     """Records without a usable example or image; `stillbox data check` names them."""
     encoded_bytes: int = 0
     """Images as stored."""
     boxes: int = 0
-    """Boxes that can be used."""
+    """Boxes that can be used; the next five count some of these, or images without any."""
     images_without_boxes: int = 0
-    """Background images."""
     crowds: int = 0
-    """Crowd boxes."""
     difficult: int = 0
-    """Boxes marked difficult."""
     truncated: int = 0
-    """Boxes of objects that the image cuts off."""
     zero_weight: int = 0
     """Boxes that the loss ignores."""
     classes: list[ClassCount] = field(default_factory=list)
@@ -64,7 +55,7 @@ class RecordsStats:
     boxes_per_image: dict[str, int] = field(default_factory=dict)
     """Images by number of boxes."""
     most_boxes: int = 0
-    """Most boxes in one image: nothing is cut off with `max_boxes` at least this."""
+    """Most boxes in one image: with `max_boxes` at least this none is lost."""
     boxes_99th_percentile: int = 0
     """99 of 100 images have at most so many boxes."""
     box_sizes: dict[str, int] = field(default_factory=dict)
@@ -129,17 +120,17 @@ def records_stats(
     workers: int = 0,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> RecordsStats:
-    """Counts what a set of records holds. Images are looked at, not decoded.
+    """Counts the content of a set of records. Headers of images are read, images not decoded.
 
     Args:
         paths: files and patterns.
         label_map: the classes.
         use_display_name: match class texts against display names.
-        workers: threads; 0 takes one for each core, at most 8.
-        on_record: called after each record with how many are done and how many there are.
+        workers: threads; 0: one for each core, at most 8.
+        on_record: called after each record with the numbers of records done and in all.
 
     Raises:
-        UserError: there is nothing to count.
+        UserError: there are no records.
     """
     source = ExampleSource(paths, label_map, use_display_name=use_display_name, bad_records="drop")
     stats = RecordsStats(records=len(source))
@@ -147,62 +138,48 @@ def records_stats(
         item.id: ClassCount(item.id, item.display_name or item.name) for item in label_map or ()
     }
     per_image: list[int] = []
-    box_sizes: Counter[str] = Counter()
-    image_sizes: Counter[str] = Counter()
-    formats: Counter[str] = Counter()
-    counts = ordered_map(lambda index: _count(source, index), range(len(source)), workers)
-    for done, counted in enumerate(counts, start=1):
+    sizes, images, formats = Counter[str](), Counter[str](), Counter[str]()
+    inspected = ordered_map(lambda index: _inspect(source, index), range(len(source)), workers)
+    for done, result in enumerate(inspected, start=1):
         on_record(done, len(source))
-        if counted is None:
+        if result is None:
             stats.unusable += 1
             continue
-        per_image.append(len(counted.example.class_ids))
-        _add_example(stats, counted.example)
-        _add_classes(classes, counted.example.class_ids)
-        box_sizes.update(counted.box_sizes)
-        image_sizes[counted.image_size] += 1
-        formats[counted.image_format] += 1
+        example, info = result
+        per_image.append(len(example.boxes))
+        _add_example(stats, classes, example)
+        sizes.update(_box_sizes(example, info))
+        images[f"{info.width} x {info.height}"] += 1
+        formats[f"{info.format} {info.mode}"] += 1
     stats.classes = [classes[class_id] for class_id in sorted(classes)]
     stats.boxes_per_image = _by_count(per_image)
     if per_image:
         stats.most_boxes = max(per_image)
         stats.boxes_99th_percentile = int(np.ceil(np.percentile(per_image, 99)))
-    stats.box_sizes = {size: box_sizes[size] for size in ("small", "medium", "large")}
-    stats.image_sizes = dict(image_sizes.most_common())
+    stats.box_sizes = {size: sizes[size] for size in ("small", "medium", "large")}
+    stats.image_sizes = dict(images.most_common())
     stats.image_formats = dict(formats.most_common())
     return stats
 
 
-@dataclass(frozen=True)
-class _Counted:
-    """What is kept of a record until it has been added up."""
-
-    example: Example
-    image_size: str
-    image_format: str
-    box_sizes: list[str]
-
-
-def _count(source: ExampleSource, index: int) -> _Counted | None:
+def _inspect(source: ExampleSource, index: int) -> tuple[Example, ImageInfo] | None:
     example = source.example(index)
     if example is None:
         return None
     try:
-        facts = inspect_image(example.encoded, whole=False)
+        return example, inspect_image(example.encoded, whole=False)
     except BadRecordError:
         return None
+
+
+def _box_sizes(example: Example, info: ImageInfo) -> list[str]:
     sides = example.boxes[:, 2:] - example.boxes[:, :2]
-    of_box = sides[:, 0] * facts.height * sides[:, 1] * facts.width
+    of_box = sides[:, 0] * info.height * sides[:, 1] * info.width
     areas = np.where(np.isnan(example.area), of_box, example.area)
-    return _Counted(
-        example,
-        f"{facts.width} x {facts.height}",
-        f"{facts.format} {facts.mode}",
-        ["small" if a < _SMALL else "medium" if a < _LARGE else "large" for a in areas],
-    )
+    return ["small" if a < _SMALL else "medium" if a < _LARGE else "large" for a in areas]
 
 
-def _add_example(stats: RecordsStats, example: Example) -> None:
+def _add_example(stats: RecordsStats, classes: dict[int, ClassCount], example: Example) -> None:
     stats.encoded_bytes += len(example.encoded)
     stats.boxes += len(example.boxes)
     stats.images_without_boxes += not len(example.boxes)
@@ -210,10 +187,7 @@ def _add_example(stats: RecordsStats, example: Example) -> None:
     stats.difficult += int(example.difficult.sum())
     stats.truncated += int(example.truncated.sum())
     stats.zero_weight += int((example.weights == 0).sum())
-
-
-def _add_classes(classes: dict[int, ClassCount], class_ids: np.ndarray) -> None:
-    for class_id, boxes in Counter(class_ids.tolist()).items():
+    for class_id, boxes in Counter(example.class_ids.tolist()).items():
         row = classes.setdefault(class_id, ClassCount(class_id, f"class {class_id}"))
         row.boxes += boxes
         row.images += 1

@@ -1,4 +1,4 @@
-"""What this machine offers, and which versions on it do not go together."""
+"""Reports what this machine has, and versions on it that do not work together."""
 
 import os
 import platform
@@ -32,12 +32,11 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Examination:
-    """Findings, in the order in which they are printed."""
+    """Facts about this machine and problems, in the order in which they are printed."""
 
     lines: list[str] = field(default_factory=list)
-    """What there is."""
     problems: list[str] = field(default_factory=list)
-    """What is wrong, each with its remedy."""
+    """Each with its remedy."""
 
     def text(self) -> str:
         """Returns the whole report."""
@@ -46,22 +45,23 @@ class Examination:
 
 
 def examine() -> Examination:
-    """Looks at this machine. Starts the accelerator, changes nothing."""
+    """Examines this machine. Starts the accelerator, changes nothing."""
     versions = {name: version for name in _PACKAGES if (version := _version(name))}
-    devices, broken = _devices()
+    devices, problems = _devices()
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     lines = [
         f"stillbox {__version__}, Python {platform.python_version()}, {platform.platform()}",
         *(f"  {name} {version}" for name, version in versions.items()),
         f"devices: {devices}",
         f"processors: {os.cpu_count()}",
-        f"memory: {_memory()}",
+        f"memory: {pages * size / 2**30:.1f} GiB on the host",
         f"compiled programs are kept in {compilation_cache_folder()}",
     ]
-    return Examination(lines, bad_pairs(versions) + _python_problem() + broken)
+    return Examination(lines, bad_pairs(versions) + _python_problem() + problems)
 
 
 def bad_pairs(versions: dict[str, str]) -> list[str]:
-    """Returns what is known about versions that do not work together (field fact sheet 4.2)."""
+    """Returns the pairs of versions that are known not to work together."""
     problems = []
     tensorflow = versions.get("tensorflow") or versions.get("tensorflow-cpu")
     if tensorflow and known_bad(versions.get("jax", "0"), tensorflow):
@@ -90,7 +90,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[str, list[str]]:
-    """Returns what jax computes on, and what keeps it from doing so."""
+    """Returns the devices of jax, and problems of starting them."""
     try:
         devices = jax.devices()
     except RuntimeError as error:
@@ -100,8 +100,3 @@ def _devices() -> tuple[str, list[str]]:
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     memory = f", {limit / 2**30:.1f} GiB each" if limit else ""
     return f"{len(devices)} x {', '.join(kinds)}{memory}", []
-
-
-def _memory() -> str:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return f"{pages * size / 2**30:.1f} GiB on the host"

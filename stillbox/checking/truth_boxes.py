@@ -1,4 +1,4 @@
-"""The ground truth of a set of records, as the network gets to see it."""
+"""Ground-truth boxes of a set of records, resized to the network input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.checking.data import spread_indices
 from stillbox.experiment.schema import FixedShapeResizer, Resizer
 from stillbox.inputs.resize import misfit, resized_size
 from stillbox.records.example import Example
@@ -19,18 +20,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TruthBoxes:
-    """N boxes of many images that count in training; augmentation has not touched them."""
+    """N boxes of I images that count in training, before augmentation."""
 
     boxes: Floats
     """`[N, 4]`, normalised to the network input, padding included."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids."""
     starts: NDArray[np.int64]
-    """`[I + 1]`, where the boxes of each of the I images begin and end."""
+    """`[I + 1]`, where the boxes of each image begin and end."""
     records: int
-    """Records that were looked at."""
+    """Records that were read."""
     left_out: int
-    """Records without a usable image, or with one that the canvas has no room for."""
+    """Records without a usable image, or with one too large for the canvas."""
 
 
 def read_truth(
@@ -46,17 +47,16 @@ def read_truth(
     Args:
         source: the records.
         resizer: of the model.
-        limit: read no more than so many records, from all over the set; 0 reads all.
-        ignore_crowds: leave crowd boxes out, as `data.train.crowds` does but for `train`.
-        on_record: called with how many records are done and how many there are.
+        limit: most records to read, spread over the set; 0: all.
+        ignore_crowds: leave crowd boxes out, as `data.train.crowds` does except for `train`.
+        on_record: called with the numbers of records done and in all.
     """
-    count = min(limit or len(source), len(source))
-    indices = np.linspace(0, len(source) - 1, count).round().astype(int).tolist()
+    indices = spread_indices(len(source), limit)
     boxes, class_ids, left_out = [np.zeros((0, 4), np.float32)], [np.zeros(0, np.int32)], 0
     lengths = []
     results = ordered_map(lambda index: _resized(source.example(index), resizer), indices)
     for done, result in enumerate(results, start=1):
-        on_record(done, count)
+        on_record(done, len(indices))
         if result is None:
             left_out += 1
             continue
@@ -68,11 +68,13 @@ def read_truth(
         class_ids.append(example.class_ids[counts])
         lengths.append(int(counts.sum()))
     starts = np.cumsum([0, *lengths])
-    return TruthBoxes(np.concatenate(boxes), np.concatenate(class_ids), starts, count, left_out)
+    return TruthBoxes(
+        np.concatenate(boxes), np.concatenate(class_ids), starts, len(indices), left_out
+    )
 
 
 def _resized(example: Example | None, resizer: Resizer) -> tuple[Example, Floats] | None:
-    """Returns an example with its boxes relative to the network input, None where it has none."""
+    """Returns an example and its boxes relative to the network input; None: it is not usable."""
     if example is None:
         return None
     if isinstance(resizer, FixedShapeResizer):
@@ -84,6 +86,6 @@ def _resized(example: Example | None, resizer: Resizer) -> tuple[Example, Floats
     size = (facts.height, facts.width)
     if misfit(size, resizer):
         return None
-    # The image lies in the upper left; what is beyond it is padding.
+    # The image is in the upper left corner, the rest is padding.
     share = np.divide(resized_size(size, resizer), resizer.input_size).astype(np.float32)
     return example, example.boxes * np.tile(share, 2)

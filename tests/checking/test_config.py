@@ -111,9 +111,9 @@ def test_records_that_are_here_are_looked_at(scenes):
     check = check_config("demo_scenes", sound)
     notes = [what for _, what in said(check, "note")]
     assert not said(check, "error")
-    assert any("10 of 10 records looked at" in what for what in notes)
-    assert any("6 of 6 records looked at" in what for what in notes)
-    assert not any("records looked at" in f.what for f in
+    assert any("10 of 10 records checked" in what for what in notes)
+    assert any("6 of 6 records checked" in what for what in notes)
+    assert not any("records checked" in f.what for f in
                    check_config("demo_scenes", sound, records="none").findings)  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_records_and_classes_belong_together(scenes):
 
 def test_records_that_are_not_here_are_a_note_unless_they_are_asked_for(config):
     (train,) = (what for where, what in said(config(), "note") if where == "p.config:103:28")
-    assert train == "not looked at: train-a.record: there is no such file"
+    assert train == "not checked: train-a.record: there is no such file"
     assert any(where == "p.config:103:28" for where, _ in said(config(records="all"), "error"))
 
 

@@ -52,8 +52,8 @@ def test_json_holds_all_findings(stillbox):
 
 def test_all_records_are_read_or_none(stillbox, settings, here):
     words = ["check", "demo_scenes", *settings(), "--notes"]
-    assert "10 of 10 records looked at" in stillbox(*words).out
-    assert "records looked at" not in stillbox(*words, "--no-records").out
+    assert "10 of 10 records checked" in stillbox(*words).out
+    assert "records checked" not in stillbox(*words, "--no-records").out
     missing = ["--set", "data.train.paths=nowhere.record"]
     assert stillbox(*words, *missing).code == 0
     code, out, _ = stillbox(*words, *missing, "--records")

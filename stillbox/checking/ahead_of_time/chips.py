@@ -1,4 +1,4 @@
-"""What is published about each generation of TPU, and what its compiler says about it."""
+"""Published figures of each generation of TPU, and the memory that its compiler grants."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,22 +8,22 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What is published about an accelerator. Rates are peaks that no program reaches."""
+    """Published figures of an accelerator. Rates are peaks that no program reaches."""
 
     flops: float
-    """bfloat16 operations in a second, of a whole chip."""
+    """bfloat16 operations per second of a whole chip."""
     hbm_bytes: float
     """Memory of a whole chip."""
     hbm_bandwidth: float
-    """Bytes in a second between memory and chip."""
+    """Bytes per second between memory and chip."""
     link_bandwidth: float
-    """Bytes in a second that a chip sends to the others, all its links together."""
+    """Bytes per second that a chip sends to the others over all its links."""
     devices: int = 1
-    """What JAX shows of a chip: 2 where each core is a device, otherwise 1."""
+    """JAX devices of a chip: 2 where each core is a device."""
     slot: str
-    """What a device is called."""
+    """The word for a device."""
     source: str
-    """Where the figures are published."""
+    """Publication of the figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +31,19 @@ class Chip(Figures):
     """One generation of TPU."""
 
     generation: str
-    """The name that this program uses."""
     aliases: tuple[str, ...] = ()
-    """Other names that people use for it."""
+    """Other names of the generation."""
     cores: int
     """Cores of a chip."""
     slot: str = "chip"
     usable_bytes: float
-    """What the compiler lets a program take of a device's memory, as libtpu 0.0.40 says when one
-    does not fit; the rest is its own."""
+    """Memory of a device that the compiler grants a program, by the messages of libtpu 0.0.40."""
     counted_in_cores: bool
-    """Whether the number in an accelerator type such as v3-8 counts cores and not chips."""
+    """Whether the number in an accelerator type such as v3-8 counts cores, not chips."""
     slices: tuple[str, ...]
     """Usual slices of up to 128 chips."""
     options: tuple[tuple[str, Any], ...] = ()
-    """What the description of a topology needs besides its name."""
+    """Further options of the topology's description."""
 
 
 _PAGE = "https://cloud.google.com/tpu/docs/"
@@ -96,7 +94,7 @@ CHIPS = {
             counted_in_cores=True,
             slices=_DEEP,
             source=f"{_PAGE}v4; links: Jouppi et al., TPU v4, 2023",
-            # Both cores as one device, which is how the machines are set up.
+            # Both cores as one device, the machines' default.
             options=(("chip_config_name", "megacore"),),
         ),
         Chip(

@@ -1,7 +1,7 @@
-"""The train, evaluation and prediction steps of an experiment, compiled for a target.
+"""Compiles the training, evaluation and prediction steps of an experiment for a target.
 
-They are the programs that the loop, the scorer and the predictor run (`training/program.py`,
-`evaluation/program.py`); nothing is computed, so the target need not be in this machine.
+These are the programs that the commands run (`training/program.py`, `evaluation/program.py`).
+Nothing is computed, so that the target need not be present.
 """
 
 import math
@@ -36,7 +36,7 @@ class _Lowered:
     images: int
     devices: int
     state_bytes: int
-    """What optimiser and moving average take on a device."""
+    """Bytes of optimiser and moving average on a device."""
 
 
 def check_steps(
@@ -46,15 +46,15 @@ def check_steps(
     steps: Iterable[StepName] = STEPS,
     say: Say = lambda line: None,
 ) -> list[StepCheck]:
-    """Compiles the steps of an experiment for a target and says what they need.
+    """Compiles the steps of an experiment for a target.
 
-    Nothing is raised for what cannot be compiled: that is a verdict too.
+    A step that cannot be compiled is a verdict, not an error.
 
     Args:
-        experiment: all of it.
+        experiment: the experiment.
         target: of `find_target`.
         steps: which ones.
-        say: told what is waited for, a line at a time.
+        say: prints the progress.
     """
     return [check_step(experiment, target, step, say) for step in steps]
 
@@ -103,10 +103,10 @@ def _examine(
     (module,) = executable.hlo_modules()
     program = read_program(Message(module.as_serialized_hlo_module_proto()))
     memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
-    flops, traffic = _flops(compiled) or count_flops(program), memory_traffic(program)
-    collectives = collective_bytes(program)
+    flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
+    traffic, collectives = memory_traffic(program), collective_bytes(program)
     check = replace(check, memory=memory, flops=flops, traffic=traffic, collectives=collectives)
-    # Scoring waits for its loops, of which a roofline knows nothing.
+    # Evaluation is bound by its loops, which a roofline ignores.
     if target.chip is not None and check.step == "train":
         roofline = estimate(
             target.chip,
@@ -126,11 +126,6 @@ def _examine(
         usable=memory.usable,
     )
     return replace(check, refused=failure.what, fix=failure.fix, needed=memory.total)
-
-
-def _flops(compiled: jax.stages.Compiled) -> float:
-    analysis = compiled.cost_analysis() or {}
-    return float(analysis.get("flops", 0.0))
 
 
 def _refusal(
@@ -159,7 +154,7 @@ def _lower_evaluate(experiment: schema.Experiment, target: Target) -> _Lowered:
 
 
 def _lower_predict(experiment: schema.Experiment, target: Target) -> _Lowered:
-    # As `stillbox predict` does it: one image at a time on one device.
+    # As in `stillbox predict`: one image at a time on one device.
     mesh = build_mesh(1, schema.Devices(), target.devices[:1])
     return _Lowered(predict_program(experiment, mesh).lower(), 1, 1, 0)
 

@@ -1,4 +1,4 @@
-"""Why a program was not compiled, in words of the experiment."""
+"""Reasons why a program was not compiled, with the fields that mend it."""
 
 import re
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ _USED = re.compile(
 _LARGEST = re.compile(
     r"  1\. Size: (?P<size>[\d.]+[KMGT])\n.*?Shape: (?P<shape>\w+\[[\d,]*\])", re.DOTALL
 )
-# What is said where a single array is too large already.
+# The message where a single array is too large already.
 _ONE_ARRAY = re.compile(
     r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GIB = 2**30
-# Where an image is so large that a device holds few of them, it may be cut.
+# From this size on a device holds few images, and an image may be split.
 _LARGE_IMAGE = 512 * 512
-# The part of a device's memory from which on it is worth to spread the accumulators.
+# The part of a device's memory from which on the accumulators are worth sharding.
 _HEAVY = 0.05
 
 
@@ -30,23 +30,21 @@ class Failure:
     """A program that was not compiled."""
 
     what: str
-    """What is the matter, one sentence."""
     fix: str
-    """Fields that mend it."""
     needed: int = 0
-    """Bytes that a device would need, where that is the reason and the compiler says it."""
+    """Bytes that a device would need, if that is the reason and known."""
 
 
 def explain_failure(
     message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
 ) -> Failure:
-    """Puts the compiler's message into words that name the fields to change.
+    """Returns the reason of a compiler's error, with the fields to change.
 
     Args:
-        message: of the compiler's error.
+        message: of the error.
         step: the program that was compiled.
-        experiment: what it was made of.
-        state_bytes: what optimiser and moving average take on a device.
+        experiment: the experiment of the program.
+        state_bytes: bytes of optimiser and moving average on a device.
         usable: bytes that a program may take on a device.
     """
     first, *_ = message.splitlines() or [""]
@@ -78,7 +76,7 @@ def _bytes_used(message: str) -> int:
 
 
 def _largest_array(message: str) -> str:
-    """Returns a phrase about the array that takes most, where the compiler names it."""
+    """Returns a phrase about the largest array, if the compiler names it."""
     if one := _ONE_ARRAY.search(message):
         return f" and not room for {one['shape']} alone"
     found = _LARGEST.search(message)

@@ -1,7 +1,7 @@
-"""GPUs that a program is compiled for where there is none.
+"""Descriptions of GPUs, so that programs can be compiled for them where there is none.
 
-XLA compiles for a GPU that is described to it. Which algorithm cuDNN takes for a convolution is
-then decided by rule and not by trying, and the scratch memory of that algorithm is not known.
+XLA then chooses cuDNN's algorithm for a convolution by rule instead of by trying, and the scratch
+memory of that algorithm is not known.
 """
 
 import os
@@ -17,45 +17,43 @@ from stillbox.errors import UserError
 SIZES = (1, 2, 4, 8)
 """GPUs of one machine."""
 
-# What JAX takes of a GPU's memory where nobody says otherwise.
+# The part of a GPU's memory that JAX takes by default.
 _FRACTION, _FRACTION_VARIABLE = 0.75, "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# Without a driver the plugin fails to compare its libraries' versions, which a compiler needs not.
+# Without a driver the plugin fails to compare its libraries' versions; compiling does not need it.
 _WITHOUT_DRIVER = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Figures):
-    """One model. The fields after the published ones are what XLA's compiler asks of a device."""
+    """One model, with the properties that XLA's compiler needs."""
 
     name: str
-    """The name that this program uses."""
     slot: str = "GPU"
     product: str
-    """As the driver calls it."""
+    """Its name in the driver."""
     capability: tuple[int, int]
     """Of CUDA."""
-    extensions: bool
-    """Whether it has instructions of this capability alone."""
     cores: int
     """Streaming multiprocessors."""
-    floats_per_core: int
-    """Units for float32 in each of them."""
-    shared_per_core: int
+    floats_per_core: int = 128
+    """float32 units of each of them."""
+    shared_per_core: int = 228 * 2**10
     """Bytes of shared memory of each of them."""
     cache_bytes: int
     """Second-level cache."""
     clock_ghz: float
-    """Highest."""
+    """The highest clock rate."""
 
     @property
     def usable_bytes(self) -> float:
-        """What JAX takes of the memory."""
+        """Memory that JAX takes."""
         return self.hbm_bytes * float(os.environ.get(_FRACTION_VARIABLE, _FRACTION))
 
     def description(self) -> str:
         """Returns XLA's description of the device, a `GpuTargetConfigProto` as text."""
         major, minor = self.capability
-        extension = "feature_extension: ACCELERATED_FEATURES" if self.extensions else ""
+        # From 9.0 on there are instructions of one capability alone.
+        extension = "feature_extension: ACCELERATED_FEATURES" if major >= 9 else ""
         return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -87,7 +85,6 @@ device_description_str: "{self.product}"
 """
 
 
-_KIB = 2**10
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -99,10 +96,9 @@ GPUS = {
             hbm_bandwidth=2_039e9,
             link_bandwidth=300e9,
             capability=(8, 0),
-            extensions=False,
             cores=108,
             floats_per_core=64,
-            shared_per_core=164 * _KIB,
+            shared_per_core=164 * 2**10,
             cache_bytes=40 * 2**20,
             clock_ghz=1.41,
             source="NVIDIA A100 data sheet, 80 GB SXM",
@@ -115,10 +111,7 @@ GPUS = {
             hbm_bandwidth=3_350e9,
             link_bandwidth=450e9,
             capability=(9, 0),
-            extensions=True,
             cores=132,
-            floats_per_core=128,
-            shared_per_core=228 * _KIB,
             cache_bytes=50 * 2**20,
             clock_ghz=1.98,
             source="NVIDIA H100 data sheet, SXM",
@@ -131,10 +124,7 @@ GPUS = {
             hbm_bandwidth=4_800e9,
             link_bandwidth=450e9,
             capability=(9, 0),
-            extensions=True,
             cores=132,
-            floats_per_core=128,
-            shared_per_core=228 * _KIB,
             cache_bytes=50 * 2**20,
             clock_ghz=1.98,
             source="NVIDIA H200 data sheet, SXM",
@@ -147,10 +137,7 @@ GPUS = {
             hbm_bandwidth=7_700e9,
             link_bandwidth=900e9,
             capability=(10, 0),
-            extensions=True,
             cores=148,
-            floats_per_core=128,
-            shared_per_core=228 * _KIB,
             cache_bytes=132_644_864,
             clock_ghz=1.965,
             source="NVIDIA DGX B200 data sheet, an eighth of it",
@@ -161,9 +148,7 @@ GPUS = {
 
 
 def parse_gpus(name: str) -> tuple[Gpu, int] | None:
-    """Returns the model and the number of GPUs that a name such as `h200:8` stands for.
-
-    None where it names no model that is known.
+    """Returns the model and the number of GPUs of a name such as `h200:8`; None: no known model.
 
     Raises:
         UserError: no machine has so many.
@@ -182,7 +167,7 @@ def parse_gpus(name: str) -> tuple[Gpu, int] | None:
 
 
 def describe_gpus(gpu: Gpu, number: int) -> tuple[jax.Device, ...]:
-    """Returns GPUs of one machine that describe themselves and hold no array.
+    """Returns the GPUs of one machine, for compiling only.
 
     Raises:
         UserError: JAX's plugin for CUDA is not installed, or does not know them.

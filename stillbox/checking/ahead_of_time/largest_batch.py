@@ -9,7 +9,7 @@ from stillbox.checking.ahead_of_time.steps import StepCheck
 from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.experiment import schema
 
-# A compilation takes minutes: what is found is at most a sixteenth below the largest.
+# A compilation takes minutes: the result is at most a sixteenth below the largest batch.
 _CLOSE = 16
 _TRIALS = 10
 _MOST = 2**14
@@ -17,22 +17,21 @@ _MOST = 2**14
 
 @dataclass
 class BatchSearch:
-    """What was tried."""
+    """The trials of a search, in their order."""
 
     multiple: int
-    """Batches that can be spread evenly are multiples of this."""
+    """All batches are multiples of this."""
     trials: list[StepCheck] = field(default_factory=list)
-    """In the order in which they were made."""
 
     @property
     def best(self) -> StepCheck | None:
-        """The largest that fits; None if not even the smallest does."""
+        """The largest batch that fits, if any."""
         fitting = [trial for trial in self.trials if trial.fits]
         return max(fitting, key=lambda trial: trial.images, default=None)
 
     @property
     def too_large(self) -> StepCheck | None:
-        """The smallest that does not fit; None if all did."""
+        """The smallest batch that does not fit, if any."""
         others = [trial for trial in self.trials if not trial.fits]
         return min(others, key=lambda trial: trial.images, default=None)
 
@@ -40,12 +39,12 @@ class BatchSearch:
 def find_batch(
     experiment: schema.Experiment, target: Target, say: Say = lambda line: None
 ) -> BatchSearch:
-    """Looks for the largest `train.batch_size` that fits on a target.
+    """Searches the largest `train.batch_size` that fits on a target.
 
     Args:
-        experiment: all of it; its own batch is tried first.
+        experiment: its own batch is tried first.
         target: of `find_target`.
-        say: told of every trial.
+        say: prints the progress.
     """
     rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
     multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
@@ -60,13 +59,13 @@ def find_batch(
 def search(
     attempt: Callable[[int], StepCheck], multiple: int, start: int, usable: float
 ) -> BatchSearch:
-    """Searches among the multiples of a number.
+    """Searches the largest batch among the multiples of a number.
 
-    What memory the last trial took says what to try next; where that says nothing new, the middle
-    of what is left is tried.
+    The next batch is extrapolated from the memory of the last one; where that gives nothing new, it
+    is the middle of the remaining range.
 
     Args:
-        attempt: compiles the step for so many images.
+        attempt: compiles the step for a batch size.
         multiple: all batches are multiples of this.
         start: the first batch, rounded to a multiple.
         usable: bytes of a device.
@@ -77,19 +76,19 @@ def search(
         trial = attempt(size)
         found.trials.append(trial)
         if not trial.fits and not trial.needed:
-            break  # not for want of memory: no other batch would do
+            break  # for another reason than memory: no other batch would do
         size = _next_size(found, usable)
     return found
 
 
 def _next_size(found: BatchSearch, usable: float) -> int | None:
-    """Returns what to try next; None where what is known is close enough."""
+    """Returns the next batch to try; None where the best one is close enough."""
     multiple = found.multiple
     low = found.best.images if found.best else 0
     close = max(multiple, low // _CLOSE // multiple * multiple)
     guess = _predict(found.trials, usable) // multiple * multiple
     if found.too_large is None:
-        # The compiler computes again what does not fit: there may be more room than it looks.
+        # The compiler recomputes what does not fit: memory grows more slowly than predicted.
         size = min(max(guess, low + 2 * close), _MOST // multiple * multiple)
         return size if size > low else None
     high = found.too_large.images
@@ -101,7 +100,7 @@ def _next_size(found: BatchSearch, usable: float) -> int | None:
 
 
 def _predict(trials: list[StepCheck], usable: float) -> int:
-    """Returns the batch that memory would suffice for, if it were taken in proportion."""
+    """Returns the largest batch that fits if memory grows in proportion to it."""
     last = trials[-1]
     if last.memory is None:
         return int(last.images * usable / last.needed)

@@ -1,4 +1,4 @@
-"""What a compiled program takes of a device's memory, and what for."""
+"""The memory that a compiled program takes on a device, by use."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Any
 
 from stillbox.profiling.hlo import Program
 
-# How XLA names the arguments of our programs; what matches nothing is a part of the batch.
+# Names of the arguments of training, evaluation and prediction; any other is a part of the batch.
 _KINDS = (
     (re.compile(r"^(state\.)?(params|stats)\b"), "parameters"),
     (re.compile(r"^state\.optimizer\b"), "optimizer"),
@@ -18,7 +18,7 @@ _KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on each device; padding to whole tiles is included."""
+    """Bytes on each device, with the padding of tiles."""
 
     parameters: int
     """Parameters and moving statistics."""
@@ -29,23 +29,23 @@ class Memory:
     batch: int
     """Images, boxes and the rest of a batch."""
     results: int
-    """What the program returns and does not write over an argument."""
+    """Results that do not reuse an argument's memory."""
     temporaries: int
-    """Activations kept for the gradient, and everything else that lives within a step."""
+    """Activations kept for the gradient, and everything else within a step."""
     code: int
     """The program itself."""
     usable: int
-    """What the compiler lets a program take."""
+    """Memory that the compiler grants a program."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         arguments = self.parameters + self.optimizer + self.average + self.batch
         return arguments + self.results + self.temporaries + self.code
 
     @property
     def left(self) -> int:
-        """Head-room, negative where it does not fit."""
+        """Bytes to spare; negative where it does not fit."""
         return self.usable - self.total
 
     def to_dict(self) -> dict[str, int]:
@@ -54,17 +54,19 @@ class Memory:
 
 
 def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  # noqa: ANN401
-    """Says what a program's memory is taken by.
+    """Returns the memory of a program.
 
     Args:
         analysis: of `compiled.memory_analysis()`.
         program: the same program.
         usable: bytes that a program may take on a device.
     """
-    arguments = _arguments(program)
-    named = sum(arguments.values())
+    arguments: Counter[str] = Counter()
+    for one in program.parameters():
+        kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")
+        arguments[kind] += sum(array.nbytes for array in one.arrays)
     # What no parameter explains is padding of the batch.
-    arguments["batch"] += max(analysis.argument_size_in_bytes - named, 0)
+    arguments["batch"] += max(analysis.argument_size_in_bytes - arguments.total(), 0)
     return Memory(
         parameters=arguments["parameters"],
         optimizer=arguments["optimizer"],
@@ -75,11 +77,3 @@ def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  #
         code=analysis.generated_code_size_in_bytes,
         usable=int(usable),
     )
-
-
-def _arguments(program: Program) -> Counter[str]:
-    sizes: Counter[str] = Counter()
-    for one in program.parameters():
-        kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")
-        sizes[kind] += sum(array.nbytes for array in one.arrays)
-    return sizes

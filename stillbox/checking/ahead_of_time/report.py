@@ -1,4 +1,4 @@
-"""The verdicts on an experiment's programs, as a person reads them."""
+"""The compiler's verdicts on the programs of an experiment, as text and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,18 +31,16 @@ _ESTIMATE = "estimate from the chip's published peaks, not measured"
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """All that a target's compiler said about an experiment."""
+    """The verdicts of a target's compiler on an experiment."""
 
     target: Target
-    """What it was compiled for."""
     steps: Sequence[StepCheck]
-    """The verdicts."""
     search: BatchSearch | None = None
-    """The search for the largest batch, where one was asked for."""
+    """The search for the largest batch, if any."""
 
     @property
     def fits(self) -> bool:
-        """Whether all that was asked for runs on the target."""
+        """Whether all steps run on the target, with the largest batch if that is searched."""
         found = self.search is None or self.search.best is not None
         return found and all(step.fits for step in self.steps)
 
@@ -83,10 +81,10 @@ def check_target(
     """Compiles an experiment's steps for a target.
 
     Args:
-        experiment: all of it.
+        experiment: the experiment.
         target: of `find_target`.
-        find: look for the largest batch as well; the training step is then shown with that.
-        say: told what is waited for.
+        find: search the largest batch as well; the training step is then that of this batch.
+        say: prints the progress.
     """
     if not find:
         return TargetCheck(target, check_steps(experiment, target, say=say))
@@ -136,7 +134,7 @@ def _measures(check: StepCheck, memory: Memory, target: Target) -> list[str]:
 
 
 def describe_search(found: BatchSearch) -> str:
-    """Returns a sentence that says which batch fits, and how that is known."""
+    """Returns a sentence with the largest batch that fits, and how it was found."""
     trials = count(len(found.trials), "compilation")
     if found.best is None:
         smallest = min(trial.images for trial in found.trials)
@@ -149,7 +147,7 @@ def describe_search(found: BatchSearch) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Returns a number of bytes in the unit that suits it."""
+    """Returns a number of bytes in a fitting unit."""
     if abs(nbytes) >= 2**30:
         return f"{nbytes / 2**30:,.2f} GiB"
     if abs(nbytes) >= 2**20:

@@ -1,6 +1,6 @@
-"""How fast a program could be at best, from published figures of the chip. Nothing is measured.
+"""The least time that a program can take, from published figures of the chip; nothing is measured.
 
-The roofline model of Williams, Waterman and Patterson, 2009, with a third roof for the network.
+The roofline model (Williams, Waterman and Patterson, 2009), with a third roof for the network.
 """
 
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from stillbox.checking.ahead_of_time.chips import Figures
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Seconds that each part would take if it ran at its published peak."""
+    """Seconds that each part takes at its published peak."""
 
     products: float
     """Arithmetic, at the peak of bfloat16 products."""
@@ -22,12 +22,12 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The least that a step can take: its parts at best overlap wholly."""
+        """The least time of a step, if its parts overlap completely."""
         return max(self.products, self.memory, self.network)
 
     @property
     def bound(self) -> str:
-        """The part that decides it."""
+        """The part that takes longest."""
         parts = asdict(self)
         return max(parts, key=parts.__getitem__)
 
@@ -45,14 +45,13 @@ def estimate(
         chip: published figures.
         flops: operations of one device.
         traffic: bytes between one device and its memory.
-        collective: bytes that go into sums over all devices, on one of them.
-        devices: how many devices share the step.
+        collective: bytes of one device that are summed over all devices.
+        devices: number of devices.
     """
-    share = chip.devices
-    # Each device sends and receives all but its own part twice: once to sum, once to spread.
+    # Each device sends and receives all but its own part twice: to sum, and to spread the sum.
     sent = 2 * collective * (devices - 1) / devices
     return Roofline(
-        products=flops / (chip.flops / share),
-        memory=traffic / (chip.hbm_bandwidth / share),
-        network=sent / (chip.link_bandwidth / share),
+        products=flops / (chip.flops / chip.devices),
+        memory=traffic / (chip.hbm_bandwidth / chip.devices),
+        network=sent / (chip.link_bandwidth / chip.devices),
     )

@@ -1,4 +1,4 @@
-"""What is said about one compiled program."""
+"""The compiler's verdict on one program."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,33 +15,30 @@ class StepCheck:
     """The compiler's verdict on one program."""
 
     step: StepName
-    """Which one."""
     images: int
     """Images of a step, over all devices."""
     devices: int
-    """Devices that share it."""
     refused: str = ""
-    """Why it was not compiled or does not fit; empty where it runs."""
+    """Why it is not compiled or does not fit; empty if it fits."""
     fix: str = ""
-    """Fields that mend it."""
+    """The fields that mend it."""
     needed: int = 0
-    """Bytes that a device would need, where there are too few and it is known."""
+    """Bytes that a device would need, if that is the reason and known."""
     seconds: float = 0.0
     """Wall clock of tracing and compiling."""
     memory: Memory | None = None
-    """What it takes of each device."""
     flops: float = 0.0
     """Operations of a step on each device; a loop of unknown length counts as one round."""
     traffic: int = 0
     """Bytes between each device and its memory, roughly."""
     collectives: dict[str, int] = field(default_factory=dict)
-    """Bytes that each kind of collective takes in on a device."""
+    """Bytes that each kind of collective reads on a device."""
     roofline: Roofline | None = None
-    """The least time of a training step, an estimate; None where no figures are published."""
+    """Of a training step on a chip with published figures."""
 
     @property
     def fits(self) -> bool:
-        """Whether it was compiled and has room."""
+        """Whether it is compiled and fits."""
         return not self.refused
 
     @property

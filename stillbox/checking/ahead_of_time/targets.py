@@ -1,4 +1,4 @@
-"""What a program can be compiled for, and the names that people give it."""
+"""The targets that a program can be compiled for, by name."""
 
 import importlib.util
 import math
@@ -28,19 +28,19 @@ class Target:
     name: str
     """`v5e:2x4`, `h200:8`, `cpu` or `cuda`."""
     devices: tuple[jax.Device, ...]
-    """All of them; those that are not here only describe themselves and hold no array."""
+    """All of them; absent ones are for compiling only."""
     usable_bytes: float
-    """Memory that a program may take on each of them."""
+    """Memory of each device that a program may take."""
     chip: Figures | None = None
-    """Published figures; None for what is here."""
+    """Published figures; None for devices of this machine."""
 
     @property
     def slot(self) -> str:
-        """What a device is: a GPU, a chip, or one of the two cores of one."""
+        """The word for a device: `GPU`, `chip` or `core`."""
         return self.chip.slot if self.chip else "device"
 
     def describe(self) -> str:
-        """Returns a phrase: which devices, and how many."""
+        """Returns a phrase with the name, number and kind of the devices."""
         kind = self.devices[0].device_kind
         return f"{self.name}, {count(len(self.devices), self.slot)} ({kind})"
 
@@ -51,15 +51,14 @@ def count(number: int, word: str) -> str:
 
 
 def find_target(name: str) -> Target:
-    """Returns the devices that a name stands for.
+    """Returns the target of a name.
 
     Args:
         name: a slice such as `v5e:2x4`, an accelerator type such as `v5litepod-8` or `v3-8`, GPUs
-            such as `h200:8`, or `cpu` or `cuda` for what is in this machine.
+            such as `h200:8`, or `cpu` or `cuda` for the devices of this machine.
 
     Raises:
-        UserError: there is no such slice, it is not in this machine, or its compiler is not
-            installed.
+        UserError: there is no such target, or its compiler is not installed.
     """
     if name.lower() in _LOCAL:
         return _local_target(name.lower())
@@ -71,10 +70,10 @@ def find_target(name: str) -> Target:
 
 
 def parse_slice(name: str) -> tuple[Chip, str]:
-    """Returns the generation of TPU and the sides of the slice that a name stands for.
+    """Returns the generation of TPU and the sides of the slice of a name.
 
     Raises:
-        UserError: there is no such slice, or none that is usual.
+        UserError: there is no such slice, or it is not a usual one.
     """
     found = _TPU.match(name.lower().strip())
     known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
@@ -83,7 +82,9 @@ def parse_slice(name: str) -> tuple[Chip, str]:
     chip = known[found["kind"]]
     size = found["size"] or ""
     if size.isdecimal():
-        size = _sides_of(chip, int(size))
+        cores = chip.cores if chip.counted_in_cores else 1
+        sizes = {math.prod(map(int, sides.split("x"))) * cores: sides for sides in chip.slices}
+        size = sizes.get(int(size), "")
     if size not in chip.slices:
         raise UserError(
             f"{name!r} is no usual slice of TPU {chip.generation}",
@@ -91,16 +92,6 @@ def parse_slice(name: str) -> tuple[Chip, str]:
             fix=f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}",
         )
     return chip, size
-
-
-def _sides_of(chip: Chip, number: int) -> str:
-    """Returns the sides of the slice that an accelerator type's number stands for, or nothing."""
-    cores = chip.cores if chip.counted_in_cores else 1
-    return next((sides for sides in chip.slices if _chips(sides) * cores == number), "")
-
-
-def _chips(sides: str) -> int:
-    return math.prod(map(int, sides.split("x")))
 
 
 def _names_near(name: str) -> str:
@@ -121,9 +112,14 @@ def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
             "the compiler of TPUs, libtpu, is not installed", where="--target", fix=_NO_LIBTPU
         )
     silence_libtpu()
+    options: dict[str, Any] = dict(chip.options)
+    # Every host has four chips, except for these slices, which are one host each.
+    hosts = {"1x1": (1, 1, 1), "2x4": (2, 4, 1)}
+    if sides in hosts:
+        options["chips_per_host_bounds"] = hosts[sides]
     try:
         topology = topologies.get_topology_desc(
-            platform="tpu", topology_name=f"{chip.generation}:{sides}", **_options(chip, sides)
+            platform="tpu", topology_name=f"{chip.generation}:{sides}", **options
         )
     except (RuntimeError, ValueError) as error:
         first, *_ = str(error).splitlines()
@@ -133,16 +129,6 @@ def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
             fix=f"{_NO_LIBTPU} installs the release that belongs to this jax, {jax.__version__}",
         ) from error
     return tuple(topology.devices)
-
-
-def _options(chip: Chip, sides: str) -> dict[str, Any]:
-    """Returns what the topology's description needs besides its name."""
-    options = dict(chip.options)
-    # Every host has four chips but for these slices, which are one host each.
-    hosts = {"1x1": (1, 1, 1), "2x4": (2, 4, 1)}
-    if sides in hosts:
-        options["chips_per_host_bounds"] = hosts[sides]
-    return options
 
 
 def _local_target(name: str) -> Target:
