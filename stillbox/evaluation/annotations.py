@@ -19,7 +19,6 @@ class Annotations:
     """A ground-truth file, by image."""
 
     path: str
-    """The file."""
     truths: dict[str, ImageTruth]
     """Every image of the file by its id."""
     class_names: dict[int, str]

@@ -81,7 +81,6 @@ class ClassScores:
     truths: int
     """Boxes of the class in the ground truth, crowds left out."""
     detections: int
-    """Detections of the class."""
     numbers: dict[str, float | None]
     """The twelve numbers of this class alone, under the keys of `SUMMARY_MEANINGS`."""
     precision50: NDArray[np.float64] | None
@@ -105,7 +104,6 @@ class CocoScores:
     truths: int
     """Ground-truth boxes, crowds left out."""
     crowds: int
-    """Ground-truth boxes that are crowds."""
     detections: int
     """Detections of classes that the label map has."""
     foreign_detections: int

@@ -36,7 +36,6 @@ class Timings:
     scoring: float = 0.0
     """For reading the ground truth and matching."""
     images: int = 0
-    """Images that were detected."""
 
     @property
     def images_per_second(self) -> float:
@@ -46,22 +45,17 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Scores and their data. The three sequences have the same order."""
+    """Scores and their data: one record, ground truth and result for every image."""
 
     scores: Scores
-    """The numbers."""
     records: tuple[int, ...]
-    """Record index of every image, ascending."""
+    """Record indices, ascending."""
     truths: tuple[ImageTruth, ...]
-    """Ground truth of every image."""
     results: tuple[ImageResult, ...]
-    """Detections of every image."""
     left_out: int
     """Records that the data policy left out; they are not scored."""
     warnings: tuple[str, ...]
-    """Oddities of classes and label map."""
     timings: Timings
-    """Durations of the parts."""
 
 
 def evaluate(

@@ -38,7 +38,6 @@ class Labels:
     size: tuple[int, int]
     """Width and height of the picture."""
     pad: int
-    """Pixels around a text."""
     largest: int
     """Size of the letters at a large box."""
     _placed: list[tuple[Rectangle, str, Color, ImageFont.FreeTypeFont]] = field(

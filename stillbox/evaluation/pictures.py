@@ -36,7 +36,6 @@ class Mark:
     color: Color
     """RGB of outline and label."""
     dashed: bool = False
-    """Dashed outline."""
 
 
 def truth_marks(

@@ -26,7 +26,6 @@ class ReportPicture:
     picture: Picture
     """`[H, W, 3]` uint8 RGB."""
     name: str
-    """The image's id."""
     about: str
     """Caption and alternative text."""
 
@@ -36,17 +35,12 @@ class Report:
     """The content of a report; empty sections are left out."""
 
     title: str
-    """Heading of the page."""
     scores: Scores
-    """The scores of the model."""
     subtitle: str = ""
-    """A line under the heading."""
     all_class_metrics: bool = False
     """Show all twelve of COCO's numbers for every class."""
     history: History = field(default_factory=History)
-    """Losses and scores over the steps of the model's training."""
     pictures: Sequence[ReportPicture] = ()
-    """Ground truth beside prediction."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """The experiment in a few lines."""
     config_text: str = ""
@@ -54,7 +48,6 @@ class Report:
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
-    """Remarks about the numbers."""
 
 
 def write_report(report: Report, directory: str | Path) -> Path:

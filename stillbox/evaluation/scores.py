@@ -34,12 +34,10 @@ _HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """The metrics of one set of detections."""
+    """The metrics of one set of detections, as far as they are requested."""
 
     coco: CocoScores | None = None
-    """COCO's scores, if requested."""
     voc: VocScores | None = None
-    """Pascal VOC's scores, if requested."""
     voc_keys: tuple[str, ...] = ()
     """The requested keys of `VOC_MEANINGS`."""
 

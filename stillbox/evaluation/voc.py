@@ -33,11 +33,9 @@ class VocClassScores:
     truths: int
     """Boxes of the class in the ground truth, difficult ones left out."""
     difficult: int
-    """Boxes of the class that are difficult."""
     detections: int
     """Detections of the class, ignored ones included."""
     ap: float | None
-    """Average precision at IoU .50."""
     precision: NDArray[np.float64] | None
     """`[101]`, best precision at the recalls 0, .01, ... 1 or more."""
 
@@ -57,7 +55,6 @@ class VocScores:
     truths: int
     """Boxes to find."""
     difficult: int
-    """Boxes that are difficult."""
     detections: int
     """Detections of classes that the label map has."""
     foreign_detections: int

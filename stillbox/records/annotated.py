@@ -34,7 +34,7 @@ class AnnotatedImage:
     unknown: dict[int, str] = field(default_factory=dict)
     """The annotation's name of an unknown class, by box."""
     is_crowd: NDArray[np.bool_] = field(default_factory=no_flags)
-    """`[N]`; empty, as those that follow, if the format has no such column."""
+    """`[N]`; this and the following columns are empty if the format does not have them."""
     difficult: NDArray[np.bool_] = field(default_factory=no_flags)
     """`[N]`."""
     truncated: NDArray[np.bool_] = field(default_factory=no_flags)

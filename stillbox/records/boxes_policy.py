@@ -35,11 +35,9 @@ class BoxProblem:
     """A fault of one box."""
 
     reason: str
-    """One of this module's reasons."""
     box: int
     """Its number in the record, from 0."""
     detail: str
-    """The coordinates or the class."""
     action: str
     """`fixed` or `dropped`; under policy `fail`, `stopped`."""
 

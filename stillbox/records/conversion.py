@@ -34,26 +34,20 @@ _MOST_SHARDS = 100
 
 @dataclass(kw_only=True)
 class ConversionReport:
-    """What a conversion found and wrote."""
+    """The number of images and boxes in the annotations (found) and in the records (written)."""
 
     name: str
-    """The set."""
     files: list[str] = field(default_factory=list)
     """Shards, in order."""
     images_found: int = 0
-    """Images that the annotations name."""
     images_written: int = 0
-    """Records."""
     images_without_boxes: int = 0
     """Background images among the records."""
     boxes_found: int = 0
-    """Boxes in the annotations."""
     boxes_written: int = 0
-    """Boxes in the records."""
     boxes_per_class: dict[str, int] = field(default_factory=dict)
-    """Boxes in the records by class, in the order of the ids; classes without any included."""
+    """Boxes written, in the order of the ids; classes without any included."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """The policies of the conversion."""
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
 

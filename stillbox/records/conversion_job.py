@@ -29,13 +29,9 @@ class ConversionOptions:
     shards: int = 0
     """Files; 0 chooses one for every 1,000 images, at most 100."""
     shard_names: ShardNames = "record"
-    """What the files are called."""
     exif: Exif = "auto"
-    """What a rotation tag in an image means for its boxes."""
     skip_images_without_boxes: bool = False
-    """Leave background images out."""
     overwrite: bool = False
-    """Replace an older set of the same name."""
     workers: int = 0
     """Threads that read and check images; 0 takes one for each core, at most 8."""
 
@@ -45,7 +41,6 @@ class ConversionJob:
     """The arguments of a conversion apart from the images. It can be pickled."""
 
     label_map: LabelMap
-    """Classes of the set."""
     output: Path
     """Folder of the shards."""
     name: str
@@ -53,11 +48,8 @@ class ConversionJob:
     shards: int
     """Files among which the records take turns."""
     options: ConversionOptions
-    """How the set is written."""
     bad_records: RecordPolicy
-    """Policy for images that cannot be used."""
     bad_boxes: BoxPolicy
-    """Policy for boxes that cannot be used."""
 
 
 class Outcome(NamedTuple):
@@ -66,7 +58,6 @@ class Outcome(NamedTuple):
     class_ids: list[int] | None
     """Classes of its boxes; None if the image is left out."""
     problems: list[Problem]
-    """What was special or wrong."""
 
 
 Engine = Callable[

@@ -32,16 +32,14 @@ _JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """Properties of an image file."""
+    """Properties of an image file, as stored."""
 
     format: str
     """Pillow's name, such as `JPEG`."""
     mode: str
     """Pillow's mode: `RGB`, `L` (grayscale), `CMYK`, `P` (palette), `RGBA`, ..."""
     height: int
-    """Rows as stored."""
     width: int
-    """Columns as stored."""
     orientation: int
     """The EXIF tag, 1 to 8; 1 is upright."""
 
@@ -59,9 +57,7 @@ class PreparedImage:
     encoded: bytes
     """JPEG or PNG."""
     height: int
-    """Rows."""
     width: int
-    """Columns."""
     notes: tuple[tuple[str, str, str], ...] = ()
     """(reason, detail, action) for the report."""
 

@@ -35,7 +35,6 @@ class Problem:
     action: str
     """What was done about it, as `box dropped`."""
     count: int = 0
-    """Number of cases."""
     examples: list[str] = field(default_factory=list)
     """The first cases: `file: record, object: detail`."""
 

@@ -35,23 +35,18 @@ class SceneSet:
     annotations: Path
     """COCO JSON."""
     images: int
-    """Scenes in the set."""
     empty: int
     """Scenes without any box."""
     boxes: dict[str, int]
-    """Boxes of every class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenes:
-    """The files that were written."""
+    """The training set, the evaluation set and the path of their label map."""
 
     label_map: Path
-    """Label map of both sets."""
     train: SceneSet
-    """Training set."""
     val: SceneSet
-    """Evaluation set."""
 
 
 def write_scenes(

@@ -70,12 +70,10 @@ SHAPES: dict[str, Distance] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Position, size and rotation of a shape. All lengths in pixels."""
+    """Centre (y, x), size and rotation of a shape. All lengths in pixels."""
 
     y: float
-    """Row of the centre."""
     x: float
-    """Column of the centre."""
     radius: float
     """Pixels for one unit of the shape."""
     stretch: float

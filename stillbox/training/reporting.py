@@ -22,7 +22,6 @@ class Totals(NamedTuple):
     images_per_second: float
     """Images in a second of training, without compilation and evaluations."""
     peak_memory: PeakMemory
-    """Peak memory use."""
 
 
 class StepReport:
