@@ -209,9 +209,9 @@ def _engine(args: argparse.Namespace) -> Engine:
             fix="leave it out, or give Beam's option, as "
             "--beam-options='--direct_num_workers=4 --direct_running_mode=multi_processing'",
         )
-    from stillbox.scaling.beam import BeamEngine
+    from stillbox.scaling.beam import convert_with_beam
 
-    return partial(BeamEngine, options=shlex.split(args.beam_options or ""))
+    return partial(convert_with_beam, options=shlex.split(args.beam_options or ""))
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import pickle
 import shutil
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,8 +25,11 @@ _FAILED = -1
 """Index of an error that ends the conversion."""
 
 
-class BeamEngine:
-    """Converts by a Beam pipeline, whose workers need images and output at the same paths.
+@contextmanager
+def convert_with_beam(
+    job: ConversionJob, items: Sequence[AnnotatedImage], *, options: Sequence[str] = ()
+) -> Iterator[Iterator[Outcome]]:
+    """The engine that uses a Beam pipeline, whose workers need images and output at the same paths.
 
     Args:
         job: what to write.
@@ -36,73 +40,65 @@ class BeamEngine:
     Raises:
         UserError: Beam is not installed, or the set exists already.
     """
+    need("apache_beam", "beam")
+    old_files = prepare_folder(job.output, job.name, job.shards, overwrite=job.options.overwrite)
+    scratch = job.output.absolute() / f".{job.name}.beam"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield _outcomes(job, items, options, scratch)
+        complete = sorted(scratch.glob("shard-*"))
+        for old in old_files:
+            old.unlink(missing_ok=True)
+        name_shards(complete, job.output, job.name, job.options.shard_names)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
-    def __init__(
-        self, job: ConversionJob, items: Sequence[AnnotatedImage], *, options: Sequence[str] = ()
-    ) -> None:
-        need("apache_beam", "beam")
-        self._job, self._items, self._options = job, items, options
-        self._old = prepare_folder(
-            job.output, job.name, job.shards, overwrite=job.options.overwrite
+
+def _outcomes(
+    job: ConversionJob, items: Sequence[AnnotatedImage], options: Sequence[str], scratch: Path
+) -> Iterator[Outcome]:
+    """Runs the pipeline and yields the outcome of each image, in order."""
+    chunks = []
+    for start in range(0, len(items), _CHUNK):
+        chunks.append(str(scratch / f"chunk-{start:012d}"))
+        numbered = list(enumerate(items[start : start + _CHUNK], start))
+        Path(chunks[-1]).write_bytes(pickle.dumps(numbered))
+    _run(job, chunks, options, str(scratch))
+    for chunk in chunks:
+        for outcome in pickle.loads(_outcomes_file(chunk).read_bytes()):
+            if isinstance(outcome, UserError):
+                raise outcome
+            yield outcome
+
+
+def _run(job: ConversionJob, chunks: list[str], arguments: Sequence[str], scratch: str) -> None:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+    options = PipelineOptions(list(arguments))
+    standard = options.view_as(StandardOptions)
+    standard.runner = standard.runner or _RUNNER
+    with beam.Pipeline(options=options) as pipeline:
+        checked = (
+            pipeline
+            | "Chunks" >> beam.Create(chunks)
+            | "Spread" >> beam.Reshuffle()
+            | "Check" >> beam.FlatMap(_check, job)
         )
-        self._scratch = job.output.absolute() / f".{job.name}.beam"
-
-    def __enter__(self) -> Iterator[Outcome]:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir()
-        return self._outcomes()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            complete = sorted(self._scratch.glob("shard-*"))
-            for old in self._old:
-                old.unlink(missing_ok=True)
-            job = self._job
-            name_shards(complete, job.output, job.name, job.options.shard_names)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _outcomes(self) -> Iterator[Outcome]:
-        """Runs the pipeline and yields the outcome of each image, in order."""
-        starts = range(0, len(self._items), _CHUNK)
-        chunks = [str(self._scratch / f"chunk-{start:012d}") for start in starts]
-        for chunk, start in zip(chunks, starts, strict=True):
-            some = [(start + i, item) for i, item in enumerate(self._items[start:][:_CHUNK])]
-            Path(chunk).write_bytes(pickle.dumps(some))
-        self._run(chunks)
-        for chunk in chunks:
-            for outcome in pickle.loads(_outcomes_file(chunk).read_bytes()):
-                if isinstance(outcome, UserError):
-                    raise outcome
-                yield outcome
-
-    def _run(self, chunks: list[str]) -> None:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-
-        options = PipelineOptions(list(self._options))
-        standard = options.view_as(StandardOptions)
-        standard.runner = standard.runner or _RUNNER
-        job, scratch = self._job, str(self._scratch)
-        with beam.Pipeline(options=options) as pipeline:
-            checked = (
-                pipeline
-                | "Chunks" >> beam.Create(chunks)
-                | "Spread" >> beam.Reshuffle()
-                | "Check" >> beam.FlatMap(_check, job)
-            )
-            left_out = (
-                checked
-                | "Left out" >> beam.FlatMap(_left_out)
-                | "Together" >> beam.combiners.ToList()
-                | "In order" >> beam.Map(sorted)
-            )
-            places = beam.pvalue.AsSingleton(left_out)
-            (
-                checked
-                | "Assign" >> beam.FlatMap(_assign, job.shards, places)
-                | "By shard" >> beam.GroupByKey()
-                | "Write" >> beam.Map(_write, job, scratch)
-            )
+        left_out = (
+            checked
+            | "Left out" >> beam.FlatMap(_left_out)
+            | "Together" >> beam.combiners.ToList()
+            | "In order" >> beam.Map(sorted)
+        )
+        places = beam.pvalue.AsSingleton(left_out)
+        (
+            checked
+            | "Assign" >> beam.FlatMap(_assign, job.shards, places)
+            | "By shard" >> beam.GroupByKey()
+            | "Write" >> beam.Map(_write, job, scratch)
+        )
 
 
 def _outcomes_file(chunk: str) -> Path:

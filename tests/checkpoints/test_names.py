@@ -11,8 +11,11 @@ from flax import nnx
 from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.names import parts_without_names, reference_names
 from stillbox.experiment import schema
+from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
 from tests.checkpoints.detectors import ssd_mobilenet_shapes
+from tests.checkpoints.resnet_arrays import ssd
+from tests.tpu_detection import retinanet
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
 MODEL = schema.OneStage()
@@ -177,3 +180,20 @@ def test_a_registered_table_is_used(monkeypatch):
     assert names["backbone.conv_0.kernel"] == "own/layer1/weights"
     assert names["neck.extra_2_1x1.kernel"] == "own/conv_13_pointwise/weights"
     assert not [path for path in names if path.startswith("head.")]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        ssd(),
+        retinanet(),
+        retinanet(schema.Identity(), schema.SPINENET_SIZES["49S"]),
+        retinanet(schema.Identity(), schema.SPINENET_MBCONV_SIZES["49"], depthwise=True),
+    ],
+    ids=["mobilenet", "resnet34", "resnet50", "spinenet", "spinenet_mbconv"],
+)
+def test_parameters_without_moving_statistics_keep_their_names(model):
+    _, params, stats, _ = abstract_detector(model, "float32")
+    names = reference_names(model, params | stats)
+    assert reference_names(model, params) == {path: names[path] for path in params}

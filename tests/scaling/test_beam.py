@@ -10,7 +10,7 @@ from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.problems import ConversionLog
 from stillbox.scaling import beam as under_test
-from stillbox.scaling.beam import BeamEngine
+from stillbox.scaling.beam import convert_with_beam
 from tests.records.making import image_bytes
 
 pytest.importorskip("apache_beam")
@@ -79,11 +79,11 @@ def test_the_same_bytes_and_shards(run, monkeypatch, options):
     records = 20 if "shard_names" not in options else 19
     # Three files for the label map and the report; a shard that would be empty is not written.
     assert len(expected) == min(options["shards"], records) + 3
-    assert run("beam", **options, more={"engine": BeamEngine}) == expected
+    assert run("beam", **options, more={"engine": convert_with_beam}) == expected
 
 
 def test_an_older_set_is_replaced_only_when_asked(run, folder):
-    beam = {"engine": BeamEngine}
+    beam = {"engine": convert_with_beam}
     expected = run("threads", shards=2)
     run("beam", shards=3, more=beam)
     with pytest.raises(UserError, match=r"a set of this name already: train\.record-00000-of-0000"):
@@ -94,7 +94,7 @@ def test_an_older_set_is_replaced_only_when_asked(run, folder):
 def test_the_fail_policy_gives_the_same_error_and_leaves_no_files(run, folder, monkeypatch):
     monkeypatch.setattr(under_test, "_CHUNK", 5)
     said = []
-    for output, more in (("threads", {}), ("beam", {"engine": BeamEngine})):
+    for output, more in (("threads", {}), ("beam", {"engine": convert_with_beam})):
         with pytest.raises(UserError, match=r"image 3 \(3\.jpg\): image file is missing") as caught:
             run(output, policy="fail", more=more)
         said.append(str(caught.value))
@@ -105,5 +105,5 @@ def test_the_fail_policy_gives_the_same_error_and_leaves_no_files(run, folder, m
 def test_two_processes(run, monkeypatch):
     monkeypatch.setattr(under_test, "_CHUNK", 5)
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    beam = partial(BeamEngine, options=options)
+    beam = partial(convert_with_beam, options=options)
     assert run("beam", shards=4, more={"engine": beam}) == run("threads", shards=4)
