@@ -19,7 +19,7 @@ _MILDER: dict[str, tuple[Severity, str]] = {
     rules.WHOLLY_OUTSIDE: ("warning", _CONVERT_AGAIN),
     rules.NO_AREA: ("warning", _CONVERT_AGAIN),
     rules.NOT_A_NUMBER: ("warning", _CONVERT_AGAIN),
-    "side list of wrong length": ("warning", "write these records again"),
+    "optional column of wrong length": ("warning", "write these records again"),
     "class text and label differ": ("warning", "see that records and label map belong together"),
     "file without a record": ("warning", "remove the file, or write it again"),
     "incomplete set of shards": ("warning", "name all shards, as name@10 or name-?????-of-00010"),

@@ -203,7 +203,7 @@ def _facts(experiment: schema.Experiment) -> dict[str, str]:
     model, train = experiment.model, experiment.train
     return {
         **model.describe(),
-        "network input": f"{model.resizer.kind}",
+        "network input": model.resizer.kind,
         "classes": str(model.num_classes),
         "optimizer": train.optimizer.kind,
         "batch": str(train.batch_size),

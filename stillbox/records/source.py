@@ -124,7 +124,7 @@ class ExampleSource:
             for p in problems:
                 add(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
             for detail in parsed.wrong_lists:
-                add("side list of wrong length", where, detail, action="left out")
+                add("optional column of wrong length", where, detail, action="left out")
             for detail in parsed.disagreeing:
                 add("class text and label differ", where, detail, action="text used")
         return example

@@ -9,7 +9,7 @@ from stillbox.errors import UserError
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
-from tests.records.making import CAT_DOG, image_bytes, make_example, write_records
+from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.shared import SHARED, needs_shared
 
 

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from stillbox.checking.data_stats import records_stats
 from stillbox.records.tf_example import serialize_example
-from tests.records.making import CAT_DOG, image_bytes, make_example, write_records
+from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 
 
 def stats(tmp_path, examples, label_map=CAT_DOG):

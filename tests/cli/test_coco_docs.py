@@ -12,7 +12,7 @@ import pytest
 
 from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
-from tests.records.making import image_bytes, read_records
+from tests.records.builders import image_bytes, read_records
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coco.md").read_text()
 FIRST = 139  # the image that the page predicts on

@@ -6,7 +6,7 @@ import pytest
 
 from stillbox.cli.data import add_parser
 from stillbox.errors import UserError
-from tests.records.making import CAT_DOG, image_bytes, make_example, write_records
+from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.shared import SHARED, needs_shared
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stillbox.cli.data import add_parser
-from tests.records.making import image_bytes
+from tests.records.builders import image_bytes
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 

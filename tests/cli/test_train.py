@@ -15,7 +15,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training import loop
-from tests.records.making import read_records
+from tests.records.builders import read_records
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 
 from stillbox.records import boxes_policy as rules
 from stillbox.records.boxes_policy import apply_box_policy
-from tests.records.making import make_example
+from tests.records.builders import make_example
 
 GOOD = [0.1, 0.2, 0.5, 0.6]
 # stored box, reason, what `fix` makes of it (None: dropped); the image is 40 x 60 (height x width)

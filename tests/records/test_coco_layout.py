@@ -8,7 +8,7 @@ import pytest
 
 from stillbox.cli.main import main
 from stillbox.records.wire import parse_features
-from tests.records.making import image_bytes, read_records
+from tests.records.builders import image_bytes, read_records
 from tests.shared import SHARED, needs_shared
 
 TINY = SHARED / "data" / "tiny_coco"

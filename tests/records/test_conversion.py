@@ -14,7 +14,7 @@ from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
-from tests.records.making import CAT_DOG, image_bytes
+from tests.records.builders import CAT_DOG, image_bytes
 
 BOX = [4, 6, 24, 36]
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from stillbox.records.image_files import inspect_image, prepare_image
 from stillbox.records.problems import BadRecordError
-from tests.records.making import image_bytes
+from tests.records.builders import image_bytes
 
 
 def pixels(data):

@@ -8,7 +8,7 @@ from stillbox.errors import UserError
 from stillbox.records import index as index_module
 from stillbox.records.framing import RecordError
 from stillbox.records.index import RecordFile
-from tests.records.making import write_records
+from tests.records.builders import write_records
 
 PAYLOADS = [b"first", b"", b"x" * 300, b"last"]
 

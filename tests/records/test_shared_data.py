@@ -15,7 +15,7 @@ from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from stillbox.records.voc import read_image_set, read_voc
 from stillbox.records.wire import parse_features, serialize_features
-from tests.records.making import read_records
+from tests.records.builders import read_records
 from tests.shared import SHARED, needs_shared
 
 pytestmark = needs_shared

@@ -8,7 +8,7 @@ from stillbox.errors import UserError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
-from tests.records.making import CAT_DOG, make_example, write_records
+from tests.records.builders import CAT_DOG, make_example, write_records
 
 FLAT = [[0.1, 0.2, 0.5, 0.6], [0.3, 0.3, 0.3, 0.9]]  # box 1 has no height
 
@@ -150,14 +150,14 @@ def test_an_unknown_class_is_counted(tmp_path):
     assert {p.reason: p.count for p in source.problems} == {"unknown class": 1}
 
 
-def test_side_lists_and_disagreeing_classes_are_noted(tmp_path):
+def test_optional_columns_and_disagreeing_classes_are_noted(tmp_path):
     stored = parse_features(serialize_example(make_example(), CAT_DOG))
     stored["image/object/is_crowd"] = np.array([1, 1])
     stored["image/object/class/label"] = np.array([2])
     path = write_records(tmp_path / "a", [serialize_features(stored)])
     source = ExampleSource([str(path)], CAT_DOG)
     assert source.example(0).class_ids.tolist() == [1]
-    counts = {"side list of wrong length": 1, "class text and label differ": 1}
+    counts = {"optional column of wrong length": 1, "class text and label differ": 1}
     assert {p.reason: p.count for p in source.problems} == counts
     with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 boxes"):
         ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)

@@ -7,7 +7,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.tf_example import parse_example, serialize_example
 from stillbox.records.wire import parse_features, serialize_features
-from tests.records.making import CAT_DOG, image_bytes, make_example
+from tests.records.builders import CAT_DOG, image_bytes, make_example
 
 
 def two_boxes(**values):

@@ -5,7 +5,7 @@ from stillbox.records.cache import is_gzip
 from stillbox.records.framing import RecordError
 from stillbox.records.index import RecordFile
 from stillbox.records.tfrecord import shard_files, sharded_writer, tfrecord_writer
-from tests.records.making import read_records, write_records
+from tests.records.builders import read_records, write_records
 
 
 def test_a_record_whose_length_looks_like_gzip_is_not_taken_for_it(tmp_path):

@@ -11,7 +11,7 @@ from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.problems import ConversionLog
 from stillbox.scaling import beam as under_test
 from stillbox.scaling.beam import convert_with_beam
-from tests.records.making import image_bytes
+from tests.records.builders import image_bytes
 
 pytest.importorskip("apache_beam")
 

@@ -14,7 +14,7 @@ from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 from stillbox.evaluation.history import HISTORY
 from stillbox.training.event_file import EventFile
 from stillbox.training.summaries import Summaries
-from tests.records.making import read_records
+from tests.records.builders import read_records
 
 
 def steps_of(directory):
