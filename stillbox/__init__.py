@@ -17,6 +17,7 @@ _NAMES = {
     "UserError": "stillbox.errors",
     "evaluate": "stillbox.api",
     "export": "stillbox.api",
+    "import_parts": "stillbox.experiment.imports",
     "load": "stillbox.api",
     "train": "stillbox.api",
 }

@@ -3,6 +3,7 @@ from stillbox.api import export as export
 from stillbox.api import load as load
 from stillbox.api import train as train
 from stillbox.errors import UserError as UserError
+from stillbox.experiment.imports import import_parts as import_parts
 from stillbox.experiment.schema import Experiment as Experiment
 from stillbox.exporting.settings import ExportSettings as ExportSettings
 from stillbox.predicting.detections import Detection as Detection

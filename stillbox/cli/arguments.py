@@ -22,7 +22,16 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Adds --set."""
+    """Adds --set and --import."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        metavar="FILE|MODULE",
+        action="append",
+        default=[],
+        help="import backbones, losses, augmentations and other parts of your own, for example "
+        "--import my_parts.py; may be repeated",
+    )
     parser.add_argument(
         "--set",
         dest="overrides",

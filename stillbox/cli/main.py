@@ -34,6 +34,7 @@ from stillbox.cli.processes import joined, run_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.imports import import_parts
 
 _VERBS = {
     "data": data,
@@ -108,6 +109,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     if place is not None:
         verb = f"{verb} (process {place.index} of {place.count})"
     try:
+        import_parts(getattr(parsed, "imports", ()))
         with joined(place):
             code: int = parsed.run(parsed)
         # Here and not at exit, where nobody would catch what goes wrong with it.

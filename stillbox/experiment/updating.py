@@ -11,6 +11,7 @@ import typing
 from typing import Literal, NoReturn
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import (
     NUMBER,
@@ -45,8 +46,13 @@ def update(current: Experiment, node: Node, origins: dict[str, str]) -> Experime
     Raises:
         UserError: an unknown name or a value of the wrong type; names path, place and remedy.
     """
+    import_entry_points()
     result: Experiment = _Update(origins).dataclass((Experiment,), current, node, "")
     return result
+
+
+class UnknownKindError(UserError):
+    """A part has a kind that no class is registered for."""
 
 
 class _Update:
@@ -103,7 +109,7 @@ class _Update:
         if isinstance(kind.value, dict | list):
             _refuse(kind, f"{path}.kind", "one word", " or ".join(kinds))
         if kind.value not in kinds:
-            raise UserError(
+            raise UnknownKindError(
                 f"{path} has no kind {kind.value!r}",
                 where=kind.where,
                 fix=nearest(str(kind.value), kinds),

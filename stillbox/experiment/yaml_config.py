@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import yaml
 
 from stillbox.errors import UserError
+from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.updating import update
+from stillbox.experiment.updating import UnknownKindError, update
 from stillbox.experiment.values import Node, Plain, to_plain
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -62,7 +63,18 @@ def read_tree(root: Node, *, name: str = "experiment") -> YamlReading:
         path = recipe_path(str(start.value), where=start.where)
         reading = read_yaml(path.read_text(encoding="utf-8"), path.name)
         base, origins = reading.experiment, dict(reading.origins)
-    experiment = update(dataclasses.replace(base, name=name), root, origins)
+    imports = root.value.pop("imports", None) if isinstance(root.value, dict) else None
+    try:
+        experiment = update(dataclasses.replace(base, name=name), root, origins)
+    except UnknownKindError as error:
+        if imports is None:
+            raise
+        words = [item.value for item in imports.value] if isinstance(imports.value, list) else []
+        raise UserError(
+            f"{error.what}: it was written with parts of {', '.join(map(str, words))}",
+            where=error.where,
+            fix=" ".join(f"--import {word}" for word in words),
+        ) from error
     return YamlReading(experiment, origins)
 
 
@@ -124,9 +136,11 @@ def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) ->
     """Returns the experiment as YAML that reads back as the same experiment.
 
     Every field is there, in the schema's order, and floats have all their digits. With `origins`,
-    a comment says where a value was set.
+    a comment says where a value was set. `imports` names the modules of parts that are not this
+    package's.
     """
-    return dump(to_plain(experiment), origins)
+    imports = list(imports_of(experiment))
+    return dump(({"imports": imports} if imports else {}) | to_plain(experiment), origins)
 
 
 def dump(mapping: dict[str, Plain], origins: Mapping[str, str] | None = None) -> str:

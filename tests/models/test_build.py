@@ -53,5 +53,5 @@ def test_a_kind_without_an_implementation_is_refused_with_the_nearest_name():
     with pytest.raises(UserError) as caught:
         implementation_of(Unimplemented())
     assert "the kind 'sigmoid_focul' has no implementation" in caught.value.what
-    assert "did you mean 'sigmoid_focal'?" in caught.value.fix
+    assert "did you mean 'sigmoid_focal'" in caught.value.fix
     del schema.ClassificationLoss.variants["sigmoid_focul"]

@@ -1,0 +1,97 @@
+"""Parts of users: files, modules and packages that register kinds of their own.
+
+Nothing is imported because a config or a model directory names it: that would run code of whoever
+wrote the file. A person names what is to run, by `--import`, or installs it as a package with an
+entry point of the group `stillbox.parts`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stillbox.errors import UserError
+from stillbox.experiment.variants import Variant
+
+_GROUP = "stillbox.parts"
+# Module -> the words that import it again.
+_IMPORTED: dict[str, str] = {}
+
+
+def import_parts(names: Iterable[str]) -> None:
+    """Imports files or modules, which register their parts.
+
+    Args:
+        names: paths of Python files, or dotted names of modules.
+
+    Raises:
+        UserError: there is no such file or module, or it raises.
+    """
+    for name in names:
+        is_file = name.endswith(".py")
+        if is_file and not Path(name).is_file():
+            raise UserError(f"there is no file {name}", where="--import", fix="give its path")
+        try:
+            module = _import_file(Path(name)) if is_file else importlib.import_module(name)
+        except UserError:
+            raise
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise UserError(
+                f"{name} cannot be imported: {type(error).__name__}: {error}",
+                where=f"{last.filename}:{last.lineno}",
+            ) from error
+        _IMPORTED[module.__name__] = name
+
+
+@functools.cache
+def import_entry_points() -> None:
+    """Imports the modules that installed packages name in the entry points `stillbox.parts`."""
+    for entry in importlib.metadata.entry_points(group=_GROUP):
+        import_parts([entry.module])
+
+
+def imports_of(experiment: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """Returns the words for `--import` without which an experiment cannot be read."""
+    modules = dict.fromkeys(type(part).__module__ for part in _parts(experiment))
+    own = [module for module in modules if module.partition(".")[0] != "stillbox"]
+    return tuple(_IMPORTED.get(module, module) for module in own)
+
+
+def _import_file(path: Path) -> ModuleType:
+    name, path = path.stem, path.resolve()
+    known = sys.modules.get(name)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise UserError(
+            f"another module is called {name!r}", where=str(path), fix="give the file another name"
+        )
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _parts(section: Any) -> Iterator[Variant]:  # noqa: ANN401
+    if isinstance(section, tuple):
+        for item in section:
+            yield from _parts(item)
+    elif dataclasses.is_dataclass(section):
+        if isinstance(section, Variant):
+            yield section
+        for field in dataclasses.fields(section):
+            yield from _parts(getattr(section, field.name))

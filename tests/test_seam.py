@@ -1,0 +1,124 @@
+"""A detector of another kind goes through every verb, by `Detector`'s interface alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stillbox
+from stillbox.cli.main import main
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import resolve
+from tests.small import small_overrides
+
+PARTS = str(Path(__file__).with_name("one_box.py"))
+
+
+def sets(scenes, *overrides):
+    words = [
+        word
+        for word in small_overrides(scenes)
+        if not word.startswith(("model.", "train.evaluate_every"))
+    ]
+    model = ("model.kind=one_box", "model.num_classes=6")
+    size = ("model.resizer.height=64", "model.resizer.width=64")
+    words += [*model, *size, "train.evaluate_every=2", *overrides]
+    return [part for word in words for part in ("--set", word)]
+
+
+@pytest.fixture(scope="module")
+def trained(scenes, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("one_box") / "model"
+    words = ["train", "demo_scenes", "--import", PARTS, "--model-dir", str(directory)]
+    assert main([*words, *sets(scenes)]) == 0
+    return directory
+
+
+def test_a_config_of_it_is_printed_and_read_again(scenes, capsys, tmp_path):
+    assert main(["config", "demo_scenes", "--import", PARTS, *sets(scenes)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"imports: [{json.dumps(PARTS)}]\n") or f"imports: [{PARTS}]" in text
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    assert resolve(path).experiment == resolve("demo_scenes", sets(scenes)[1::2]).experiment
+
+
+def test_it_is_checked(scenes, capsys):
+    main(["check", "demo_scenes", "--import", PARTS, *sets(scenes)])
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_range_of_its_own_is_checked(scenes, capsys):
+    words = ["config", "demo_scenes", "--import", PARTS, *sets(scenes, "model.cells=0")]
+    assert main(words) == 2
+    assert "model.cells is 0\n  fix: give a value of at least 1" in capsys.readouterr().err
+
+
+def test_it_trains_with_its_own_losses_and_is_scored_on_the_way(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    for line in steps:
+        assert line["loss"] == pytest.approx(
+            line["box_loss"] + line["class_loss"] + line["regularization_loss"]
+        )
+    assert [line["step"] for line in lines if "evaluation" in line] == [2, 4]
+
+
+def test_the_state_of_its_loss_is_kept_in_checkpoints(trained):
+    state = np.load(trained / "checkpoints" / "4" / "loss.npz")
+    assert [state[name] for name in state.files] == [4.0]
+
+
+def test_a_run_of_it_is_resumed(trained, scenes, tmp_path, capsys):
+    words = ["train", "demo_scenes", "--import", PARTS, "--model-dir", str(trained)]
+    assert main([*words, *sets(scenes, "train.steps=6")]) == 0
+    assert "resuming at step 4" in capsys.readouterr().err
+
+
+def test_another_run_starts_from_its_weights(trained, scenes, tmp_path, capsys):
+    checkpoint = f"train.fine_tune.checkpoint={trained}"
+    scope = "train.fine_tune.scope=detection"
+    words = ["train", "demo_scenes", "--import", PARTS, "--model-dir", str(tmp_path / "model")]
+    assert main([*words, *sets(scenes, checkpoint, scope, "train.steps=1")]) == 0
+    assert "fine-tuning from" in capsys.readouterr().err
+
+
+def test_it_is_evaluated(trained, tmp_path, capsys):
+    assert main(["evaluate", str(trained), "--output", str(tmp_path / "report")]) == 0
+    assert (tmp_path / "report" / "report.html").is_file()
+
+
+def test_it_predicts_one_box_for_each_image(trained, scenes):
+    image = np.full((40, 80, 3), 100, np.uint8)
+    (found,) = stillbox.load(trained).predict([image])
+    assert found.boxes.shape == (1, 4)
+
+
+def test_anchors_of_it_are_refused(scenes, capsys):
+    assert main(["anchors", "demo_scenes", "--import", PARTS, *sets(scenes)]) == 2
+    assert "a model of kind one_box has no anchors" in capsys.readouterr().err
+
+
+def test_a_model_directory_says_which_parts_it_needs(trained):
+    """Without --import, nothing of the file is run."""
+    words = [sys.executable, "-m", "stillbox.cli.main", "config", str(trained / "experiment.yaml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "model has no kind 'one_box': it was written with parts of" in done.stderr
+    assert f"fix: --import {PARTS}" in done.stderr
+
+
+def test_a_missing_file_of_parts_is_refused():
+    with pytest.raises(UserError, match=r"--import: there is no file absent\.py"):
+        stillbox.import_parts(["absent.py"])
+
+
+def test_a_faulty_file_of_parts_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "faulty_parts.py"
+    path.write_text("first = 1\nraise ValueError('no')\n")
+    with pytest.raises(UserError, match=r"faulty_parts\.py:2: .* ValueError: no"):
+        stillbox.import_parts([str(path)])
+    assert "faulty_parts" not in sys.modules
