@@ -9,7 +9,7 @@ BOX = [0, 0, 10, 10]
 NAMES = {1: "cat", 3: "dog"}
 
 
-def test_a_matching_set_says_nothing():
+def test_a_matching_set_gives_no_warning():
     assert check_agreement([truth("a", [BOX, BOX], [1, 3])], NAMES, slots=by_id(3)) == ()
 
 
@@ -41,7 +41,7 @@ def test_long_lists_are_cut():
         check_agreement([truth("a", boxes, list(range(11, 19)))], NAMES, slots=by_id(3))
 
 
-def test_a_model_with_more_classes_and_absent_classes_are_only_odd():
+def test_more_classes_and_absent_classes_are_warnings():
     warnings = check_agreement([truth("a", [BOX], [1])], NAMES, slots=by_id(5))
     assert len(warnings) == 2
     assert "ids 4 to 5 is not scored" in warnings[0]

@@ -87,7 +87,7 @@ def test_a_file_that_does_not_belong_is_refused_before_training(records, opened,
         score_dataset(None, settings, dataset)
 
 
-def test_a_file_that_is_not_there_is_refused_and_no_file_is_none(records):
+def test_a_missing_file_is_refused_and_no_file_is_allowed(records):
     dataset, _ = records
     check_annotations(dataset, dataset.slots)
     dataset.annotations = "gone.json"
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_there_is_refused_and_no_file_is_none(records):
         check_annotations(dataset, dataset.slots)
 
 
-def test_numbers_may_be_filled_up_with_zeros(tmp_path):
+def test_ids_may_be_padded_with_zeros(tmp_path):
     path = tmp_path / "instances.json"
     images = [replace(truth("139", [[0, 0, 9, 9]]), width=30, height=20), truth("0")]
     path.write_text(json.dumps(truths_to_coco(images, {1: "disc"})))

@@ -76,7 +76,7 @@ def test_the_published_oracle_is_reproduced():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pycocotools_says_the_same_of_random_sets(seed):
+def test_random_sets_score_as_in_pycocotools(seed):
     truths, results = random_set(seed)
     names = {1: "a", 2: "b", 3: "c"}
     scores = score_coco(truths, results, names)
@@ -133,20 +133,20 @@ def test_a_segments_area_decides_the_size_and_not_the_boxs():
     assert scores.summary["APm"] is None
 
 
-def test_no_detections_at_all_is_zero_and_not_nothing():
+def test_no_detections_score_zero():
     scores = score_coco([truth("a", [BOX]), truth("b")], [], NAMES)
     assert (scores.summary["AP"], scores.summary["AR100"], scores.detections) == (0.0, 0.0, 0)
     assert scores.images == 2
 
 
-def test_no_ground_truth_at_all_is_nothing_and_not_minus_one():
+def test_no_ground_truth_scores_none():
     scores = score_coco([truth("a"), truth("b")], [result("a", [BOX], [0.9])], NAMES)
     assert set(scores.summary.values()) == {None}
     assert scores.text("AP") == scores.text("APs") == NO_TRUTH
     assert scores.per_class["cat"].precision50 is None
 
 
-def test_crowds_alone_are_nothing_to_find_and_forgive_what_lies_in_them():
+def test_crowds_alone_score_none_and_detections_in_them_are_ignored():
     crowd_only = score_coco([truth("a", [BOX], is_crowd=[True])], [], {1: "cat"})
     assert (crowd_only.summary["AP"], crowd_only.truths, crowd_only.crowds) == (None, 0, 1)
     # A detection inside the crowd scores higher than the right one and does it no harm.
@@ -171,7 +171,7 @@ def test_a_class_in_a_gap_of_the_label_map_is_counted_and_not_scored():
     assert (scores.detections, scores.foreign_detections, scores.summary["AP"]) == (0, 1, 0.0)
 
 
-def test_two_classes_of_one_name_both_keep_their_row():
+def test_two_classes_of_one_name_have_two_rows():
     scores = score_coco([truth("a", [BOX])], [], {1: "cat", 2: "cat"})
     assert list(scores.per_class) == ["cat (id 1)", "cat (id 2)"]
 
@@ -193,6 +193,6 @@ def test_scoring_is_quiet(capsys, caplog):
         ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(truths, results, message):
+def test_unusable_truths_and_results_are_refused(truths, results, message):
     with pytest.raises(UserError, match=message):
         score_coco(truths, results, {1: "cat"})

@@ -163,12 +163,12 @@ def test_a_part_of_the_records_can_be_scored(source):
         ([0, 1, 2, 3, 4, 3], r"1 records more than once \(first \[3\]\)"),
     ],
 )
-def test_a_loader_that_loses_or_repeats_an_image_is_found_out(source, records, message):
+def test_a_loader_that_loses_or_repeats_an_image_is_an_error(source, records, message):
     with pytest.raises(RuntimeError, match=message):
         evaluate(perfect(source), batches(records, 2), source, NAMES, slots=by_id(2))
 
 
-def test_what_the_policy_leaves_out_is_counted_and_not_scored(source):
+def test_records_left_out_by_the_policy_are_counted_and_not_scored(source):
     source.examples[1] = None
     source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
     result = evaluate(perfect(source), batches([0, 2, 4], 2), source, NAMES, slots=by_id(2))
@@ -193,7 +193,7 @@ def test_images_that_share_an_id_all_count(source):
     assert [t.image_id for t in result.truths] == ["same (record 0)", "same (record 1)"]
 
 
-def test_the_images_own_size_is_believed_before_the_records():
+def test_the_size_of_the_image_has_precedence_over_the_records():
     wrong = example("a", [[0, 0, 0.5, 0.5]], [1], size=(100, 200), height=1000, width=1000)
     assert stored_size(wrong) == (100, 200)
     assert truth_of(wrong).boxes.tolist() == [[0, 0, 50, 100]]

@@ -35,7 +35,7 @@ class Source:
         return SimpleNamespace(encoded=jpeg(GRAY[:90, :120]))
 
 
-def test_the_gallery_is_spread_evenly_and_says_what_it_shows():
+def test_the_gallery_is_spread_evenly_and_captioned():
     shown = list(draw_gallery(evaluation(), Source(), NAMES, Evaluation(num_visualizations=3)))
     assert [picture.name for picture in shown] == ["a", "c", "e"]
     assert shown[1].about == "2 boxes in the ground truth, 1 found with a score of at least 0.5"
@@ -43,7 +43,7 @@ def test_the_gallery_is_spread_evenly_and_says_what_it_shows():
 
 
 @pytest.mark.parametrize(("wanted", "count", "drawn"), [(50, None, 5), (0, None, 0), (50, 2, 2)])
-def test_as_many_pictures_as_are_asked_for_and_there_are(wanted, count, drawn):
+def test_the_number_of_pictures(wanted, count, drawn):
     settings = Evaluation(num_visualizations=wanted)
     assert len(list(draw_gallery(evaluation(), Source(), NAMES, settings, count=count))) == drawn
 
@@ -70,7 +70,7 @@ def test_the_ground_truth_is_drawn_among_the_predictions_in_its_colour():
     assert tuple(black[200, 100]) == (0, 0, 0)
 
 
-def test_what_is_written_and_how_many_are_drawn_follow_the_settings():
+def test_labels_and_number_of_boxes_follow_the_settings():
     two = ([BOX, [10, 10, 50, 50]], [0.9, 0.8])
 
     def painted(**fields):
@@ -116,7 +116,7 @@ def test_without_a_folder_nothing_is_exported(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_so(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     settings = Evaluation(pictures_directory=str(tmp_path / "file/pictures"))
     with pytest.raises(UserError, match="cannot be written"):

@@ -35,7 +35,7 @@ def test_later_lines_of_a_resumed_run_replace_earlier_ones(tmp_path):
     assert history.series("loss")[1].tolist() == [10.0, 99.0, 30.0]
 
 
-def test_half_a_last_line_is_forgiven_and_a_broken_one_before_it_named(tmp_path):
+def test_half_a_last_line_is_ignored_and_a_broken_one_before_it_named(tmp_path):
     half = read_history(write(tmp_path / "m", {"step": 1, "loss": 1.0}, '{"step": 2, "lo'))
     assert half.series("loss")[0].tolist() == [1]
     with pytest.raises(UserError, match="m:1: the line is no JSON object"):

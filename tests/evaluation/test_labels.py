@@ -31,7 +31,7 @@ def test_a_label_stands_on_its_box():
     assert bottom in (100, 101)
 
 
-def test_where_there_is_no_room_above_it_is_inside():
+def test_a_label_without_room_above_lies_inside():
     _, top, _, _ = drawn((100, 5, 300, 200))
     assert top == 5
 
@@ -44,7 +44,7 @@ def test_a_second_label_at_the_same_box_lies_inside_and_a_third_below():
     assert [place[1] for place, *_ in labels._placed][1:] == [100, 201]
 
 
-def test_the_first_lies_over_the_second_where_both_have_to_share_a_place():
+def test_the_first_of_two_labels_in_one_place_lies_on_top():
     picture = draw((0, 0, 60, 24), (0, 0, 60, 24), size=(60, 24))  # one label high
     assert (picture == RED).all(axis=2).any()
     assert not (picture == BLUE).all(axis=2).any()
@@ -63,7 +63,7 @@ def test_a_small_box_has_a_small_label():
     assert 0.5 < (small_bottom - small_top) / (bottom - top) < 0.75
 
 
-def test_a_text_is_cut_with_dots_where_it_does_not_fit():
+def test_a_long_text_is_cut_with_dots():
     font = load_font(20)
     short = shortened("a very long name of a class", 80, font)
     assert short.endswith("...")

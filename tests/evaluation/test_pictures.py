@@ -139,7 +139,7 @@ def test_pictures_are_written_whole_or_not_at_all(tmp_path):
         save_picture(GRAY, tmp_path / "c.bmp")
 
 
-def test_a_folder_that_cannot_be_is_said_so(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         save_picture(GRAY, tmp_path / "file" / "a.png")

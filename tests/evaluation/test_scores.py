@@ -24,7 +24,7 @@ ALL = ("coco", "pascal_voc", "weighted_pascal_voc")
         (ALL, list(MEANINGS)),
     ],
 )
-def test_what_is_asked_for_is_computed(metrics, keys):
+def test_the_requested_metrics_are_computed(metrics, keys):
     scores = score(TRUTHS, RESULTS, NAMES, metrics=metrics)
     assert list(scores.summary) == keys
     assert scores.first.truths == 3
@@ -42,7 +42,7 @@ def test_the_numbers_of_all_metrics():
     )
 
 
-def test_eleven_points_are_taken_where_they_are_asked_for():
+def test_eleven_point_interpolation():
     scores = score(
         TRUTHS, RESULTS, NAMES, metrics=["weighted_pascal_voc"], interpolation="eleven_points"
     )
@@ -50,7 +50,7 @@ def test_eleven_points_are_taken_where_they_are_asked_for():
     assert scores.summary["VOC_weighted_mAP"] == pytest.approx(7 * 2 / 3 / 11)
 
 
-def test_nothing_to_find_is_said_in_words():
+def test_no_ground_truth_has_a_text():
     scores = score([truth("1")], [], NAMES, metrics=ALL)
     assert scores.text("VOC_mAP") == scores.text("AP") == "no ground truth"
     assert scores.curves() == {}

@@ -55,12 +55,12 @@ def test_the_right_answers_score_1_on_every_image(opened):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_as_many_images_are_scored_as_are_asked_for(opened, workers):
+def test_max_examples_limits_the_images(opened, workers):
     settings, dataset = opened("evaluation.max_examples=5", f"data.workers={workers}")
     assert len(score_dataset(perfect(dataset), settings, dataset).truths) == 5
 
 
-def test_images_that_are_left_out_are_counted_aloud(opened, tmp_path):
+def test_images_beyond_the_limit_are_a_warning(opened, tmp_path):
     settings, dataset = opened("evaluation.max_examples=5")
     result = score_dataset(perfect(dataset), settings, dataset)
     sentence = (
@@ -73,7 +73,7 @@ def test_images_that_are_left_out_are_counted_aloud(opened, tmp_path):
 
 
 @pytest.mark.parametrize("most", [0, 6, 7])
-def test_a_limit_that_leaves_nothing_out_is_no_matter(opened, most):
+def test_a_limit_beyond_the_set_is_no_warning(opened, most):
     settings, dataset = opened(f"evaluation.max_examples={most}")
     warnings = score_dataset(perfect(dataset), settings, dataset).warnings
     assert not any("max_examples" in warning for warning in warnings)
@@ -94,7 +94,7 @@ def test_the_metrics_of_the_experiment_are_computed_and_written_down(opened, tmp
     assert set(metrics["per_class"]["disc"]) == {"VOC_AP"}
 
 
-def test_how_a_curve_becomes_a_number_is_the_experiment_s(opened):
+def test_the_interpolation_is_that_of_the_experiment(opened):
     def half(dataset):
         """Finds every second box of each image, so that curves end before recall 1."""
         found = perfect(dataset)
@@ -121,7 +121,7 @@ def test_how_a_curve_becomes_a_number_is_the_experiment_s(opened):
 
 
 @pytest.mark.parametrize(("more", "keys"), [("false", 4), ("true", 12)])
-def test_a_class_has_all_twelve_numbers_where_they_are_asked_for(opened, tmp_path, more, keys):
+def test_a_class_has_all_twelve_numbers_on_request(opened, tmp_path, more, keys):
     settings, dataset = opened(f"evaluation.all_metrics_per_category={more}")
     result = score_dataset(perfect(dataset), settings, dataset)
     page = write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
@@ -130,7 +130,7 @@ def test_a_class_has_all_twelve_numbers_where_they_are_asked_for(opened, tmp_pat
     assert ('<th scope="col" class="number">ARs</th>' in page.read_text()) == (keys == 12)
 
 
-def test_pictures_go_into_the_folder_that_is_asked_for(opened, tmp_path):
+def test_pictures_go_into_the_folder_of_the_settings(opened, tmp_path):
     settings, dataset = opened(
         "evaluation.num_visualizations=2", f"evaluation.pictures_directory={tmp_path}/shown"
     )
@@ -152,7 +152,7 @@ def test_classes_of_other_names_than_trained_are_refused(opened):
         score_dataset(never, settings, dataset, trained=LabelMap.from_names(("disc", "hoop")))
 
 
-def test_an_evaluation_leaves_numbers_detections_pictures_and_a_page(opened, tmp_path):
+def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(opened, tmp_path):
     settings, dataset = opened("evaluation.num_visualizations=2", "name=mine")
     result = score_dataset(perfect(dataset), settings, dataset)
     folder = tmp_path / "deep/report"

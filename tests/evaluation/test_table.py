@@ -26,7 +26,7 @@ def test_every_number_has_a_line_with_its_meaning():
     assert "no ground truth of this size" in lines[3]
 
 
-def test_classes_with_something_to_find_follow_where_that_is_asked_for():
+def test_classes_with_ground_truth_follow_on_request():
     lines = scores_table(scores(), per_category=True).splitlines()
     assert lines[12] == ""
     assert lines[13].split() == ["class", "AP", "AP50", "boxes"]
@@ -36,7 +36,7 @@ def test_classes_with_something_to_find_follow_where_that_is_asked_for():
     ]
 
 
-def test_all_twelve_numbers_of_a_class_where_they_are_asked_for():
+def test_all_twelve_numbers_of_a_class_on_request():
     lines = scores_table(scores(), per_category=True, all_metrics=True).splitlines()
     assert lines[13].split() == ["class", *SUMMARY_MEANINGS, "boxes"]
     # Nothing of the cat is small or large: - stands for "nothing to find".

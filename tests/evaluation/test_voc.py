@@ -111,7 +111,7 @@ def test_an_overlap_of_exactly_half_counts_and_the_best_box_decides():
     assert score_coco(truths, found, {1: "a"}).summary["AP50"] == pytest.approx(1.0)
 
 
-def test_what_there_is_nothing_to_find_of_is_left_out():
+def test_classes_without_ground_truth_are_left_out():
     truths = [truth("1", [BOX, OTHER], [1, 2], is_difficult=[False, True])]
     scores = score_voc(truths, [result("1", [BOX, NOWHERE], [0.5, 0.9], [1, 2])], NAMES)
     assert [one.ap for one in scores.per_class.values()] == [1.0, None, None]
@@ -217,7 +217,7 @@ def test_the_order_of_the_images_makes_no_difference():
         ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(truths, results, message):
+def test_unusable_truths_and_results_are_refused(truths, results, message):
     with pytest.raises(UserError, match=message):
         score_voc(truths, results, {1: "cat"})
 

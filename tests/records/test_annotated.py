@@ -49,7 +49,7 @@ def test_coordinates_are_the_nearest_float32_to_the_quotient(tmp_path):
         ((0, 0), [10, 20, 35, 50], (40, 60), "real size used"),
     ],
 )
-def test_where_sizes_disagree_the_boxes_decide(tmp_path, claimed, box, frame, outcome):
+def test_boxes_decide_between_two_image_sizes(tmp_path, claimed, box, frame, outcome):
     log = ProblemLog()
     item = annotated(tmp_path, [box], *claimed)
     example = to_example(item, PreparedImage(b"x", 40, 60), log)
@@ -63,7 +63,7 @@ def test_where_sizes_disagree_the_boxes_decide(tmp_path, claimed, box, frame, ou
     assert problem.examples == [f"a.xml: {claimed[1]} x {claimed[0]}, image 60 x 40"]
 
 
-def test_boxes_that_are_no_numbers_do_not_decide(tmp_path):
+def test_nan_boxes_do_not_decide_between_two_image_sizes(tmp_path):
     log = ProblemLog()
     item = annotated(tmp_path, [[np.nan] * 4, [10, 20, 70, 100]], 80, 120)
     example = to_example(item, PreparedImage(b"x", 40, 60), log)

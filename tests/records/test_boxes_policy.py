@@ -56,7 +56,7 @@ def test_fail_changes_nothing_and_names_the_first(name):
 
 
 @pytest.mark.parametrize("policy", ["fix", "drop", "fail"])
-def test_an_unknown_class_cannot_be_mended(policy):
+def test_an_unknown_class_cannot_be_fixed(policy):
     given = make_example([GOOD, GOOD], [0, 2])
     example, problems = apply_box_policy(given, {0: "'cow'"}, policy)
     assert [(p.reason, p.box, p.detail) for p in problems] == [(rules.UNKNOWN_CLASS, 0, "'cow'")]
@@ -70,7 +70,7 @@ def test_sound_boxes_are_left_alone(policy):
         assert apply_box_policy(given, {}, policy) == (given, [])
 
 
-def test_rounding_is_clipped_without_a_word():
+def test_rounding_errors_are_clipped_without_a_report():
     given = make_example([[-1e-5, 0, 1.00001, 1]], [1])
     example, problems = apply_box_policy(given, {}, "fail")
     assert problems == []

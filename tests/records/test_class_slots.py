@@ -38,7 +38,7 @@ def test_without_gaps_both_rules_are_the_same():
 
 
 @pytest.mark.parametrize("rule", ["label_map_id", "contiguous"])
-def test_what_has_no_slot_becomes_the_index_after_the_last(rule):
+def test_an_id_without_a_slot_becomes_the_index_after_the_last(rule):
     # `assign_targets` gives that index a target of zeros; it must not be another class's.
     classes = classes_wanted(SHAPES, rule)
     assert indices(assign_slots(SHAPES, classes, rule), 0, 6, 90, -1) == [classes] * 4

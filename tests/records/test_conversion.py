@@ -147,7 +147,7 @@ def test_a_truncated_image(annotated, run):
     ("policy", "written", "action"),
     [("fix", 2, "box fixed"), ("drop", 1, "box dropped")],
 )
-def test_a_box_that_can_be_mended(annotated, run, policy, written, action):
+def test_a_box_that_can_be_fixed(annotated, run, policy, written, action):
     report = run([annotated("a", [BOX, [4, 6, 24, 90]])], ConversionLog(bad_boxes=policy))
     assert (report.boxes_found, report.boxes_written) == (2, written)
     assert outcomes(report) == {("box reaches outside the image", action): 1}
@@ -169,7 +169,7 @@ def test_an_unknown_class_is_named(annotated, run):
     assert report.problems[0].examples == ["all.json: image a, box 1: category id 9"]
 
 
-def test_an_image_that_loses_its_last_box_is_background_and_said_so(annotated, run):
+def test_an_image_that_loses_its_last_box_is_reported_as_background(annotated, run):
     report = run([annotated("a", [[4, 6, 4, 36]])])
     assert (report.images_written, report.images_without_boxes) == (1, 1)
     assert ("no box of the image is usable", "background") in outcomes(report)
@@ -181,7 +181,7 @@ def test_background_images_can_be_left_out(annotated, run):
     assert outcomes(report) == {("image without a box", "image left out"): 1}
 
 
-def test_what_is_special_about_images_is_reported(tmp_path, annotated, run):
+def test_special_image_formats_are_reported(tmp_path, annotated, run):
     report = run(
         [
             annotated("gray", content=image_bytes(mode="L")),
@@ -206,7 +206,7 @@ def test_what_is_special_about_images_is_reported(tmp_path, annotated, run):
     assert (examples["sized"].height, examples["sized"].width) == (80, 120)
 
 
-def test_nothing_usable_is_an_error_that_says_why(tmp_path, annotated, run):
+def test_a_set_without_usable_images_is_an_error_with_the_reasons(tmp_path, annotated, run):
     with pytest.raises(
         UserError, match=r"no image .*: image file is missing \(2\), first all\.json"
     ):
@@ -226,7 +226,7 @@ def test_two_sets_share_a_folder_only_with_one_label_map(tmp_path, annotated, ru
     assert not list((tmp_path / "out").glob("test*"))
 
 
-def test_an_older_set_is_kept_unless_it_is_to_be_replaced(annotated, run):
+def test_an_older_set_is_replaced_only_on_request(annotated, run):
     run([annotated("a")])
     with pytest.raises(UserError, match="--overwrite"):
         run([annotated("b")])

@@ -38,7 +38,7 @@ def test_jpeg_and_png_are_copied_byte_for_byte(kind, mode):
         ("JPEG", "RGB", []),
     ],
 )
-def test_what_is_special_is_noted(kind, mode, what):
+def test_special_formats_are_noted(kind, mode, what):
     notes = prepare_image(image_bytes(40, 60, kind, mode), (40, 60)).notes
     assert [note[0] for note in notes] == what
     assert all(outcome.startswith("kept") for _, _, outcome in notes)
@@ -55,7 +55,7 @@ def test_cmyk_becomes_an_rgb_jpeg_that_looks_the_same():
 @pytest.mark.parametrize(
     ("kind", "target"), [("BMP", "PNG"), ("GIF", "PNG"), ("TIFF", "PNG"), ("WEBP", "JPEG")]
 )
-def test_other_formats_are_encoded_anew(kind, target):
+def test_other_formats_are_re_encoded(kind, target):
     data = image_bytes(kind=kind)
     image = prepare_image(data, (40, 60))
     assert inspect_image(image.encoded).format == target
@@ -116,12 +116,12 @@ def test_truncated_images_are_refused(kind, share):
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"GIF89a", b"\xff\xd8\xff\xd9", b"<svg/>"])
-def test_what_is_no_image_is_refused_with_its_first_bytes(data):
+def test_other_files_are_refused_with_their_first_bytes(data):
     with pytest.raises(BadRecordError, match="unreadable image: no known format; it starts with"):
         inspect_image(data)
 
 
-def test_a_look_at_the_head_does_not_decode():
+def test_inspecting_the_header_does_not_decode():
     data = image_bytes()[:-20]
     facts = inspect_image(data, whole=False)
     assert (facts.height, facts.width, facts.format, facts.mode) == (40, 60, "JPEG", "RGB")

@@ -55,14 +55,14 @@ def test_the_index_is_rebuilt_when_the_file_changes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[]\n", b'{"format": 1}\n123'])
-def test_a_broken_index_is_made_anew(tmp_path, content):
+def test_a_broken_index_is_rebuilt(tmp_path, content):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     (tmp_path / ".a.record.index").write_bytes(content)
     assert RecordFile(path).read(3) == b"last"
     assert (tmp_path / ".a.record.index").read_bytes() != content
 
 
-def test_an_index_with_one_changed_byte_is_made_anew(tmp_path):
+def test_an_index_with_one_changed_byte_is_rebuilt(tmp_path):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     RecordFile(path)
     kept = tmp_path / ".a.record.index"
@@ -88,7 +88,7 @@ def test_beside_a_read_only_file_nothing_is_written(tmp_path, cache_folder, monk
         folder.chmod(0o755)
 
 
-def test_without_any_place_for_the_index_reading_goes_on(tmp_path, monkeypatch):
+def test_files_are_read_if_no_index_can_be_written(tmp_path, monkeypatch):
     path = write_records(tmp_path / "a.record", PAYLOADS)
 
     def refuse(*_):

@@ -59,11 +59,11 @@ def test_lookup_by_name_and_by_display_name():
     assert label_map.name_of(19) == "class 19"
 
 
-def test_background_with_id_0_is_read_over():
+def test_background_with_id_0_is_ignored():
     assert ids("item { id: 0 name: 'background' } item { id: 1 name: 'a' }") == {"a": 1}
 
 
-def test_what_is_written_is_read_back():
+def test_a_label_map_survives_its_text_form():
     label_map = LabelMap(
         (LabelMapItem(1, 'it\'s \\ a "name"\n', "\N{SNOWMAN}"), LabelMapItem(4, "plain"))
     )
@@ -98,7 +98,7 @@ def test_ids_from_names():
         ("cat\ndog", 2, "after cat should stand\n  fix: write one `item {"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text, line, words):
+def test_errors_name_the_line(text, line, words):
     with pytest.raises(UserError) as raised:
         LabelMap.from_text(text, "my.pbtxt")
     assert str(raised.value).startswith(f"my.pbtxt:{line}:")
@@ -125,7 +125,7 @@ def test_a_file_is_named_in_the_message(tmp_path):
         LabelMap.from_file(tmp_path / "nowhere" / "map.pbtxt")
 
 
-def test_a_byte_order_mark_is_read_over(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     path = tmp_path / "map.pbtxt"
     path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")
     assert LabelMap.from_file(path).id_of("a") == 1
@@ -147,7 +147,7 @@ def test_coco_is_built_in(tmp_path, monkeypatch):
     assert LabelMap.from_text(coco.to_text()) == coco
 
 
-def test_a_file_comes_before_what_is_built_in(tmp_path, monkeypatch):
+def test_a_file_has_precedence_over_a_built_in_map(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "coco").write_text("item { id: 1 name: 'owl' }")
     assert dict(LabelMap.from_file("coco").names) == {1: "owl"}

@@ -15,7 +15,7 @@ def test_results_come_in_order(workers):
     assert list(ordered_map(slow_first, range(40), workers)) == [n * 2 for n in range(40)]
 
 
-def test_only_a_few_items_are_taken_ahead():
+def test_only_a_few_results_wait():
     taken = []
     results = ordered_map(str, (taken.append(n) or n for n in range(1000)), 2)
     assert next(results) == "0"

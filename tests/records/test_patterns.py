@@ -67,7 +67,7 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
         ("train.record@0", "0 of 0 shards", "a number of shards above 0"),
     ],
 )
-def test_a_pattern_that_leads_nowhere_says_what_is_there(folder, pattern, what, fix):
+def test_a_pattern_without_matches_lists_the_files_nearby(folder, pattern, what, fix):
     with pytest.raises(UserError) as raised:
         expand([f"{folder}/{pattern}"])
     assert raised.value.where == f"{folder}/{pattern}"
@@ -75,7 +75,7 @@ def test_a_pattern_that_leads_nowhere_says_what_is_there(folder, pattern, what, 
     assert fix in raised.value.fix
 
 
-def test_nothing_and_the_cloud_are_refused():
+def test_no_path_and_remote_paths_are_refused():
     with pytest.raises(UserError, match="no record file is named"):
         expand([])
     with pytest.raises(UserError, match=r"gs://bucket/x: .*this machine's disk only"):

@@ -37,7 +37,7 @@ def test_a_report_shows_every_kind_and_the_number_of_cases_left_out():
     ]
 
 
-def test_one_log_takes_over_another():
+def test_a_log_is_extended_by_another():
     left, right = ProblemLog(), ProblemLog()
     for log, name in ((left, "left"), (right, "right")):
         for number in range(3):

@@ -71,7 +71,7 @@ def test_a_scene_keeps_its_objects_from_release_to_release():
     np.testing.assert_allclose(scene.image.mean(axis=(0, 1)), GOLDEN_MEANS, atol=0.5)
 
 
-def test_records_coco_json_and_images_say_the_same(written):
+def test_records_coco_json_and_images_agree(written):
     folder, scenes = written
     label_map = LabelMap.from_file(scenes.label_map)
     assert [item.name for item in label_map.items] == list(SHAPES)
@@ -107,7 +107,7 @@ def test_the_jpegs_are_the_drawn_scenes(written):
     assert np.abs(stored.astype(int) - drawn).mean() < 6
 
 
-def test_scenes_hold_what_a_detector_has_to_cope_with():
+def test_scenes_vary_in_number_size_class_and_occlusion():
     scenes = [draw_scene(np.random.default_rng([1, 0, index])) for index in range(250)]
     counts = np.array([len(scene.boxes) for scene in scenes])
     assert 0.01 < (counts == 0).mean() < 0.12
@@ -131,7 +131,7 @@ def _overlapping(boxes):
     return int((np.triu(shared, 1) > 0).sum())
 
 
-def test_boxes_lie_inside_and_around_what_is_seen():
+def test_boxes_lie_inside_the_image_and_around_the_visible_area():
     for index in range(60):
         scene = draw_scene(np.random.default_rng([2, 0, index]))
         height, width = scene.image.shape[:2]
@@ -182,7 +182,7 @@ def test_the_triangle_points_up_and_the_star_too():
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-def test_the_window_of_a_placement_loses_nothing(name):
+def test_the_window_of_a_placement_contains_the_whole_shape(name):
     placement = Placement(y=30.0, x=33.0, radius=15.0, stretch=1.28, angle=0.5)
     window = scenes_shapes.placement_window(placement, 64, 64)
     everywhere = scenes_shapes.coverage(SHAPES[name], placement, WHOLE)
@@ -192,7 +192,7 @@ def test_the_window_of_a_placement_loses_nothing(name):
     assert not everywhere.any()
 
 
-def test_an_existing_set_is_not_overwritten_unasked(written):
+def test_an_existing_set_is_refused(written):
     folder, _ = written
     with pytest.raises(UserError, match="a set of this name already"):
         write_scenes(folder, train=1, val=1)
@@ -202,7 +202,7 @@ def test_an_existing_set_is_not_overwritten_unasked(written):
     ("options", "message"),
     [({"train": 0}, "a set needs a scene"), ({"min_side": 300}, "no room for objects")],
 )
-def test_senseless_sizes_are_refused(tmp_path, options, message):
+def test_unusable_sizes_are_refused(tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         write_scenes(tmp_path, **options)
     assert not list(tmp_path.iterdir())

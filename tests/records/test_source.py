@@ -94,7 +94,7 @@ def test_a_damaged_record_stops_or_is_left_out(tmp_path):
     assert "record 1 (byte" in problem.examples[0]
 
 
-def test_a_truncated_file_stops_or_gives_what_it_has(tmp_path):
+def test_a_truncated_file_stops_or_gives_its_whole_records(tmp_path):
     path = write_records(tmp_path / "a", numbered([0, 1, 2]))
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(UserError, match=r"a: record 2 \(byte \d+\): the file is truncated"):
@@ -104,7 +104,7 @@ def test_a_truncated_file_stops_or_gives_what_it_has(tmp_path):
     assert {p.reason: p.count for p in source.problems} == {"damaged file": 1}
 
 
-def test_a_file_that_is_none_is_refused_under_any_policy(tmp_path):
+def test_a_file_of_another_type_is_refused_under_any_policy(tmp_path):
     (tmp_path / "a").write_bytes(b"no records at all")
     for policy in ("fail", "drop"):
         with pytest.raises(UserError, match="this is not a TFRecord file"):

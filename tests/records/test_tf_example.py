@@ -51,7 +51,7 @@ def test_an_image_without_boxes_comes_back_as_it_was():
     assert_equal(example, parse_example(serialize_example(example, CAT_DOG), CAT_DOG).example)
 
 
-def test_the_record_carries_the_keys_that_other_readers_want():
+def test_a_record_has_the_keys_of_other_readers():
     stored = parse_features(serialize_example(two_boxes(), CAT_DOG))
     assert stored["image/format"] == [b"jpeg"]
     assert stored["image/object/class/text"] == [b"cat", b"dog"]
@@ -65,7 +65,7 @@ def test_the_record_carries_the_keys_that_other_readers_want():
     assert parse_features(png)["image/format"] == [b"png"]
 
 
-def test_marks_that_no_box_has_are_left_out():
+def test_columns_of_defaults_are_left_out():
     stored = parse_features(serialize_example(two_boxes(), CAT_DOG))
     assert "image/object/difficult" not in stored
     assert "image/object/truncated" not in stored
@@ -75,7 +75,7 @@ def test_marks_that_no_box_has_are_left_out():
     assert "image/object/truncated" not in stored
 
 
-def test_what_is_absent_has_its_default():
+def test_absent_columns_have_their_defaults():
     example = parse_example(changed(is_crowd=None), CAT_DOG).example
     assert example.weights.tolist() == [1, 1]
     for marks in (example.is_crowd, example.difficult, example.truncated):
@@ -83,13 +83,13 @@ def test_what_is_absent_has_its_default():
     assert np.isnan(example.area).all()
 
 
-def test_text_wins_over_label_and_a_difference_is_noted():
+def test_text_has_precedence_over_label_and_a_difference_is_noted():
     parsed = parse_example(changed(class__label=np.array([2, 2])), CAT_DOG)
     assert parsed.example.class_ids.tolist() == [1, 2]
     assert parsed.disagreeing == ("box 0: text 'cat' is id 1, label is 2",)
 
 
-def test_label_stands_in_for_an_absent_or_empty_text():
+def test_label_replaces_an_absent_or_empty_text():
     assert parse_example(changed(class__text=None), CAT_DOG).example.class_ids.tolist() == [1, 2]
     data = changed(class__text=[b"", b"dog"])
     assert parse_example(data, CAT_DOG).example.class_ids.tolist() == [1, 2]
@@ -102,7 +102,7 @@ def test_an_unknown_text_is_not_replaced_by_its_label():
 
 
 @pytest.mark.parametrize("label", [3, 0, -1, 2**40])
-def test_an_id_that_the_map_does_not_hold_is_unknown(label):
+def test_an_id_outside_the_label_map_is_unknown(label):
     data = changed(class__text=None, class__label=np.array([label, 2]))
     assert parse_example(data, CAT_DOG).unknown == {0: f"id {label}"}
 
@@ -159,7 +159,7 @@ def test_lists_that_do_not_fit_make_the_record_unusable(features, words):
         parse_example(changed(**features), CAT_DOG)
 
 
-def test_a_side_list_of_wrong_length_is_left_out_and_named():
+def test_an_optional_column_of_wrong_length_is_left_out_and_named():
     parsed = parse_example(changed(is_crowd=np.array([1])), CAT_DOG)
     assert parsed.wrong_lists == ("is_crowd has 1 values for 2 boxes",)
     assert not parsed.example.is_crowd.any()
@@ -172,6 +172,6 @@ def test_a_record_without_an_image_names_what_it_has():
         parse_example(b"")
 
 
-def test_unused_keys_do_no_harm():
+def test_unused_keys_are_ignored():
     data = changed(group_of=np.array([1]), mask=[b"x"], view=[b"a", b"b", b"c"])
     assert parse_example(data, CAT_DOG).example.class_ids.tolist() == [1, 2]

@@ -87,7 +87,7 @@ def refused(*arguments):
         pytest.fail("a writer was opened")
 
 
-def test_shards_take_turns(tmp_path):
+def test_records_go_to_the_shards_in_turn(tmp_path):
     with sharded_writer(tmp_path, "train", 3) as write:
         for number in range(7):
             write(b"%d" % number)
@@ -151,7 +151,7 @@ def test_zero_shards_are_refused(tmp_path):
         refused(tmp_path, "train", 0)
 
 
-def test_a_set_may_be_named_as_tpu_models_and_mlperf_name_it(tmp_path):
+def test_file_names_of_tpu_models_and_mlperf(tmp_path):
     with sharded_writer(tmp_path, "train", 2, names="tfrecord") as write:
         for number in range(3):
             write(b"%d" % number)

@@ -60,14 +60,14 @@ def test_the_boxes_of_parts_are_not_the_objects(read):
     assert [entry.name for entry in label_map] == ["person"]
 
 
-def test_classes_come_from_all_files_whatever_the_set(read):
+def test_classes_come_from_all_files_for_every_set(read):
     cat = annotation(DOG.replace("dog", " cat "))
     items, label_map, _ = read({"a.xml": annotation(), "b.xml": cat}, stems=["a"])
     assert [(entry.id, entry.name) for entry in label_map] == [(1, "cat"), (2, "dog")]
     assert [item.class_ids.tolist() for item in items] == [[2]]
 
 
-def test_a_given_label_map_decides(read):
+def test_ids_are_those_of_a_given_label_map(read):
     given = LabelMap.from_text("item { id: 12 name: 'x' display_name: 'dog' }")
     (item,), label_map, _ = read({"a.xml": annotation()}, label_map=given)
     assert label_map is given
@@ -126,7 +126,7 @@ def test_a_missing_size_is_0(read, size):
     assert (item.height, item.width) == (0, 0)
 
 
-def test_what_is_no_xml_is_left_out_or_stops(read):
+def test_broken_xml_is_left_out_or_stops(read):
     files = {"a.xml": annotation(), "b.xml": "<annotation>"}
     items, _, problems = read(files)
     assert len(items) == 1
@@ -144,7 +144,7 @@ def test_a_missing_annotation_file_is_left_out_or_stops(read):
         read({}, ConversionLog("fail"), stems=["b"])
 
 
-def test_no_object_anywhere_needs_a_label_map(read):
+def test_without_any_object_a_label_map_is_required(read):
     with pytest.raises(UserError, match=r"there is no class\n  fix: .*--label-map"):
         read({"a.xml": annotation("")})
     items, _, _ = read({"a.xml": annotation("")}, label_map=LabelMap.from_names(["cat"]))

@@ -30,7 +30,7 @@ def test_a_resumed_run_cuts_the_history_back_to_its_checkpoint(tmp_path):
     assert steps_of(tmp_path) == [10, 20]
 
 
-def test_half_a_last_line_of_a_killed_process_is_passed_over(tmp_path):
+def test_half_a_last_line_of_a_killed_process_is_ignored(tmp_path):
     (tmp_path / HISTORY).write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
     with closing(Summaries(tmp_path, from_step=20)) as summaries:
         summaries.metrics(30, {"loss": 0.5})
