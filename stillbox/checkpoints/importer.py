@@ -8,8 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from stillbox.checkpoints.import_reasons import backbone_notes, explain_rest, head_notes
-from stillbox.checkpoints.import_report import ImportReport, Mismatch, explain_failure
+from stillbox.checkpoints.import_report import (
+    ImportReport,
+    Mismatch,
+    explain_failure,
+    explain_rest,
+    notes_on_parts,
+)
 from stillbox.checkpoints.name_map import NameMap, choose_name_map
 from stillbox.checkpoints.name_tables.rules import Scope
 from stillbox.checkpoints.names import parts_without_names
@@ -82,7 +87,7 @@ def import_weights(
         skipped=explain_rest(weights.arrays, used, variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
-        notes=backbone_notes(name_map, loaded, mismatched, model) + head_notes(mismatched, model),
+        notes=notes_on_parts(name_map, loaded, mismatched, model),
     )
     if not loaded or report.loaded_share < min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.

@@ -7,36 +7,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stillbox.checkpoints import name_tables
-from stillbox.checkpoints.name_tables.rules import (
-    BACKBONES,
-    PARTS,
-    TF_LAYERS,
-    BackboneTable,
-    Context,
-    LayerRule,
-    Rules,
-    Scope,
-    Shapes,
-)
+from stillbox.checkpoints.name_tables import rules
 from stillbox.experiment import schema
 
 # Each module registers its tables.
 for _module in pkgutil.iter_modules(name_tables.__path__, f"{name_tables.__name__}."):
     importlib.import_module(_module.name)
 
-_NO_TABLE = BackboneTable(TF_LAYERS, {"classification": ("",), "detection": ("",)}, rules=())
+_NO_ROOTS: Mapping[rules.Scope, tuple[str, ...]] = {"classification": ("",), "detection": ("",)}
+_NO_TABLE = rules.BackboneTable(rules.TF_LAYERS, _NO_ROOTS, rules=())
 _NORM = re.compile(r"norm(?:_(\d+))?")
 
 
-def backbone_tables(model: schema.Model) -> tuple[BackboneTable, ...]:
+def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
     if not isinstance(model, schema.OneStage):
         return (_NO_TABLE,)
-    return BACKBONES.get(type(model.backbone), (_NO_TABLE,))
+    return rules.BACKBONES.get(type(model.backbone), (_NO_TABLE,))
 
 
 def reference_names(
-    model: schema.Model, arrays: Mapping[str, Any], *, scope: Scope = "detection"
+    model: schema.Model, arrays: Mapping[str, Any], *, scope: rules.Scope = "detection"
 ) -> dict[str, str]:
     """Names parameters and moving statistics as the original's checkpoints do.
 
@@ -59,7 +50,7 @@ def reference_names(
 
 
 def names_under(
-    root: str, table: BackboneTable, model: schema.Model, arrays: Mapping[str, Any]
+    root: str, table: rules.BackboneTable, model: schema.Model, arrays: Mapping[str, Any]
 ) -> dict[str, str]:
     """Names all arrays by one table of the model's backbone, with `root` as its `{root}`.
 
@@ -67,12 +58,12 @@ def names_under(
         Name by path, of all paths that have one.
     """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
-    if not table.rules or not isinstance(model, schema.OneStage):
+    if not isinstance(model, schema.OneStage) or not table.rules:
         return {}
-    context = Context(model, table, shapes)
-    rules = _rules(table.rules, context)
+    context = rules.Context(model, table, shapes)
+    layers = _rules(table.rules, context)
     for part in (model.neck, model.head):
-        rules += _rules(PARTS.get((table.codebase, type(part)), ()), context)
+        layers += _rules(rules.PARTS.get((table.codebase, type(part)), ()), context)
     fields = {
         "root": root.format(depth=getattr(model.backbone, "depth", None)),
         "tap": table.tap_name(model.neck.taps_of(model.backbone)[-1]),
@@ -80,7 +71,7 @@ def names_under(
     names = {}
     for path in shapes:
         layer, variable = _split(path)
-        found = (_name(rule, layer, variable, context, fields) for rule in rules)
+        found = (_name(rule, layer, variable, context, fields) for rule in layers)
         name = next(filter(None, found), None)
         if name:
             names[path] = name
@@ -99,13 +90,12 @@ def parts_without_names(
     """
     named = {path.partition(".")[0] for path in names}
     unnamed = {path.partition(".")[0] for path in paths} - named
-    if not isinstance(model, schema.OneStage):
-        return [f"model {model.kind!r}"]
-    return [f"{part} {getattr(model, part).kind!r}" for part in sorted(unnamed)]
+    # Parts that are no field of the model are named after the model.
+    return [f"{part} {getattr(model, part, model).kind!r}" for part in sorted(unnamed)]
 
 
-def _rules(rules: Rules, context: Context) -> tuple[LayerRule, ...]:
-    return rules(context) if callable(rules) else rules
+def _rules(table: rules.Rules, context: rules.Context) -> tuple[rules.LayerRule, ...]:
+    return table(context) if callable(table) else table
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -124,7 +114,11 @@ class _Number(int):
 
 
 def _name(
-    rule: LayerRule, layer: str, variable: str, context: Context, fields: Mapping[str, str]
+    rule: rules.LayerRule,
+    layer: str,
+    variable: str,
+    context: rules.Context,
+    fields: Mapping[str, str],
 ) -> str | None:
     """Returns the name of a layer's variable, such as `norm_2.mean` or `kernel`.
 
@@ -148,7 +142,7 @@ def _name(
     return scope + convention.separator + name if name else None
 
 
-def _kind(rule: LayerRule, layer: str, variable: str, shapes: Shapes) -> str:
+def _kind(rule: rules.LayerRule, layer: str, variable: str, shapes: rules.Shapes) -> str:
     """Tells the kernel of a depthwise layer, and that beside a depthwise one, from a plain one."""
     if variable != "kernel":
         return variable

@@ -247,5 +247,5 @@ def test_a_part_without_a_name_table_is_loaded_under_our_own_paths(tmp_path, det
 
 def test_a_file_of_other_names_says_which_part_has_no_name_table(tmp_path, detector):
     np.savez(tmp_path / "w.npz", **{"neck/extra": np.zeros(3, np.float32)})
-    with pytest.raises(UserError, match="no names in other frameworks are known for neck 'own_n"):
+    with pytest.raises(UserError, match=r"no names in other frameworks .* neck 'nameless_neck'"):
         _import_with_own_neck(detector, tmp_path / "w.npz")

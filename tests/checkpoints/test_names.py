@@ -161,6 +161,12 @@ def test_without_a_table_of_the_backbone_nothing_has_a_name(scope):
     assert reference_names(model, _arrays(ssd_mobilenet_shapes()), scope=scope) == {}
 
 
+def test_a_model_of_another_architecture_has_no_names():
+    model, shapes = schema.Model(), ssd_mobilenet_shapes()
+    assert reference_names(model, _arrays(shapes)) == {}
+    assert parts_without_names(model, shapes, _names(shapes)) == []
+
+
 def test_a_registered_table_is_used(monkeypatch):
     monkeypatch.setitem(rules.BACKBONES, _OwnBackbone, ())
     monkeypatch.setitem(rules.PARTS, ("own", schema.SsdLayers), ())
@@ -194,6 +200,6 @@ def test_a_registered_table_is_used(monkeypatch):
     ids=["mobilenet", "resnet34", "resnet50", "spinenet", "spinenet_mbconv"],
 )
 def test_parameters_without_moving_statistics_keep_their_names(model):
-    _, params, stats, _ = abstract_detector(model, "float32")
+    _, params, stats = abstract_detector(model, "float32")
     names = reference_names(model, params | stats)
     assert reference_names(model, params) == {path: names[path] for path in params}
