@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stillbox.checking.advice import COUNSELS, Advice
+from stillbox.checking.advice import Advice, advise
 from stillbox.checking.config_records import RecordsAsked, records_findings
 from stillbox.checking.data_findings import SEVERITIES, Severity
 from stillbox.errors import UserError
@@ -154,9 +154,7 @@ def _advised(read: Resolved) -> list[ConfigFinding]:
     if find_broken(read.experiment):
         return seldom
     return seldom + [
-        _finding(advice.severity, advice, read)
-        for counsel in COUNSELS
-        for advice in counsel(read.experiment, read.origins)
+        _finding(advice.severity, advice, read) for advice in advise(read.experiment, read.origins)
     ]
 
 

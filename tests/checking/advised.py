@@ -1,18 +1,21 @@
-"""An experiment that no counsel has anything to say about, and what is said when it changes."""
+"""A sound experiment, and the advice on it when it changes."""
 
+from stillbox.checking.advice import ONE_STAGE_CHECKS
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from tests.small import SMALL
 
 RECIPE = "ssd_mobilenet_v1_fpn_640x640"
 SMALL_SOUND = tuple(override for override in SMALL if not override.startswith("train."))
-"""Makes the detector of `advice_of` small, for counsels that build it."""
+"""Makes the detector of `advice_of` small, for checks that build it."""
 
 
-def advice_of(counsel, overrides):
-    """Returns what a counsel says about the recipe with these overrides."""
+def advice_of(check, overrides):
+    """Returns the advice of a check on the recipe with these overrides."""
     small = "model.resizer.height=64" in overrides
     resolved = resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
     origins = {path: where for path, where in resolved.origins.items() if "fine_tune" not in path}
     experiment = apply_overrides(resolved.experiment, overrides, origins)
-    return list(counsel(experiment, origins))
+    if check in ONE_STAGE_CHECKS:
+        return list(check(experiment, experiment.model, origins))
+    return list(check(experiment, origins))

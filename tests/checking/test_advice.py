@@ -1,17 +1,17 @@
-"""Each counsel speaks where it should, names the field and the mend, and is silent otherwise."""
+"""Each check of advice: the field and the fix that it names, and where it gives no advice."""
 
 from pathlib import Path
 
 import pytest
 
 from stillbox.checking.advice import (
-    COUNSELS,
+    CHECKS,
+    ONE_STAGE_CHECKS,
+    advise,
     averages,
     files,
-    freezing,
-    rates,
-    steps,
-    targets,
+    one_stage,
+    schedules,
     unused,
 )
 from stillbox.experiment.recipes import recipe_names
@@ -37,11 +37,11 @@ def exponential(**fields):
     return f"{COSINE}={{kind: exponential, {inside}}}"
 
 
-# Counsel, overrides, severity, field, a part of what it says, a part of the mend.
+# Check, overrides, severity, field, a part of the message, a part of the fix.
 CASES = [
     # Batch 64 at the published .04: .9 is 22.5 times that. .9 * 64 / 1024 = .056, .7 / 8 = .0875.
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         [f"{COSINE}.learning_rate=0.9"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -50,7 +50,7 @@ CASES = [
     ),
     # A batch of 8 has an eighth of .04, and the warm-up keeps its third.
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         ["train.batch_size=8"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -58,7 +58,7 @@ CASES = [
         f"{COSINE}.learning_rate=0.005 --set {COSINE}.warmup_learning_rate=0.0017",
     ),
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         [f"{COSINE}.learning_rate=0.001", f"{COSINE}.warmup_learning_rate=0"],
         "note",
         f"{COSINE}.learning_rate",
@@ -67,7 +67,7 @@ CASES = [
     ),
     # Momentum .99 counts every gradient ten times as often as .9.
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         ["train.optimizer.momentum=0.99"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -75,7 +75,7 @@ CASES = [
         "=0.004",
     ),
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         [manual((100, 0.8))],
         "warning",
         f"{COSINE}.learning_rate",
@@ -83,7 +83,7 @@ CASES = [
         "multiply learning_rate and every scheduled rate by 0.05",
     ),
     (
-        rates.rate_fits_the_batch,
+        schedules.rate_fits_the_batch,
         [exponential(learning_rate=0.5, burnin_learning_rate=0.8)],
         "warning",
         f"{COSINE}.learning_rate",
@@ -91,7 +91,7 @@ CASES = [
         "learning_rate=0.025 --set train.optimizer.schedule.burnin_learning_rate=0.04",
     ),
     (
-        rates.a_high_rate_is_warmed_up,
+        schedules.a_high_rate_is_warmed_up,
         [f"{COSINE}.warmup_steps=0"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -99,7 +99,7 @@ CASES = [
         "warmup_steps",
     ),
     (
-        rates.a_high_rate_is_warmed_up,
+        schedules.a_high_rate_is_warmed_up,
         [manual((100, 0.04))],
         "warning",
         f"{COSINE}.learning_rate",
@@ -107,7 +107,7 @@ CASES = [
         f"--set {COSINE}.warmup=true",
     ),
     (
-        steps.warm_up_ends,
+        schedules.warm_up_ends,
         ["train.steps=2000"],
         "warning",
         f"{COSINE}.warmup_steps",
@@ -115,7 +115,7 @@ CASES = [
         "shorten it to some 100 steps",
     ),
     (
-        steps.warm_up_ends,
+        schedules.warm_up_ends,
         [manual((100, 0.04), warmup="true"), "train.steps=50"],
         "warning",
         f"{COSINE}.warmup",
@@ -123,7 +123,7 @@ CASES = [
         "raise train.steps",
     ),
     (
-        steps.warm_up_ends,
+        schedules.warm_up_ends,
         [exponential(burnin_steps=100), "train.steps=50"],
         "warning",
         f"{COSINE}.burnin_steps",
@@ -132,7 +132,7 @@ CASES = [
     ),
     # Half of the decay from 2000 to 25000 is done at 13500: the cosine is at one half.
     (
-        steps.cosine_ends_with_training,
+        schedules.cosine_ends_with_training,
         ["train.steps=13500"],
         "warning",
         f"{COSINE}.total_steps",
@@ -140,7 +140,7 @@ CASES = [
         f"--set {COSINE}.total_steps=13500",
     ),
     (
-        steps.cosine_ends_with_training,
+        schedules.cosine_ends_with_training,
         ["train.steps=0"],
         "warning",
         "train.steps",
@@ -148,7 +148,7 @@ CASES = [
         "--set train.steps=25000",
     ),
     (
-        steps.rates_are_reached,
+        schedules.rates_are_reached,
         [manual((100, 0.04), (30000, 0.004))],
         "warning",
         f"{COSINE}.schedule.1.step",
@@ -156,7 +156,7 @@ CASES = [
         "move the boundary",
     ),
     (
-        steps.rates_are_reached,
+        schedules.rates_are_reached,
         [exponential(decay_steps=800720)],
         "note",
         f"{COSINE}.decay_steps",
@@ -164,7 +164,7 @@ CASES = [
         f"{COSINE}.decay_steps=2500",
     ),
     (
-        steps.epochs_last,
+        schedules.epochs_last,
         ["data.train.num_epochs=3"],
         "note",
         "data.train.num_epochs",
@@ -214,7 +214,7 @@ CASES = [
         "train.ema_decay",
     ),
     (
-        targets.background_is_balanced,
+        one_stage.background_is_balanced,
         ["model.loss.classification=sigmoid"],
         "warning",
         "model.loss.classification",
@@ -222,7 +222,7 @@ CASES = [
         "sigmoid_focal",
     ),
     (
-        targets.focal_loss_has_alpha,
+        one_stage.focal_loss_has_alpha,
         ["model.loss.classification.alpha=null"],
         "note",
         "model.loss.classification",
@@ -230,7 +230,7 @@ CASES = [
         "alpha=0.25",
     ),
     (
-        targets.scores_fit_the_loss,
+        one_stage.scores_fit_the_loss,
         ["model.postprocessing.score_converter=identity"],
         "warning",
         "model.postprocessing.score_converter",
@@ -238,7 +238,7 @@ CASES = [
         "score_converter=sigmoid",
     ),
     (
-        targets.scores_fit_the_loss,
+        one_stage.scores_fit_the_loss,
         ["model.loss.classification=softmax"],
         "warning",
         "model.postprocessing.score_converter",
@@ -246,7 +246,7 @@ CASES = [
         "score_converter=softmax",
     ),
     (
-        targets.bias_reaches_the_loss,
+        one_stage.bias_reaches_the_loss,
         ["model.loss.classification=softmax"],
         "warning",
         "model.head.class_bias_init",
@@ -254,7 +254,7 @@ CASES = [
         "class_bias_init=0",
     ),
     (
-        targets.losses_count,
+        one_stage.losses_count,
         ["model.loss.localization_weight=0"],
         "warning",
         "model.loss.localization_weight",
@@ -262,7 +262,7 @@ CASES = [
         "localization_weight=1",
     ),
     (
-        targets.penalties_are_small,
+        one_stage.penalties_are_small,
         ["model.head.conv.regularizer={kind: l1}"],
         "warning",
         "model.head.conv.regularizer.weight",
@@ -270,7 +270,7 @@ CASES = [
         "weight=4e-5",
     ),
     (
-        targets.every_box_has_an_anchor,
+        one_stage.every_box_has_an_anchor,
         ["model.matcher.force_match_for_each_row=false"],
         "note",
         "model.matcher.force_match_for_each_row",
@@ -278,7 +278,7 @@ CASES = [
         "force_match_for_each_row=true",
     ),
     (
-        targets.curves_are_whole,
+        one_stage.curves_are_whole,
         ["model.postprocessing.nms.score_threshold=0.3"],
         "note",
         "model.postprocessing.nms.score_threshold",
@@ -286,7 +286,7 @@ CASES = [
         "score_threshold=1e-8",
     ),
     (
-        targets.static_forms_exist,
+        one_stage.static_forms_exist,
         ["model.loss.classification=sigmoid", "model.loss.hard_example_miner={}"],
         "note",
         "model.loss.hard_example_miner",
@@ -294,7 +294,7 @@ CASES = [
         "",
     ),
     (
-        targets.static_forms_exist,
+        one_stage.static_forms_exist,
         ["model.matcher=bipartite"],
         "note",
         "model.matcher",
@@ -302,7 +302,7 @@ CASES = [
         "",
     ),
     (
-        unused.dropout_drops,
+        one_stage.dropout_drops,
         ["model.head.dropout=true", "model.head.dropout_keep_probability=1"],
         "note",
         "model.head.dropout_keep_probability",
@@ -310,7 +310,7 @@ CASES = [
         "dropout=false",
     ),
     (
-        unused.dropout_drops,
+        one_stage.dropout_drops,
         ["model.head.dropout=false", "model.head.dropout_keep_probability=0.5"],
         "note",
         "model.head.dropout_keep_probability",
@@ -326,7 +326,7 @@ CASES = [
         "",
     ),
     (
-        unused.penalties_are_added,
+        one_stage.penalties_are_added,
         ["train.regularization=false"],
         "warning",
         "train.regularization",
@@ -334,7 +334,7 @@ CASES = [
         "regularization=true",
     ),
     (
-        unused.scales_are_used,
+        one_stage.scales_are_used,
         ["model.anchors={kind: ssd, min_scale: 0.1, scales: [.1, .2, .3, .4, .5]}"],
         "note",
         "model.anchors.min_scale",
@@ -385,56 +385,56 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("counsel", "overrides", "severity", "field", "said", "mend"),
+    ("check", "overrides", "severity", "field", "message", "fix"),
     CASES,
     ids=[f"{case[0].__name__}-{number}" for number, case in enumerate(CASES)],
 )
-def test_a_counsel_speaks(counsel, overrides, severity, field, said, mend):
-    (advice,) = advice_of(counsel, overrides)
+def test_a_check_gives_advice(check, overrides, severity, field, message, fix):
+    (advice,) = advice_of(check, overrides)
     assert (advice.severity, advice.path) == (severity, field)
-    assert said in advice.what
-    assert mend in advice.fix
+    assert message in advice.what
+    assert fix in advice.fix
 
 
-@pytest.mark.parametrize("counsel", COUNSELS, ids=lambda counsel: counsel.__name__)
-def test_a_counsel_is_silent_about_a_sound_experiment(counsel):
-    assert advice_of(counsel, ()) == []
+@pytest.mark.parametrize("check", (*ONE_STAGE_CHECKS, *CHECKS), ids=lambda check: check.__name__)
+def test_a_sound_experiment_gets_no_advice(check):
+    assert advice_of(check, ()) == []
 
 
 @pytest.mark.parametrize(
-    ("counsel", "overrides"),
+    ("check", "overrides"),
     [
         # Adaptive optimisers have no rule.
-        (rates.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
-        (rates.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
-        (rates.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
+        (schedules.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
+        (schedules.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
+        (schedules.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
         # Published with .9 for 1024; .056 for 64 lies between.
-        (rates.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
-        (rates.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
-        (rates.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
+        (schedules.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
+        (schedules.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
+        (schedules.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
         (averages.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
         (averages.statistics_arrive, ["train.steps=0"]),
         (averages.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
         (averages.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
         (averages.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
-        (targets.every_box_has_an_anchor, ["model.matcher=bipartite"]),
-        (targets.background_is_balanced, ["model.loss.classification=sigmoid",
+        (one_stage.every_box_has_an_anchor, ["model.matcher=bipartite"]),
+        (one_stage.background_is_balanced, ["model.loss.classification=sigmoid",
                                           "model.loss.hard_example_miner={}"]),
-        (unused.dropout_drops, ["model.head.dropout=true"]),
-        (unused.penalties_are_added, ["train.regularization=false",
+        (one_stage.dropout_drops, ["model.head.dropout=true"]),
+        (one_stage.penalties_are_added, ["train.regularization=false",
                                       *(f"model.{part}.conv.regularizer=null"
                                         for part in ("backbone", "neck", "head"))]),
-        (steps.warm_up_ends, ["train.steps=0"]),
+        (schedules.warm_up_ends, ["train.steps=0"]),
         # Nine tenths of the way down a cosine there is 2 % left.
-        (steps.cosine_ends_with_training, ["train.steps=24000"]),
+        (schedules.cosine_ends_with_training, ["train.steps=24000"]),
         # Of placeholders and buckets the rules speak.
         (files.checkpoint_is_here, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
         (files.checkpoint_is_here, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
         (files.box_limit_is_chosen, ["data.train.paths=a", "data.train.max_boxes=100"]),
     ],
 )  # fmt: skip
-def test_a_counsel_is_silent_where_it_does_not_apply(counsel, overrides):
-    assert advice_of(counsel, overrides) == []
+def test_a_check_that_does_not_apply_gives_no_advice(check, overrides):
+    assert advice_of(check, overrides) == []
 
 
 def test_a_head_without_layers_has_no_statistics():
@@ -529,14 +529,14 @@ def test_a_tf1_checkpoint_is_found_by_its_prefix(tmp_path, monkeypatch):
 
 
 def test_patterns_that_match_nothing_or_everything_are_errors():
-    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=[bakbone]"])
+    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=[bakbone]"])
     assert (advice.severity, advice.path) == ("error", "train.freeze")
     assert "'bakbone' matches no parameter" in advice.what
-    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=['.*']"])
+    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=['.*']"])
     assert "no parameter is left to train" in advice.what
-    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.trainable=[haed]"])
+    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.trainable=[haed]"])
     assert (advice.severity, advice.path) == ("error", "train.trainable")
-    (advice,) = advice_of(freezing.patterns_match, [*SMALL_SOUND, "train.freeze=['^backbone']"])
+    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=['^backbone']"])
     assert advice.severity == "note"
     assert "parameters are trained" in advice.what
 
@@ -546,8 +546,7 @@ def test_no_recipe_is_advised_against(recipe):
     resolved = resolve(recipe, ["train.fine_tune.checkpoint="])
     found = [
         advice
-        for counsel in COUNSELS
-        for advice in counsel(resolved.experiment, resolved.origins)
+        for advice in advise(resolved.experiment, resolved.origins)
         if advice.severity != "note"
     ]
     assert found == []

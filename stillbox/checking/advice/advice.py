@@ -1,8 +1,7 @@
-"""The type of a piece of advice and of what gives it."""
+"""The types of advice and of the checks that give it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
 
 from stillbox.checking.data_findings import Severity
 from stillbox.experiment.schema import Experiment, OneStage
@@ -10,30 +9,20 @@ from stillbox.experiment.schema import Experiment, OneStage
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing that a person should know about an experiment."""
+    """A problem of an experiment, or a fact about it."""
 
     severity: Severity
     """`error`: training would refuse to start."""
     path: str
-    """Dotted path of the field to blame; its origin is what a person gets to see."""
+    """Dotted path of the field; its origin is printed."""
     what: str
-    """What is the matter, with the values."""
+    """The problem, with the values."""
     fix: str = ""
-    """How to mend it, where there is something to mend."""
 
 
-Counsel = Callable[[Experiment, Mapping[str, str]], Iterator[Advice]]
-"""From an experiment and its origins (dotted path -> where, for what was set) to advice."""
-
-
-def of_one_stage(
-    counsel: Callable[[Experiment, OneStage, Mapping[str, str]], Iterator[Advice]],
-) -> Counsel:
-    """Returns advice about one-stage models as advice about any experiment."""
-
-    @wraps(counsel)
-    def advise(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-        if isinstance(experiment.model, OneStage):
-            yield from counsel(experiment, experiment.model, origins)
-
-    return advise
+Origins = Mapping[str, str]
+"""Dotted path of each field that is set -> its place in a file or option."""
+Findings = Iterator[Advice]
+Check = Callable[[Experiment, Origins], Findings]
+OneStageCheck = Callable[[Experiment, OneStage, Origins], Findings]
+"""A check of an experiment with this model."""

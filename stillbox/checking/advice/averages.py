@@ -1,9 +1,9 @@
-"""Moving averages take steps to arrive: those of batch norm and those of the parameters."""
+"""Moving averages take steps to converge: those of batch norm and those of the parameters."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
+from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.experiment.schema import (
     BatchNorm,
     ConvolutionalHead,
@@ -14,18 +14,15 @@ from stillbox.experiment.schema import (
     WeightSharedHead,
 )
 
-# What may be left of the values before the first step: one part in a hundred.
+# The part of the initial values that may be left: one in a hundred.
 _LEFT = 0.01
 _USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
-# Below this, statistics of a batch are mostly chance (arXiv:1803.08494).
+# Statistics of smaller batches are mostly noise (arXiv:1803.08494).
 _SMALL_BATCH = 8
 
 
-@of_one_stage
-def statistics_arrive(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Batch norm's moving statistics, which evaluation uses, must forget where they started."""
+def statistics_arrive(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
     if not steps or model.freeze_batch_norm:
         return
@@ -45,11 +42,8 @@ def statistics_arrive(
         )
 
 
-@of_one_stage
-def statistics_have_a_batch(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Batch norm over few images is noise; its batch is the global one here."""
+def statistics_have_a_batch(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch >= _SMALL_BATCH or model.freeze_batch_norm:
         return
@@ -64,8 +58,8 @@ def statistics_have_a_batch(
         )
 
 
-def averages_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """The moving average of the parameters must forget the fresh ones."""
+def averages_arrive(experiment: Experiment, origins: Origins) -> Findings:
+    """The moving average of the parameters must forget the initial ones."""
     train, decay = experiment.train, experiment.train.ema_decay
     if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
         return
@@ -78,8 +72,8 @@ def averages_arrive(experiment: Experiment, origins: Mapping[str, str]) -> Itera
     )
 
 
-def averages_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """Evaluation cannot use an average that training does not keep."""
+def averages_exist(experiment: Experiment, origins: Origins) -> Findings:
+    """Evaluation cannot use an average that training does not compute."""
     asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
     if asked and experiment.train.ema_decay is None:
         yield Advice(
@@ -91,7 +85,7 @@ def averages_exist(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
 
 
 def _norms(model: OneStage) -> Iterator[tuple[str, BatchNorm]]:
-    """Yields the batch norms that some layer has, with their paths."""
+    """Yields the batch norms that some layer uses, with their paths."""
     unused = {
         "neck": isinstance(model.neck, Ppn) and not model.neck.depth,
         "head": not _has_layers(model.head),
@@ -102,19 +96,10 @@ def _norms(model: OneStage) -> Iterator[tuple[str, BatchNorm]]:
 
 
 def _has_layers(head: Head) -> bool:
-    """Says whether there is anything to normalise between a map and the last convolutions."""
+    """Whether batch norms are between a feature map and the last convolutions."""
     if not isinstance(head, ConvolutionalHead | WeightSharedHead):
         return False
     between = head.layers_before > 0
     if isinstance(head, ConvolutionalHead):
         between = between and head.max_depth > 0
     return between or head.depthwise
-
-
-AVERAGE_COUNSELS: tuple[Counsel, ...] = (
-    statistics_arrive,
-    statistics_have_a_batch,
-    averages_arrive,
-    averages_exist,
-)
-"""All of them."""

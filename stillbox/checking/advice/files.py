@@ -1,9 +1,8 @@
-"""Files that an experiment names: what can be said of them without reading a record."""
+"""The files of an experiment, except for the content of its records."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stillbox.checking.advice.advice import Advice, Counsel
+from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import paths_are_real
 from stillbox.experiment.schema import Experiment, Records
@@ -12,11 +11,11 @@ from stillbox.records.class_slots import assign_slots, classes_wanted
 from stillbox.records.label_map import LabelMap, is_label_map
 
 
-def checkpoint_is_here(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """The first weights lie where they are said to lie."""
+def checkpoint_is_here(experiment: Experiment, origins: Origins) -> Findings:
+    """The checkpoint of the initial weights exists."""
     checkpoint = experiment.train.fine_tune.checkpoint
     path, field = Path(checkpoint).expanduser(), "train.fine_tune.checkpoint"
-    # Of placeholders and buckets the rules have spoken.
+    # Placeholders and buckets are reported by the rules.
     if not checkpoint or any(broken.path == field for broken in paths_are_real(experiment)):
         return
     if path.exists() or path.with_name(f"{path.name}.index").exists():
@@ -29,7 +28,7 @@ def checkpoint_is_here(experiment: Experiment, origins: Mapping[str, str]) -> It
     )
 
 
-def label_maps_fit(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
+def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
     """Every id has a slot, and every slot has an id."""
     model, classes = experiment.model, experiment.model.num_classes
     for name, records in _sets(experiment):
@@ -61,12 +60,12 @@ def label_maps_fit(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
             )
 
 
-def label_maps_agree(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """What an id means in training it means in evaluation."""
+def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
+    """An id is the same class in training and in evaluation."""
     try:
         first, second = (read_label_map(records) for _, records in _sets(experiment))
     except UserError:
-        return  # said by label_maps_fit
+        return  # reported by label_maps_fit
     if first is None or second is None or first == second:
         return
     for item in second:
@@ -81,8 +80,8 @@ def label_maps_agree(experiment: Experiment, origins: Mapping[str, str]) -> Iter
             return
 
 
-def sets_differ(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """Scores on what was learnt by heart say nothing."""
+def sets_differ(experiment: Experiment, origins: Origins) -> Findings:
+    """Scores on training data are not meaningful."""
     common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
     if common:
         yield Advice(
@@ -93,8 +92,8 @@ def sets_differ(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[
         )
 
 
-def box_limit_is_chosen(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """The seed asks for `max_number_of_boxes`: the static shape of the ground truth."""
+def box_limit_is_chosen(experiment: Experiment, origins: Origins) -> Findings:
+    """`max_boxes`, the static shape of the ground truth, is set."""
     records, path = experiment.data.train, "data.train.max_boxes"
     if records.paths and path not in origins:
         yield Advice(
@@ -110,7 +109,7 @@ def read_label_map(records: Records) -> LabelMap | None:
     """Returns the label map of a set, None where none is named or it is not on this machine.
 
     Raises:
-        UserError: it is here and cannot be read.
+        UserError: it cannot be read.
     """
     if not records.label_map or not is_label_map(records.label_map):
         return None
@@ -120,13 +119,3 @@ def read_label_map(records: Records) -> LabelMap | None:
 def _sets(experiment: Experiment) -> tuple[tuple[str, Records], tuple[str, Records]]:
     data = experiment.data
     return ("train", data.train), ("evaluation", data.evaluation)
-
-
-FILE_COUNSELS: tuple[Counsel, ...] = (
-    checkpoint_is_here,
-    label_maps_fit,
-    label_maps_agree,
-    sets_differ,
-    box_limit_is_chosen,
-)
-"""All of them."""

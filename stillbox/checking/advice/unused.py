@@ -1,44 +1,12 @@
-"""What was set and does nothing, because another field has the say."""
+"""Fields that are set without an effect, and patterns of frozen parameters."""
 
-from collections.abc import Iterator, Mapping
-
-from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
-from stillbox.experiment.schema import (
-    ConvolutionalHead,
-    Experiment,
-    OneStage,
-    SsdAnchors,
-    WeightSharedHead,
-)
+from stillbox.checking.advice.advice import Advice, Findings, Origins
+from stillbox.errors import UserError
+from stillbox.experiment.schema import Experiment
 
 
-@of_one_stage
-def dropout_drops(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Dropout is on and keeps a part, or it is off."""
-    head, path = model.head, "model.head.dropout_keep_probability"
-    if not isinstance(head, ConvolutionalHead | WeightSharedHead):
-        return
-    if head.dropout and head.dropout_keep_probability == 1.0:
-        yield Advice(
-            "note",
-            path,
-            "dropout that keeps everything drops nothing",
-            "--set model.head.dropout=false",
-        )
-    if not head.dropout and path in origins and head.dropout_keep_probability < 1.0:
-        yield Advice(
-            "note",
-            path,
-            f"dropout_keep_probability {head.dropout_keep_probability:g} has no effect while "
-            "dropout is false",
-            "take it out, or --set model.head.dropout=true",
-        )
-
-
-def clipping_clips(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """A limit of 0 is no limit."""
+def clipping_clips(experiment: Experiment, origins: Origins) -> Findings:
+    """A limit of 0 disables clipping."""
     if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
         yield Advice(
             "note",
@@ -47,45 +15,13 @@ def clipping_clips(experiment: Experiment, origins: Mapping[str, str]) -> Iterat
         )
 
 
-@of_one_stage
-def penalties_are_added(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Regularisers count only where the loss takes them."""
-    penalties = [conv.regularizer for conv in model.convolutions().values()]
-    if not experiment.train.regularization and any(penalties):
-        yield Advice(
-            "warning",
-            "train.regularization",
-            "regularization (add_regularization_loss) is false, so that no regularizer counts",
-            "--set train.regularization=true, or take the regularizers out",
-        )
-
-
-@of_one_stage
-def scales_are_used(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Explicit scales replace the range of scales."""
-    anchors = model.anchors
-    given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
-    if isinstance(anchors, SsdAnchors) and anchors.scales and given:
-        yield Advice(
-            "note",
-            f"model.anchors.{given[0]}",
-            f"{' and '.join(given)} have no effect beside scales",
-            "take one or the other out",
-        )
-
-
-def first_weights_are_named(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """How to read a checkpoint matters only where there is one."""
+def first_weights_are_named(experiment: Experiment, origins: Origins) -> Findings:
+    """Options of reading a checkpoint have no effect without one."""
     if experiment.train.fine_tune.checkpoint:
         return
-    for name in ("scope", "load_heads", "min_loaded", "skip"):
+    for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
-        # A file that says from_detection_checkpoint: false says nothing.
-        if path in origins and name != "load_heads":
+        if path in origins:
             yield Advice(
                 "note",
                 path,
@@ -96,8 +32,8 @@ def first_weights_are_named(experiment: Experiment, origins: Mapping[str, str]) 
             return
 
 
-def evaluations_happen(experiment: Experiment, origins: Mapping[str, str]) -> Iterator[Advice]:
-    """An interval longer than training is no interval."""
+def evaluations_happen(experiment: Experiment, origins: Origins) -> Findings:
+    """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
         yield Advice(
@@ -108,12 +44,30 @@ def evaluations_happen(experiment: Experiment, origins: Mapping[str, str]) -> It
         )
 
 
-UNUSED_COUNSELS: tuple[Counsel, ...] = (
-    dropout_drops,
-    clipping_clips,
-    penalties_are_added,
-    scales_are_used,
-    first_weights_are_named,
-    evaluations_happen,
-)
-"""All of them."""
+def patterns_match(experiment: Experiment, origins: Origins) -> Findings:
+    """Patterns of frozen parameters match some of them, but not all."""
+    train = experiment.train
+    if not train.freeze and not train.trainable:
+        return
+    # Only these patterns need jax, and seconds to build the detector.
+    from stillbox.checkpoints.names import reference_names
+    from stillbox.models.build import build_detector
+    from stillbox.models.variables import split_detector
+    from stillbox.training.state import select_trainable
+
+    path = "train.freeze" if train.freeze else "train.trainable"
+    _, params, _ = split_detector(build_detector(experiment.model))
+    try:
+        trained = select_trainable(params, reference_names(experiment.model, params), train)
+    except UserError as error:
+        named = error.where if error.where in ("train.freeze", "train.trainable") else path
+        yield Advice("error", named or path, error.what, error.fix or "")
+        return
+    sizes = {name: int(params[name].size) for name in params}
+    share = sum(sizes[name] for name in trained) / sum(sizes.values())
+    yield Advice(
+        "note",
+        path,
+        f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
+        "their numbers",
+    )

@@ -1,48 +1,43 @@
-"""Can this be learnt: losses, scores, the balance of background and objects, targets."""
+"""Losses, scores, targets and anchors of one-stage models."""
 
-from collections.abc import Iterator, Mapping
-
-from stillbox.checking.advice.advice import Advice, Counsel, of_one_stage
+from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.experiment.schema import (
     L1,
     L2,
     ArgmaxMatcher,
     BipartiteMatcher,
+    ConvolutionalHead,
     Experiment,
     OneStage,
     SigmoidFocalLoss,
     SoftmaxAgainstLogitsLoss,
     SoftmaxLoss,
+    SsdAnchors,
+    WeightSharedHead,
 )
 
 _SOFTMAX = (SoftmaxLoss, SoftmaxAgainstLogitsLoss)
-# A penalty above this presses kernels to zero; configs that train have 1e-5 to 1e-3.
+# A larger penalty drives kernels to zero; configs that train have 1e-5 to 1e-3.
 _LARGE_PENALTY = 0.01
-# Above it whole parts of the precision-recall curve are missing.
+# A higher threshold removes whole parts of the precision-recall curve.
 _HIGH_THRESHOLD = 0.1
 
 
-@of_one_stage
-def background_is_balanced(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Thousands of background anchors for each object drown it (the seed's anchor sampling)."""
+def background_is_balanced(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Thousands of background anchors for each object must not dominate the loss."""
     loss = model.loss
     if loss.hard_example_miner is None and not isinstance(loss.classification, SigmoidFocalLoss):
         yield Advice(
             "warning",
             "model.loss.classification",
             f"the {loss.classification.kind} loss counts every background anchor alike: neither a "
-            "focal loss nor hard_example_miner holds them down",
+            "focal loss nor hard_example_miner reduces their weight",
             "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'",
         )
 
 
-@of_one_stage
-def focal_loss_has_alpha(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """An alpha that nobody set is no alpha at all (fact sheet 1.1)."""
+def focal_loss_has_alpha(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification = model.loss.classification
     if isinstance(classification, SigmoidFocalLoss) and classification.alpha is None:
         yield Advice(
@@ -54,11 +49,8 @@ def focal_loss_has_alpha(
         )
 
 
-@of_one_stage
-def scores_fit_the_loss(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Scores come out of logits as the loss understood them."""
+def scores_fit_the_loss(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Scores are computed from logits by the function that the loss assumes."""
     converter = model.postprocessing.score_converter
     loss = model.loss.classification
     fitting = "softmax" if isinstance(loss, _SOFTMAX) else "sigmoid"
@@ -71,11 +63,8 @@ def scores_fit_the_loss(
         )
 
 
-@of_one_stage
-def bias_reaches_the_loss(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """A softmax does not see what is added to all logits."""
+def bias_reaches_the_loss(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, _SOFTMAX):
         yield Advice(
@@ -87,11 +76,8 @@ def bias_reaches_the_loss(
         )
 
 
-@of_one_stage
-def losses_count(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Both halves of a detector are trained."""
+def losses_count(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Classification and localization are trained."""
     for name in ("classification_weight", "localization_weight"):
         if getattr(model.loss, name) == 0.0:
             yield Advice(
@@ -102,11 +88,8 @@ def losses_count(
             )
 
 
-@of_one_stage
-def penalties_are_small(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """A regulariser without a weight has the format's default, 1.0."""
+def penalties_are_small(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """A regularizer without a weight has the format's default, 1.0."""
     for name, conv in model.convolutions().items():
         penalty = conv.regularizer
         if isinstance(penalty, L1 | L2) and penalty.weight > _LARGE_PENALTY:
@@ -120,11 +103,20 @@ def penalties_are_small(
             )
 
 
-@of_one_stage
-def every_box_has_an_anchor(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """Boxes that no anchor resembles enough are background, unless they are forced."""
+def penalties_are_added(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Regularizers have an effect only if the loss includes them."""
+    penalties = [conv.regularizer for conv in model.convolutions().values()]
+    if not experiment.train.regularization and any(penalties):
+        yield Advice(
+            "warning",
+            "train.regularization",
+            "regularization (add_regularization_loss) is false, so that no regularizer counts",
+            "--set train.regularization=true, or take the regularizers out",
+        )
+
+
+def every_box_has_an_anchor(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Boxes without a matching anchor are background, unless a match is forced."""
     matcher = model.matcher
     if (
         isinstance(matcher, ArgmaxMatcher)
@@ -140,11 +132,8 @@ def every_box_has_an_anchor(
         )
 
 
-@of_one_stage
-def curves_are_whole(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """AP is about all scores; what a picture shows is `evaluation.min_score`."""
+def curves_are_whole(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """AP needs detections of all scores; `evaluation.min_score` limits pictures."""
     threshold = model.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
         yield Advice(
@@ -156,29 +145,47 @@ def curves_are_whole(
         )
 
 
-@of_one_stage
-def static_forms_exist(
-    experiment: Experiment, model: OneStage, origins: Mapping[str, str]
-) -> Iterator[Advice]:
-    """What the originals could not run on a TPU, and people have learnt to leave out."""
+def static_forms_exist(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Parts that the originals could not run on a TPU, so that configs may omit them."""
     sentence = "the originals could not run it on a TPU; here it is a compiled, fixed-shape step"
     miner = model.loss.hard_example_miner
-    # Without comparing boxes it is SSD's own mining, which always had a static form.
+    # Without comparing boxes it is SSD's own mining, which the originals run on a TPU.
     if miner is not None and miner.iou_threshold < 1.0:
         yield Advice("note", "model.loss.hard_example_miner", f"hard_example_miner: {sentence}")
     if isinstance(model.matcher, BipartiteMatcher):
         yield Advice("note", "model.matcher", f"bipartite_matcher: {sentence}")
 
 
-TARGET_COUNSELS: tuple[Counsel, ...] = (
-    background_is_balanced,
-    focal_loss_has_alpha,
-    scores_fit_the_loss,
-    bias_reaches_the_loss,
-    losses_count,
-    penalties_are_small,
-    every_box_has_an_anchor,
-    curves_are_whole,
-    static_forms_exist,
-)
-"""All of them."""
+def dropout_drops(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Dropout is on and drops something, or it is off."""
+    head, path = model.head, "model.head.dropout_keep_probability"
+    if not isinstance(head, ConvolutionalHead | WeightSharedHead):
+        return
+    if head.dropout and head.dropout_keep_probability == 1.0:
+        yield Advice(
+            "note",
+            path,
+            "dropout that keeps everything drops nothing",
+            "--set model.head.dropout=false",
+        )
+    if not head.dropout and path in origins and head.dropout_keep_probability < 1.0:
+        yield Advice(
+            "note",
+            path,
+            f"dropout_keep_probability {head.dropout_keep_probability:g} has no effect while "
+            "dropout is false",
+            "take it out, or --set model.head.dropout=true",
+        )
+
+
+def scales_are_used(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+    """Explicit scales replace the range of scales."""
+    anchors = model.anchors
+    given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
+    if isinstance(anchors, SsdAnchors) and anchors.scales and given:
+        yield Advice(
+            "note",
+            f"model.anchors.{given[0]}",
+            f"{' and '.join(given)} have no effect beside scales",
+            "take one or the other out",
+        )
