@@ -1,6 +1,7 @@
 """Overlaps of anchors and boxes: by all pairs, and faster where only the best anchor counts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,35 @@ from stillbox.evaluation.results import iou_matrix
 
 # Pairs in memory at once: a few arrays of 16 MB.
 _PAIRS = 2**22
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How well some boxes are covered by anchors."""
+
+    name: str
+    """Of the group of boxes."""
+    boxes: int
+    recall_40: float
+    """Part of the boxes that some anchor overlaps with an IoU of at least .4."""
+    recall_50: float
+    """The same at .5."""
+    mean_iou: float
+    """Mean over the boxes of the IoU with their best anchor."""
+
+    @classmethod
+    def of(cls, name: str, best: Floats | NDArray[np.float64]) -> "Coverage":
+        """Returns the coverage of N boxes from their best IoUs, `[N]`."""
+        if not len(best):
+            return cls(name, 0, 0.0, 0.0, 0.0)
+        recall_40, recall_50 = (float((best >= iou).mean()) for iou in (0.4, 0.5))
+        return cls(name, len(best), recall_40, recall_50, float(best.mean()))
+
+    def exceeds(self, other: "Coverage") -> bool:
+        """Whether it is better by more than a few thousandths, and no recall is lower."""
+        if self.recall_40 < other.recall_40 or self.recall_50 < other.recall_50:
+            return False
+        return self.recall_50 + self.mean_iou > other.recall_50 + other.mean_iou + 0.005
 
 
 class Matched(NamedTuple):

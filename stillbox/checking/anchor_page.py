@@ -5,7 +5,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
-from stillbox.checking.anchors import AnchorReport, Coverage
+from stillbox.checking.anchor_overlaps import Coverage
+from stillbox.checking.anchors import AnchorReport
 from stillbox.evaluation.curves import add_legend, label_axes, new_figure
 from stillbox.evaluation.palette import PALETTE, css
 

@@ -1,4 +1,4 @@
-"""Which shapes boxes have, and which values of the anchors' own kind would fit them better."""
+"""Typical shapes of boxes, and values of the anchors' own kind that cover more boxes."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -7,18 +7,37 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.checking.anchor_overlaps import Coverage, best_overlaps, split_lattices
+from stillbox.checking.data import spread_indices
+from stillbox.checking.truth_boxes import Floats
 from stillbox.experiment.schema import Anchors, MultiscaleAnchors, SsdAnchors
+from stillbox.experiment.values import differences
+from stillbox.models.anchors import anchors_per_location, build_anchors
+
+# As many boxes decide about a suggestion; its figures are then those of all boxes.
+_TRIED_ON = 4000
 
 Doubles = NDArray[np.float64]
 
 _CLUSTERS = 9
 _ROUNDS = 100
-# Where the least and the greatest scale may lie among those of the boxes.
+# Quantiles of the boxes' sides that the least and the greatest scale are taken from.
 _LOW, _HIGH = (0.01, 0.03, 0.06, 0.1, 0.2, 0.35), (0.8, 0.9, 0.95, 0.98, 1.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """Other values of the anchors' own kind, and their coverage of the same boxes."""
+
+    overrides: tuple[str, ...]
+    """`path=value` for each field that changes."""
+    anchors_per_location: tuple[int, ...]
+    """Anchors at one location of each map."""
+    coverage: Coverage
+
+
 class Shape(NamedTuple):
-    """Boxes that look alike."""
+    """A group of boxes of similar shape."""
 
     height: float
     """In pixels of the network input."""
@@ -31,7 +50,7 @@ class Shape(NamedTuple):
 def cluster_shapes(sizes: Doubles, count: int = _CLUSTERS) -> list[Shape]:
     """Groups boxes by k-means, with 1 - IoU of centred boxes as the distance (arXiv:1612.08242).
 
-    The start is no matter of chance: the boxes at equal distances in the order of their areas.
+    It starts from the boxes at equal distances in the order of their areas, not from random ones.
 
     Args:
         sizes: `[N, 2]`, heights and widths in pixels of the network input, N at least 1.
@@ -48,7 +67,7 @@ def cluster_shapes(sizes: Doubles, count: int = _CLUSTERS) -> list[Shape]:
         former, groups = groups, _overlaps(sizes, centers).argmax(axis=1)
         if round_number and np.array_equal(former, groups):
             break
-        # A group that lost all its boxes keeps its place.
+        # A group without boxes keeps its centre.
         members = [sizes[groups == number] for number in range(len(centers))]
         centers = np.stack(
             [
@@ -65,7 +84,7 @@ def cluster_shapes(sizes: Doubles, count: int = _CLUSTERS) -> list[Shape]:
 
 
 def typical_ratios(shapes: Sequence[Shape], count: int) -> list[tuple[float, ...]]:
-    """Returns choices of so many aspect ratios, width over height, that stand for all shapes.
+    """Returns choices of `count` aspect ratios, width over height, that represent all shapes.
 
     One has a ratio for each part of the boxes, the other spreads over all of them at equal
     distances. Ratios that agree to a hundredth are one.
@@ -73,7 +92,7 @@ def typical_ratios(shapes: Sequence[Shape], count: int) -> list[tuple[float, ...
     logs = np.log([shape.width / shape.height for shape in shapes])
     order = np.argsort(logs)
     logs, weights = logs[order], np.array([shape.share for shape in shapes])[order]
-    # The middle of a shape's share says which of so many equal parts of the boxes it is in.
+    # The boxes are divided into equal parts; a shape is in that of the middle of its share.
     middles = np.cumsum(weights) - weights / 2
     parts = np.minimum((middles * count).astype(int), count - 1)
     means = [np.average(logs[parts == p], weights=weights[parts == p]) for p in np.unique(parts)]
@@ -86,12 +105,12 @@ def typical_ratios(shapes: Sequence[Shape], count: int) -> list[tuple[float, ...
 def candidates(
     anchors: Anchors, sizes: Doubles, shapes: Sequence[Shape], image: tuple[int, int]
 ) -> Iterator[Anchors]:
-    """Yields descriptions of the same kind that the data suggests; none for other kinds.
+    """Yields anchors of the same kind that fit the data; none for unknown kinds.
 
-    They have as many anchors at a location as before, or fewer, so that they cost no more.
+    They have at most as many anchors at a location as before, so that they cost no more.
 
     Args:
-        anchors: the description now.
+        anchors: of the experiment.
         sizes: `[N, 2]`, heights and widths of the boxes in pixels of the network input.
         shapes: `cluster_shapes` of them.
         image: height and width of the network input, in pixels.
@@ -137,6 +156,63 @@ _MAKERS: dict[type, Callable[..., Iterator[dict[str, Any]]]] = {
     SsdAnchors: _ssd_changes,
     MultiscaleAnchors: _multiscale_changes,
 }
+
+
+def suggest(
+    anchors: Anchors,
+    boxes: Floats,
+    sides: Doubles,
+    shapes: Sequence[Shape],
+    maps: tuple[tuple[int, int], ...],
+    image: tuple[int, int],
+) -> tuple[Suggestion, Doubles] | None:
+    """Tries candidates on some of the boxes and measures the best of them on all.
+
+    Args:
+        anchors: of the experiment.
+        boxes: `[N, 4]`, normalised to the network input.
+        sides: `[N, 2]`, heights and widths of the boxes in pixels of the network input.
+        shapes: `cluster_shapes` of them.
+        maps: height and width of every feature map.
+        image: height and width of the network input, in pixels.
+
+    Returns:
+        The suggestion and, `[N]`, the best IoU of every box with it; None if nothing is better.
+    """
+
+    def overlaps(some: Anchors, with_boxes: Floats) -> Doubles:
+        per_location = anchors_per_location(some, len(maps))
+        return best_overlaps(
+            with_boxes, split_lattices(build_anchors(some, maps, image), maps, per_location)
+        )
+
+    def cover(some: Anchors) -> Coverage:
+        return Coverage.of("tried", overlaps(some, spread(boxes, _TRIED_ON)))
+
+    now = cover(anchors)
+    tried = {
+        some: cover(some) for some in candidates(anchors, spread(sides, _TRIED_ON), shapes, image)
+    }
+    better = [some for some in tried if tried[some].exceeds(now)]
+    if not better:
+        return None
+    # Recall alone does not change once all boxes are above .5.
+    chosen = max(better, key=lambda some: tried[some].recall_50 + tried[some].mean_iou)
+    changes = tuple(
+        f"model.anchors.{path}={_spell(after)}" for path, _, after in differences(anchors, chosen)
+    )
+    best = overlaps(chosen, boxes)
+    coverage = Coverage.of("suggested", best)
+    return Suggestion(changes, anchors_per_location(chosen, len(maps)), coverage), best
+
+
+def spread(rows: Any, count: int) -> Any:  # noqa: ANN401
+    """Returns at most `count` rows of an array, evenly spread."""
+    return rows[spread_indices(len(rows), count)]
+
+
+def _spell(value: object) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _overlaps(sizes: Doubles, centers: Doubles) -> Doubles:

@@ -1,7 +1,7 @@
-"""How well the anchors of a detector cover the boxes of a data set, and what would cover more.
+"""How well the anchors of a detector cover the boxes of a data set, and which would cover more.
 
-A box that no anchor resembles is learnt badly or not at all, whatever else is right. Nothing is
-trained here and no image is decoded.
+A box without a similar anchor is detected badly or not at all. Nothing is trained and no image is
+decoded.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.checking.advice.files import read_label_map
-from stillbox.checking.anchor_overlaps import Matched, best_overlaps, match_boxes, split_lattices
-from stillbox.checking.anchor_shapes import Shape, candidates, cluster_shapes
+from stillbox.checking.anchor_overlaps import Coverage, Matched, match_boxes, split_lattices
+from stillbox.checking.anchor_shapes import Shape, Suggestion, cluster_shapes, spread, suggest
 from stillbox.checking.truth_boxes import Floats, TruthBoxes, read_truth
 from stillbox.errors import UserError
 from stillbox.experiment.schema import (
@@ -24,8 +24,7 @@ from stillbox.experiment.schema import (
     MultiscaleAnchors,
     OneStage,
 )
-from stillbox.experiment.values import differences
-from stillbox.models.anchors import anchors_per_location, build_anchors
+from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import build_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
@@ -33,24 +32,8 @@ from stillbox.records.source import ExampleSource
 # COCO's borders between small, medium and large, here in square pixels of the network input.
 _SMALL, _LARGE = 32**2, 96**2
 _BINS = 20
-# As many boxes decide about a suggestion; its figures are then those of all boxes.
-_TRIED_ON = 4000
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How well some boxes are covered."""
-
-    name: str
-    """Which boxes."""
-    boxes: int
-    """How many."""
-    recall_40: float
-    """Part of them that some anchor overlaps with an IoU of at least .4."""
-    recall_50: float
-    """The same at .5."""
-    mean_iou: float
-    """Mean over the boxes of the IoU with their best anchor."""
+# Boxes that typical shapes are computed from.
+_CLUSTERED = 20_000
 
 
 @dataclass(frozen=True)
@@ -60,37 +43,24 @@ class MapShare:
     name: str
     """Level or number, with its size."""
     anchors: int
-    """Anchors on it."""
     smallest: float
     """Side of the square with the area of its smallest anchor, in pixels of the network input."""
     largest: float
     """The same of its largest anchor."""
     boxes: int
-    """Boxes whose best anchor stands on it."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """Other values of the anchors' own kind, with what they reach on the same boxes."""
-
-    overrides: tuple[str, ...]
-    """`path=value` for each field that changes."""
-    anchors_per_location: tuple[int, ...]
-    """Anchors at one location of each map."""
-    coverage: Coverage
-    """Recomputed with these anchors."""
+    """Boxes whose best anchor is on it."""
 
 
 @dataclass(frozen=True)
 class AnchorReport:
-    """What is known about anchors and boxes."""
+    """The anchors of an experiment and the boxes of its training records."""
 
     records: int
-    """Records that were looked at."""
+    """Records that were read."""
     total: int
-    """Records that there are."""
+    """Records in all."""
     left_out: int
-    """Records among them without a usable image."""
+    """Records that were read but have no usable image."""
     input_size: tuple[int, int]
     """Height and width of the network input, in pixels."""
     sizes: tuple[Coverage, ...]
@@ -100,16 +70,16 @@ class AnchorReport:
     maps: tuple[MapShare, ...]
     """Feature maps, from fine to coarse."""
     threshold: float | None
-    """IoU at which the matcher takes an anchor; None for matchers that have none."""
+    """IoU at which the matcher matches an anchor; None for matchers without a threshold."""
     unmatched: float | None
-    """Part of the boxes that no anchor takes at this threshold, because none overlaps them enough
-    or all that do suit another box better."""
+    """Part of the boxes that no anchor matches at this threshold, because none overlaps them enough
+    or all that do overlap another box more."""
     forced: bool
-    """Those boxes are given their best anchor by force; otherwise they are background."""
+    """Those boxes are matched to their best anchor by force; otherwise they are background."""
     shapes: tuple[Shape, ...]
     """Typical shapes of the boxes in pixels of the network input."""
     suggestion: Suggestion | None
-    """None where nothing that was tried covers more, or the kind has no values to suggest."""
+    """None if no candidate covers more."""
     histogram: dict[str, list[int]]
     """Boxes by best IoU in steps of .05, for each size."""
     best: NDArray[np.float32] = field(repr=False, compare=False)
@@ -131,20 +101,26 @@ def examine_anchors(
     limit: int = 0,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> AnchorReport:
-    """Holds the anchors of an experiment against the boxes of its training records.
+    """Compares the anchors of an experiment with the boxes of its training records.
 
     Args:
         experiment: model and data.
-        limit: read no more than so many records, from all over the set; 0 reads all.
-        on_record: called with how many records are done and how many there are.
+        limit: most records to read, spread over the set; 0: all.
+        on_record: called with the numbers of records done and in all.
 
     Raises:
-        UserError: no records are named, they cannot be read, or there is no box in them.
+        UserError: the model has no anchors, or there are no records with boxes.
     """
     records, model = experiment.data.train, experiment.model
+    if not isinstance(model, OneStage):
+        raise UserError(
+            f"a model of kind {model.kind} has no anchors",
+            where="model.kind",
+            fix="give the config of a one-stage model",
+        )
     if not records.paths:
         raise UserError(
-            "no records to look at",
+            "there are no records",
             where="data.train.paths",
             fix="name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'",
         )
@@ -170,19 +146,13 @@ def examine_anchors(
             where=", ".join(records.paths),
             fix="see `stillbox data check`",
         )
-    return _report(experiment, truth, len(source), label_map)
+    return _report(model, truth, len(source), label_map)
 
 
 def _report(
-    experiment: Experiment, truth: TruthBoxes, total: int, label_map: LabelMap | None
+    model: OneStage, truth: TruthBoxes, total: int, label_map: LabelMap | None
 ) -> AnchorReport:
-    model = experiment.model
-    if not isinstance(model, OneStage):
-        raise UserError(
-            f"a model of kind {model.kind} has no anchors",
-            fix="give the config of an SSD",
-        )
-    # Weights are drawn and thrown away: it takes a second, and nobody else knows the shapes.
+    # The shapes of feature maps are those of a built detector, whose weights are not used.
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher = model.matcher
@@ -191,29 +161,29 @@ def _report(
     matched = match_boxes(truth, detector.anchors, 2.0 if threshold is None else threshold)
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
     groups = _size_groups(sides)
-    clusters = cluster_shapes(_some(sides, _TRIED_ON * 5))
-    suggestion, suggested = _suggest(model.anchors, truth.boxes, sides, clusters, shapes, image)
-    if suggestion and not _covers_more(suggestion.coverage, _cover("all", matched.best)):
-        suggestion, suggested = None, None
+    clusters = cluster_shapes(spread(sides, _CLUSTERED))
+    found = suggest(model.anchors, truth.boxes, sides, clusters, shapes, image)
+    if found and not found[0].coverage.exceeds(Coverage.of("all", matched.best)):
+        found = None
     return AnchorReport(
         records=truth.records,
         total=total,
         left_out=truth.left_out,
         input_size=image,
-        sizes=tuple(_cover(name, matched.best[group]) for name, group in groups.items()),
+        sizes=tuple(Coverage.of(name, matched.best[group]) for name, group in groups.items()),
         classes=_cover_classes(truth, matched, label_map),
         maps=_share_maps(model.anchors, detector.anchors, matched, shapes, image),
         threshold=threshold,
         unmatched=None if threshold is None else float(1 - matched.chosen.mean()),
         forced=isinstance(matcher, ArgmaxMatcher) and matcher.force_match_for_each_row,
         shapes=tuple(clusters),
-        suggestion=suggestion,
+        suggestion=found[0] if found else None,
         histogram={
             name: np.histogram(matched.best[group], _BINS, (0, 1))[0].tolist()
             for name, group in groups.items()
         },
         best=matched.best,
-        suggested_best=suggested,
+        suggested_best=found[1] if found else None,
     )
 
 
@@ -227,21 +197,13 @@ def _size_groups(sides: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def _cover(name: str, best: Floats | NDArray[np.float64]) -> Coverage:
-    count = len(best)
-    if not count:
-        return Coverage(name, 0, 0.0, 0.0, 0.0)
-    recall_40, recall_50 = (float((best >= iou).mean()) for iou in (0.4, 0.5))
-    return Coverage(name, count, recall_40, recall_50, float(best.mean()))
-
-
 def _cover_classes(
     truth: TruthBoxes, matched: Matched, label_map: LabelMap | None
 ) -> tuple[Coverage, ...]:
     rows = []
     for class_id in np.unique(truth.class_ids).tolist():
         name = label_map.name_of(class_id) if label_map else f"class {class_id}"
-        rows.append(_cover(name, matched.best[truth.class_ids == class_id]))
+        rows.append(Coverage.of(name, matched.best[truth.class_ids == class_id]))
     return tuple(sorted(rows, key=lambda row: (row.recall_50, row.mean_iou)))
 
 
@@ -273,57 +235,3 @@ def _share_maps(
             )
         )
     return tuple(rows)
-
-
-def _suggest(
-    config: Anchors,
-    boxes: Floats,
-    sides: NDArray[np.float64],
-    clusters: Sequence[Shape],
-    shapes: tuple[tuple[int, int], ...],
-    image: tuple[int, int],
-) -> tuple[Suggestion | None, NDArray[np.float64] | None]:
-    """Tries descriptions on some of the boxes and measures the best of them on all."""
-
-    def overlaps(description: Anchors, some: Floats) -> NDArray[np.float64]:
-        anchors = build_anchors(description, shapes, image)
-        per_location = anchors_per_location(description, len(shapes))
-        return best_overlaps(some, split_lattices(anchors, shapes, per_location))
-
-    def cover(description: Anchors) -> Coverage:
-        return _cover("tried", overlaps(description, tried_on))
-
-    tried_on = _some(boxes, _TRIED_ON)
-    tried = {
-        description: cover(description)
-        for description in candidates(config, _some(sides, _TRIED_ON), clusters, image)
-    }
-    now = cover(config)
-    better = [description for description in tried if _covers_more(tried[description], now)]
-    if not better:
-        return None, None
-    # Recall alone does not move once all boxes are above .5.
-    chosen = max(better, key=lambda d: tried[d].recall_50 + tried[d].mean_iou)
-    changes = tuple(
-        f"model.anchors.{path}={_spell(after)}" for path, _, after in differences(config, chosen)
-    )
-    best = overlaps(chosen, boxes)
-    per_location = anchors_per_location(chosen, len(shapes))
-    return Suggestion(changes, per_location, _cover("suggested", best)), best
-
-
-def _covers_more(suggested: Coverage, now: Coverage) -> bool:
-    """No box is given up for the sake of others, and a thousandth more is worth no change."""
-    if suggested.recall_40 < now.recall_40 or suggested.recall_50 < now.recall_50:
-        return False
-    return suggested.recall_50 + suggested.mean_iou > now.recall_50 + now.mean_iou + 0.005
-
-
-def _some(rows: Any, count: int) -> Any:  # noqa: ANN401
-    """Returns at most so many rows, from all over."""
-    places = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)
-    return rows[places]
-
-
-def _spell(value: object) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)

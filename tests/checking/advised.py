@@ -3,11 +3,19 @@
 from stillbox.checking.advice import ONE_STAGE_CHECKS
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Model
 from tests.small import SMALL
 
 RECIPE = "ssd_mobilenet_v1_fpn_640x640"
 SMALL_SOUND = tuple(override for override in SMALL if not override.startswith("train."))
 """Makes the detector of `advice_of` small, for checks that build it."""
+
+
+class OtherModel(Model):
+    """A model of another family than one-stage models; it is not registered."""
+
+
+OtherModel.kind = "other"
 
 
 def advice_of(check, overrides):

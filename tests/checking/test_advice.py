@@ -1,5 +1,6 @@
 """Each check of advice: the field and the fix that it names, and where it gives no advice."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.records.label_map import LabelMap
 from stillbox.records.label_map_text import LabelMapItem
-from tests.checking.advised import SMALL_SOUND, advice_of
+from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of
 
 COSINE = "train.optimizer.schedule"
 
@@ -550,3 +551,10 @@ def test_no_recipe_is_advised_against(recipe):
         if advice.severity != "note"
     ]
     assert found == []
+
+
+def test_a_model_of_another_family_gets_no_advice_about_one_stage_models():
+    experiment = resolve("demo_scenes").experiment
+    experiment = dataclasses.replace(experiment, model=OtherModel(num_classes=3))
+    origins = {"model.anchors.min_scale": "here", "train.optimizer.schedule.learning_rate": "here"}
+    assert {advice.path for advice in advise(experiment, origins)} == {"data.train.max_boxes"}

@@ -21,6 +21,7 @@ from stillbox.experiment.schema import (
 )
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+from tests.checking.advised import OtherModel
 from tests.small import small_experiment
 
 
@@ -154,7 +155,7 @@ def test_levels_have_their_numbers(report):
 
 def test_without_records_or_boxes_it_is_refused(scenes, tmp_path):
     experiment = small_experiment(scenes, "data.train.paths=[]")
-    with pytest.raises(UserError, match=r"data\.train\.paths: no records to look at"):
+    with pytest.raises(UserError, match=r"data\.train\.paths: there are no records"):
         examine_anchors(experiment)
     other = tmp_path / "other.pbtxt"
     other.write_text(LabelMap.from_names(["owl"]).to_text())
@@ -162,3 +163,9 @@ def test_without_records_or_boxes_it_is_refused(scenes, tmp_path):
     with pytest.raises(UserError, match="no usable box in 10 records"):
         examine_anchors(experiment)
     assert Path(other).is_file()
+
+
+def test_a_model_without_anchors_is_refused(scenes):
+    experiment = dataclasses.replace(small_experiment(scenes), model=OtherModel())
+    with pytest.raises(UserError, match="a model of kind other has no anchors"):
+        examine_anchors(experiment)

@@ -26,7 +26,7 @@ def test_a_limit_is_said(stillbox, settings, here):
 
 
 def test_what_cannot_be_looked_at_is_refused(refused, settings, here):
-    assert "no records to look at" in refused("anchors", "ssd_mobilenet_v1_300x300")
+    assert "there are no records" in refused("anchors", "ssd_mobilenet_v1_300x300")
     assert "a limit is not negative" in refused(
         "anchors", "demo_scenes", *settings(), "--limit", "-1"
     )
