@@ -67,6 +67,7 @@ RUN_ELSEWHERE = {
     "docs/fields.md": "tests/tools/test_fields.py",
     "docs/pipeline_config.md": "tests/tools/test_pipeline_config.py",
     "docs/params_dict.md": "tests/tools/test_params_dict.py",
+    "docs/parts.md": "tests/test_parts_page.py",
     "docs/serving.md": "tests/serving/test_documentation.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
@@ -89,7 +90,7 @@ RUN_ELSEWHERE = {
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}
 PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
-LANGUAGES = {"sh", "console", "yaml", "python", "text", "json"}
+LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|python\S*) ", re.MULTILINE)
 
 # `make` would run this test again, `pip` would change the environment that it runs in, and

@@ -10,6 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from stillbox.errors import UserError, nearest
@@ -244,3 +245,26 @@ def part(
         return made(**values)
 
     return read
+
+
+Recognizer = Callable[[Path, str], bool]
+"""From the path and the text of a file to whether a reader takes it."""
+FormatReader = Callable[[str, str, str], Reading]
+"""From a text, the file's name in positions and the experiment's name to what was read."""
+
+READERS: list[tuple[Recognizer, FormatReader]] = []
+"""Readers of further formats; the latest is asked first."""
+
+
+def reads(recognizes: Recognizer) -> Callable[[FormatReader], FormatReader]:
+    """Registers the decorated function as the reader of a format.
+
+    Args:
+        recognizes: whether a file is of this format.
+    """
+
+    def register(reader: FormatReader) -> FormatReader:
+        READERS.append((recognizes, reader))
+        return reader
+
+    return register

@@ -11,7 +11,7 @@ from stillbox.experiment import rules
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.reading import Reading
+from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import compose, read_tree
@@ -140,6 +140,9 @@ def _read(path: Path) -> Reading:
         raise UserError(f"cannot read {path}: {error}", fix="give a text file") from error
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
+    for recognizes, read in reversed(READERS):
+        if recognizes(path, text):
+            return read(text, str(path), path.stem)
     # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
         path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
