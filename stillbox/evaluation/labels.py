@@ -52,6 +52,7 @@ class Labels:
         text = shortened(text, self.size[0] - 2 * self.pad, font)
         width = round(font.getlength(text)) + 2 * self.pad
         height = round(font.getbbox("Ag")[3]) + self.pad
+        # Of equally good places, min takes the first.
         found = min(
             self._places(corners, width, height),
             key=lambda place: _shared(place, (taken for taken, *_ in self._placed)),
