@@ -264,10 +264,10 @@ def test_layers_before_the_head_without_depth_are_warned_about():
     assert "layers_before 2 has no effect while max_depth is 0" in warning
 
 
-def test_whoever_measures_steps_on_one_batch_is_told_that_nothing_is_learnt():
+def test_training_on_one_batch_is_warned_about():
     (warning,) = warnings_about(*overridden("data.repeat_first_batch=true"))
     assert warning.startswith("--set data.repeat_first_batch=true: every step trains on the first")
-    assert "nothing but this batch is learnt" in warning
+    assert "only this batch is learnt" in warning
 
 
 def test_replicas_of_nothing_are_warned_about():

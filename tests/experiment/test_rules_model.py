@@ -54,9 +54,9 @@ def accepted(*overrides):
         ),
         (
             [*PYRAMID, "model.neck.max_level=2", "model.anchors.max_level=2"],
-            "model.neck.max_level",
-            "max_level 2 is below min_level 3",
-            "raise it",
+            "model.neck.min_level",
+            "min_level 3 is above max_level 2",
+            "lower it, or raise max_level",
         ),
         (
             [*PYRAMID, "model.backbone={kind: resnet_v1, depth: 34}"],
@@ -97,7 +97,7 @@ def accepted(*overrides):
         (
             ["model.head.depthwise=true"],
             "model.head.depthwise",
-            "kernel_size 1 looks at single pixels",
+            "kernel_size 1 reads single pixels",
             "set kernel_size to 3",
         ),
         (

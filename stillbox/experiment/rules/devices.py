@@ -1,43 +1,43 @@
-"""Rules about how a program is spread over devices, as far as they hold on all machines."""
+"""Rules about devices, as far as they hold on all machines."""
 
 from collections.abc import Iterator
 
 from stillbox.experiment.replicas import batch_norms
-from stillbox.experiment.rules.broken import Broken, Rule
-from stillbox.experiment.rules.input_sides import input_sides
+from stillbox.experiment.rules.rule import Broken, input_sides, rule
 from stillbox.experiment.schema import Experiment
 
 
+@rule(Experiment)
 def images_can_be_cut(experiment: Experiment) -> Iterator[Broken]:
-    """Each of the devices that share an image gets as many rows of it as the others."""
+    """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
     path, height = next(input_sides(experiment.model))
-    # Numbers below 1 have been reported by the limits.
-    if parts < 1 or height < 1 or height % parts == 0:
-        return
-    yield Broken(
-        "devices.spatial_partitions",
-        f"an image of {height} rows ({path}) cannot be cut into {parts} equal parts",
-        f"set {path} to {_multiples_near(height, parts)}, "
-        f"or spatial_partitions to {_divisor_below(height, parts)}",
-    )
+    # Numbers below 1 are reported as out of range.
+    if parts >= 1 and height >= 1 and height % parts:
+        yield Broken(
+            "devices.spatial_partitions",
+            f"an image of {height} rows (model.{path}) cannot be cut into {parts} equal parts",
+            f"set model.{path} to {_multiples_near(height, parts)}, "
+            f"or spatial_partitions to {_divisor_below(height, parts)}",
+        )
 
 
+@rule(Experiment)
 def replicas_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
-    """Each replica sees as many images as the others."""
+    """Replicas get equally many images."""
     replicas, batch = experiment.devices.replicas, experiment.train.batch_size
-    if replicas < 1 or batch < 1 or batch % replicas == 0:
-        return
-    yield Broken(
-        "devices.replicas",
-        f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
-        f"set train.batch_size to {_multiples_near(batch, replicas)}, "
-        f"or replicas to {_divisor_below(batch, replicas)}",
-    )
+    if replicas >= 1 and batch >= 1 and batch % replicas:
+        yield Broken(
+            "devices.replicas",
+            f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
+            f"set train.batch_size to {_multiples_near(batch, replicas)}, "
+            f"or replicas to {_divisor_below(batch, replicas)}",
+        )
 
 
+@rule(Experiment)
 def groups_divide_the_batch(experiment: Experiment) -> Iterator[Broken]:
-    """Groups of images that share statistics are given where they are asked for, and are alike."""
+    """The size of groups that share statistics is given if they are used, and divides the batch."""
     batch = experiment.train.batch_size
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
@@ -64,11 +64,3 @@ def _multiples_near(number: int, divisor: int) -> str:
 
 def _divisor_below(number: int, most: int) -> int:
     return next(part for part in range(min(most, number), 0, -1) if number % part == 0)
-
-
-DEVICE_RULES: tuple[Rule, ...] = (
-    images_can_be_cut,
-    replicas_divide_the_batch,
-    groups_divide_the_batch,
-)
-"""All of them."""

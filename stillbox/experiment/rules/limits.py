@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from stillbox.experiment.rules.broken import Broken
+from stillbox.experiment.rules.rule import Broken
 from stillbox.experiment.schema import Experiment, Range
 from stillbox.experiment.values import field_ranges
 

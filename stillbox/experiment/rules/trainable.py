@@ -1,9 +1,9 @@
-"""What training needs beyond an experiment that does not contradict itself."""
+"""Rules for training alone: an experiment without records can still predict."""
 
 import re
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.rule import Broken
 from stillbox.experiment.schema import Experiment
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
@@ -17,7 +17,7 @@ _OPTIONAL = {
 
 
 def records_are_given(experiment: Experiment) -> Iterator[Broken]:
-    """There is something to learn from, with names for its classes."""
+    """There are records and names of their classes."""
     if not experiment.data.train.paths:
         yield Broken(
             "data.train.paths",
@@ -38,8 +38,8 @@ def records_are_given(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def stopping_early_needs_records(experiment: Experiment) -> Iterator[Broken]:
-    """Early stopping looks at scores, and scores need records."""
+def early_stopping_needs_records(experiment: Experiment) -> Iterator[Broken]:
+    """Early stopping depends on scores, and scores need records."""
     if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
         yield Broken(
             "train.early_stopping",
@@ -49,7 +49,7 @@ def stopping_early_needs_records(experiment: Experiment) -> Iterator[Broken]:
 
 
 def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
-    """Sample configs hold placeholders, and cloud buckets are not files."""
+    """Sample configs contain placeholders, and cloud buckets are not files."""
     for path, text in _paths(experiment):
         # The remedy is ready to paste, but for the path itself.
         remedy = f"--set {path}=PATH"
@@ -75,9 +75,5 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
     yield _WRITTEN, experiment.evaluation.pictures_directory
 
 
-TRAINABLE_RULES: tuple[Rule, ...] = (
-    records_are_given,
-    stopping_early_needs_records,
-    paths_are_real,
-)
+TRAINABLE_RULES = (records_are_given, early_stopping_needs_records, paths_are_real)
 """All of them."""

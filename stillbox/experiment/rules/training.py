@@ -4,67 +4,60 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from stillbox.experiment.rules.broken import Broken, Rule
+from stillbox.experiment.rules.rule import Broken, rule
 from stillbox.experiment.schema import (
     CosineSchedule,
+    EarlyStopping,
     Experiment,
     ManualStepSchedule,
+    Training,
 )
 
 
-def cosine_fits(experiment: Experiment) -> Iterator[Broken]:
-    """The warm-up rises, and ends before the decay does (fact sheet 3.8)."""
-    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule"
-    if not isinstance(schedule, CosineSchedule):
-        return
-    start = schedule.warmup_steps + schedule.hold_steps
-    if schedule.total_steps <= start:
+@rule(CosineSchedule)
+def cosine_fits(schedule: CosineSchedule) -> Iterator[Broken]:
+    """The warm-up rises, and ends before the decay does."""
+    if schedule.total_steps <= schedule.warmup_steps + schedule.hold_steps:
         yield Broken(
-            f"{path}.total_steps",
+            "total_steps",
             f"total_steps {schedule.total_steps} leaves nothing after {schedule.warmup_steps} "
             f"warmup_steps and {schedule.hold_steps} hold_steps",
             "raise it, or shorten the warm-up",
         )
-    if schedule.final_learning_rate > schedule.learning_rate:
-        yield Broken(
-            f"{path}.final_learning_rate",
-            f"final_learning_rate {schedule.final_learning_rate} is above learning_rate "
-            f"{schedule.learning_rate}, so the decay would rise",
-            "lower it",
-        )
     # Without warm-up steps its rate is never used.
-    if schedule.warmup_steps and schedule.learning_rate < schedule.warmup_learning_rate:
-        yield Broken(
-            f"{path}.warmup_learning_rate",
-            f"warmup_learning_rate {schedule.warmup_learning_rate} is above learning_rate "
-            f"{schedule.learning_rate}, so the warm-up would fall",
-            "lower it",
-        )
+    used = {"final_learning_rate": "decay would rise"}
+    if schedule.warmup_steps:
+        used["warmup_learning_rate"] = "warm-up would fall"
+    for name, consequence in used.items():
+        if getattr(schedule, name) > schedule.learning_rate:
+            yield Broken(
+                name,
+                f"{name} {getattr(schedule, name)} is above learning_rate "
+                f"{schedule.learning_rate}, so the {consequence}",
+                "lower it",
+            )
 
 
-def boundaries_rise(experiment: Experiment) -> Iterator[Broken]:
-    """Manual steps are in order, and a warm-up has somewhere to go."""
-    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule"
-    if not isinstance(schedule, ManualStepSchedule):
-        return
+@rule(ManualStepSchedule)
+def boundaries_rise(schedule: ManualStepSchedule) -> Iterator[Broken]:
+    """Manual steps are in order, and a warm-up has a rate to end at."""
     steps = [boundary.step for boundary in schedule.schedule]
     for index, (before, after) in enumerate(itertools.pairwise(steps)):
         if after <= before:
-            yield Broken(
-                f"{path}.schedule.{index + 1}.step",
-                f"step {after} follows step {before}",
-                "put the boundaries in rising order",
-            )
+            what = f"step {after} follows step {before}"
+            fix = "put the boundaries in rising order"
+            yield Broken(f"schedule.{index + 1}.step", what, fix)
     if schedule.warmup and not steps:
         yield Broken(
-            f"{path}.warmup",
+            "warmup",
             "warmup goes to the first scheduled rate, but the schedule is empty",
             "add a boundary, or set warmup to false",
         )
 
 
+@rule(Experiment)
 def annotations_are_for_scoring(experiment: Experiment) -> Iterator[Broken]:
-    """Training learns from its records."""
+    """Training reads the boxes of its records."""
     if experiment.data.train.annotations:
         yield Broken(
             "data.train.annotations",
@@ -73,12 +66,13 @@ def annotations_are_for_scoring(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
-def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
+@rule(Training)
+def patterns_compile(train: Training) -> Iterator[Broken]:
     """Regular expressions are regular expressions."""
     patterns = {
-        "train.freeze": experiment.train.freeze,
-        "train.trainable": experiment.train.trainable,
-        "train.fine_tune.skip": experiment.train.fine_tune.skip,
+        "freeze": train.freeze,
+        "trainable": train.trainable,
+        "fine_tune.skip": train.fine_tune.skip,
     }
     for path, texts in patterns.items():
         for text in texts:
@@ -88,41 +82,28 @@ def patterns_compile(experiment: Experiment) -> Iterator[Broken]:
                 yield Broken(path, f"{text!r} is no regular expression: {error}", "see Python's re")
 
 
-def stopping_early_needs_scores(experiment: Experiment) -> Iterator[Broken]:
-    """Early stopping looks at evaluations during training."""
-    if experiment.train.early_stopping is not None and not experiment.train.evaluate_every:
-        yield Broken(
-            "train.early_stopping",
-            "early_stopping without evaluations during training never stops",
-            "set train.evaluate_every",
-        )
+@rule(Training)
+def early_stopping_has_scores(train: Training) -> Iterator[Broken]:
+    """Early stopping depends on evaluations during training."""
+    if train.early_stopping is not None and not train.evaluate_every:
+        what = "early_stopping without evaluations during training never stops"
+        yield Broken("early_stopping", what, "set train.evaluate_every")
 
 
-def stopping_early_has_a_reason(experiment: Experiment) -> Iterator[Broken]:
-    """Without patience there is a target, and nothing that only patience looks at."""
-    stopping, path = experiment.train.early_stopping, "train.early_stopping"
-    if stopping is None or stopping.patience:
+@rule(EarlyStopping)
+def early_stopping_has_a_reason(stopping: EarlyStopping) -> Iterator[Broken]:
+    """Without patience there is a target, and no option of patience."""
+    if stopping.patience:
         return
     if stopping.target is None:
         yield Broken(
-            f"{path}.patience",
+            "patience",
             "early_stopping with patience 0 and without a target never stops",
             "give a target or a patience of 1 or more",
         )
     if stopping.min_delta:
         yield Broken(
-            f"{path}.min_delta",
+            "min_delta",
             f"min_delta {stopping.min_delta} has no effect while patience is 0",
             "take it out, or give a patience of 1 or more",
         )
-
-
-TRAINING_RULES: tuple[Rule, ...] = (
-    cosine_fits,
-    boundaries_rise,
-    annotations_are_for_scoring,
-    patterns_compile,
-    stopping_early_needs_scores,
-    stopping_early_has_a_reason,
-)
-"""All of them."""

@@ -5,45 +5,41 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from stillbox.experiment.replicas import depends_on_replicas
-from stillbox.experiment.rules.augmentations import (
-    contrasts_that_never_change,
-    crops_that_are_resized_twice,
-    values_that_only_training_sees,
+from stillbox.experiment.rules.augmentations import seldom_meant_augmentations
+from stillbox.experiment.schema import (
+    ConvolutionalHead,
+    CosineSchedule,
+    Experiment,
+    FixedShapeResizer,
+    OneStage,
 )
-from stillbox.experiment.rules.postprocessing import frames_that_differ
-from stillbox.experiment.schema import ConvolutionalHead, CosineSchedule, Experiment, OneStage
 
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
 
 
 def warnings_about(experiment: Experiment, origins: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns a sentence, with its place, for everything that a person should look at."""
+    """Returns a sentence for everything that is seldom meant, each with its position."""
     return tuple(
         f"{origins.get(path, path)}: {sentence}" for path, sentence in seldom_meant(experiment)
     )
 
 
 def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
-    """Returns the path and a sentence for everything that a person should look at."""
-    model = experiment.model
-    one_stage: list[tuple[str, str]] = []
-    if isinstance(model, OneStage):
-        one_stage = [*_layers_without_depth(model), *frames_that_differ(model)]
+    """Returns path and sentence for everything that is allowed but seldom meant."""
     return [
         *_single_shards(experiment),
+        *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
         *_steps_without_rate(experiment),
         *_one_batch_only(experiment),
         *_replicas_of_nothing(experiment),
-        *values_that_only_training_sees(experiment),
-        *crops_that_are_resized_twice(experiment),
-        *contrasts_that_never_change(experiment),
-        *one_stage,
+        *seldom_meant_augmentations(experiment),
+        *_boxes_outside_the_image(experiment),
     ]
 
 
 def _single_shards(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """The sample configs name one shard of many (fact sheet 2.1)."""
+    """The sample configs of the Object Detection API name one shard of many."""
     for path, paths in (
         ("data.train.paths", experiment.data.train.paths),
         ("data.evaluation.paths", experiment.data.evaluation.paths),
@@ -65,8 +61,8 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
     return {key: len(found) for key, found in numbers.items()}
 
 
-def _layers_without_depth(model: OneStage) -> Iterator[tuple[str, str]]:
-    head = model.head
+def _layers_without_depth(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    head = getattr(experiment.model, "head", None)
     if isinstance(head, ConvolutionalHead) and head.layers_before and not head.max_depth:
         yield (
             "model.head.layers_before",
@@ -84,7 +80,7 @@ def _scores_without_records(experiment: Experiment) -> Iterator[tuple[str, str]]
 
 
 def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Where a cosine ends at 0, training would go on without moving anything."""
+    """After the end of a cosine that ends at 0 nothing is trained."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if not isinstance(schedule, CosineSchedule) or schedule.final_learning_rate:
         return
@@ -111,5 +107,18 @@ def _one_batch_only(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield (
             "data.repeat_first_batch",
             "every step trains on the first batch, so that the speed of a step can be measured; "
-            "nothing but this batch is learnt",
+            "only this batch is learnt",
+        )
+
+
+def _boxes_outside_the_image(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    model = experiment.model
+    if not isinstance(model, OneStage):
+        return
+    nms, resizer = model.postprocessing.nms, model.resizer
+    if not nms.change_coordinate_frame and not isinstance(resizer, FixedShapeResizer):
+        yield (
+            "model.postprocessing.nms.change_coordinate_frame",
+            "detections stay relative to the padded network input, but scores and pictures take "
+            "them as relative to the image, as in the original",
         )
