@@ -7,14 +7,14 @@ Nothing is computed, so that the target need not be present.
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
-from stillbox.checking.ahead_of_time.failures import explain_failure
-from stillbox.checking.ahead_of_time.memory import measure_memory
+from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
+from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
 from stillbox.checking.ahead_of_time.roofline import estimate
 from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
@@ -26,17 +26,6 @@ from stillbox.profiling.hlo import Message, read_program
 from stillbox.training.program import train_program
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Lowered:
-    """A traced program."""
-
-    lowered: jax.stages.Lowered
-    images: int
-    devices: int
-    state_bytes: int
-    """Bytes of optimiser and moving average on a device."""
 
 
 def check_steps(
@@ -64,48 +53,76 @@ def check_step(
 ) -> StepCheck:
     """Compiles one step of an experiment for a target; arguments as for `check_steps`."""
     began = time.monotonic()
+    images = {
+        "train": experiment.train.batch_size,
+        "evaluate": experiment.evaluation.batch_size,
+        "predict": 1,
+    }[step]
+    check = StepCheck(
+        step=step, images=images, devices=1 if step == "predict" else len(target.devices)
+    )
     try:
-        traced = _LOWER[step](experiment, target)
+        lowered, state_bytes = _lower(experiment, target, check)
     except UserError as error:
         place = f"{error.where}: " if error.where else ""
-        return _refusal(experiment, target, step, f"{place}{error.what}", error.fix or "")
+        return replace(check, refused=f"{place}{error.what}", fix=error.fix or "")
     say(
-        f"{step}: compiling {count(traced.images, 'image')} a step "
-        f"for {count(traced.devices, target.slot)} of {target.name} ..."
+        f"{step}: compiling {count(images, 'image')} a step "
+        f"for {count(check.devices, target.slot)} of {target.name} ..."
     )
-    check = StepCheck(step=step, images=traced.images, devices=traced.devices)
+    failure = None
     try:
-        compiled = traced.lowered.compile()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         failure = explain_failure(
-            str(error),
-            step,
-            experiment,
-            state_bytes=traced.state_bytes,
-            usable=target.usable_bytes,
+            str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes
         )
-        check = replace(check, refused=failure.what, fix=failure.fix, needed=failure.needed)
     else:
-        check = _examine(compiled, check, experiment, target, traced.state_bytes)
+        check, memory = _measure(compiled, check, target)
+        if memory.left < 0:
+            failure = out_of_memory(
+                memory.total, step, experiment, state_bytes=state_bytes, usable=memory.usable
+            )
+    if failure is not None:
+        check = replace(check, refused=failure.what, fix=failure.fix, needed=failure.needed)
     check = replace(check, seconds=time.monotonic() - began)
     say(f"{step}: {'compiled' if check.fits else 'refused'} after {check.seconds:.0f} s")
     return check
 
 
-def _examine(
-    compiled: jax.stages.Compiled,
-    check: StepCheck,
-    experiment: schema.Experiment,
-    target: Target,
-    state_bytes: int,
-) -> StepCheck:
+def _lower(
+    experiment: schema.Experiment, target: Target, check: StepCheck
+) -> tuple[jax.stages.Lowered, int]:
+    """Returns the traced program, and the bytes of optimizer and moving average on a device."""
+    if check.step == "predict":
+        # As in `stillbox predict`: one image at a time on one device.
+        mesh = build_mesh(1, schema.Devices(), target.devices[:1])
+        return predict_program(experiment, mesh).lower(), 0
+    if check.step == "evaluate":
+        where = "evaluation.batch_size"
+        mesh = build_mesh(check.images, experiment.devices, target.devices, where=where)
+        return score_program(experiment, mesh).lower(), 0
+    program = train_program(
+        experiment, build_mesh(check.images, experiment.devices, target.devices)
+    )
+    state = jax.tree.leaves((program.state.optimizer, program.state.ema))
+    nbytes = sum(
+        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in state
+    )
+    return program.lower(), nbytes
+
+
+def _measure(
+    compiled: jax.stages.Compiled, check: StepCheck, target: Target
+) -> tuple[StepCheck, Memory]:
+    """Returns the check with the costs and the memory of the compiled program."""
     executable: Any = compiled.runtime_executable()
     (module,) = executable.hlo_modules()
     program = read_program(Message(module.as_serialized_hlo_module_proto()))
     memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
     flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
     traffic, collectives = memory_traffic(program), collective_bytes(program)
-    check = replace(check, memory=memory, flops=flops, traffic=traffic, collectives=collectives)
+    roofline = None
     # Evaluation is bound by its loops, which a roofline ignores.
     if target.chip is not None and check.step == "train":
         roofline = estimate(
@@ -115,59 +132,5 @@ def _examine(
             collective=sum(collectives.values()),
             devices=check.devices,
         )
-        check = replace(check, roofline=roofline)
-    if memory.left >= 0:
-        return check
-    failure = explain_failure(
-        f"RESOURCE_EXHAUSTED: Used {memory.total / 2**30}G of {memory.usable / 2**30}G",
-        check.step,
-        experiment,
-        state_bytes=state_bytes,
-        usable=memory.usable,
-    )
-    return replace(check, refused=failure.what, fix=failure.fix, needed=memory.total)
-
-
-def _refusal(
-    experiment: schema.Experiment, target: Target, step: StepName, what: str, fix: str
-) -> StepCheck:
-    images = {
-        "train": experiment.train.batch_size,
-        "evaluate": experiment.evaluation.batch_size,
-        "predict": 1,
-    }[step]
-    devices = 1 if step == "predict" else len(target.devices)
-    return StepCheck(step=step, images=images, devices=devices, refused=what, fix=fix)
-
-
-def _lower_train(experiment: schema.Experiment, target: Target) -> _Lowered:
-    size = experiment.train.batch_size
-    program = train_program(experiment, build_mesh(size, experiment.devices, target.devices))
-    state = _bytes_on_a_device((program.state.optimizer, program.state.ema))
-    return _Lowered(program.lower(), size, len(target.devices), state)
-
-
-def _lower_evaluate(experiment: schema.Experiment, target: Target) -> _Lowered:
-    size = experiment.evaluation.batch_size
-    mesh = build_mesh(size, experiment.devices, target.devices, where="evaluation.batch_size")
-    return _Lowered(score_program(experiment, mesh).lower(), size, len(target.devices), 0)
-
-
-def _lower_predict(experiment: schema.Experiment, target: Target) -> _Lowered:
-    # As in `stillbox predict`: one image at a time on one device.
-    mesh = build_mesh(1, schema.Devices(), target.devices[:1])
-    return _Lowered(predict_program(experiment, mesh).lower(), 1, 1, 0)
-
-
-def _bytes_on_a_device(tree: Any) -> int:  # noqa: ANN401
-    leaves = jax.tree.leaves(tree)
-    return sum(
-        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves
-    )
-
-
-_LOWER: dict[StepName, Callable[[schema.Experiment, Target], _Lowered]] = {
-    "train": _lower_train,
-    "evaluate": _lower_evaluate,
-    "predict": _lower_predict,
-}
+    check = replace(check, memory=memory, flops=flops, traffic=traffic)
+    return replace(check, collectives=collectives, roofline=roofline), memory

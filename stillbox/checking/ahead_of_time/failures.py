@@ -58,7 +58,35 @@ def explain_failure(
             f"the compiler finds no room in {space[1]}, the memory on the chip: {first}",
             "report it with this command: the fault is ours",
         )
-    needed, largest = _bytes_used(message), _largest_array(message)
+    return out_of_memory(
+        _bytes_used(message),
+        step,
+        experiment,
+        state_bytes=state_bytes,
+        usable=usable,
+        largest=_largest_array(message),
+    )
+
+
+def out_of_memory(
+    needed: int,
+    step: StepName,
+    experiment: Experiment,
+    *,
+    state_bytes: int,
+    usable: float,
+    largest: str = "",
+) -> Failure:
+    """Returns the failure of a program that needs more memory than there is.
+
+    Args:
+        needed: bytes on a device; 0: not known.
+        step: as for `explain_failure`, like the following.
+        experiment: of the program.
+        state_bytes: of optimizer and moving average.
+        usable: bytes on a device.
+        largest: a phrase about the largest array.
+    """
     size = f"{needed / _GIB:,.1f} GiB" if needed else "more memory than there is"
     return Failure(
         f"it needs {size} on each device, which has {usable / _GIB:,.2f} GiB for a program"
