@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from stillbox.checking.data import spread_indices
 from stillbox.errors import UserError
 from stillbox.evaluation.palette import class_color
 from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
@@ -31,11 +32,8 @@ def epochs_sheet(
     Resizing comes after augmentation and is left out.
 
     Args:
-        dataset: the training records.
-        augmentations: of the experiment.
-        seed: of the experiment; the same numbers are drawn as in training.
-        images: how many images, spread evenly over the records; fewer where there are fewer.
-        epochs: how many epochs.
+        seed: of the experiment; the same random numbers are drawn as in training.
+        images: most images, spread evenly over the records.
 
     Raises:
         UserError: a record is bad and the policy is `fail`, or none is left.
@@ -58,9 +56,8 @@ def operations_sheet(
     Operations inside boxes change every box here, unlike in a policy.
 
     Args:
-        dataset: the training records.
-        seed: gives signs and places.
-        images: as for `epochs_sheet`.
+        seed: of signs and places.
+        images: most images, spread evenly over the records.
         level: strength of all operations, 0 to 10.
         contrast: `original` or `mean`.
 
@@ -81,8 +78,8 @@ def operations_sheet(
 
 def _samples(dataset: Dataset, images: int) -> Iterator[tuple[int, Sample]]:
     """Yields some records with their numbers, spread evenly."""
-    places = np.linspace(0, len(dataset) - 1, min(images, len(dataset)))
-    loaded = ((int(record), dataset.load(int(record))) for record in places.round())
+    indices = spread_indices(len(dataset), images)
+    loaded = ((record, dataset.load(record)) for record in indices)
     found = [(record, sample) for record, sample in loaded if sample is not None]
     if not found:
         raise UserError(

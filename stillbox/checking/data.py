@@ -95,7 +95,6 @@ def check_records(
 
     Args:
         paths: files and patterns.
-        label_map: the classes.
         use_display_name: match class texts against display names.
         max_boxes: room for boxes in a batch; boxes beyond it are counted.
         num_classes: greatest id that the model has a class for; 0: not known.

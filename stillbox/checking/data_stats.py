@@ -124,7 +124,6 @@ def records_stats(
 
     Args:
         paths: files and patterns.
-        label_map: the classes.
         use_display_name: match class texts against display names.
         workers: threads; 0: one for each core, at most 8.
         on_record: called after each record with the numbers of records done and in all.

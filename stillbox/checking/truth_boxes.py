@@ -45,8 +45,6 @@ def read_truth(
     """Reads boxes and resizes them as the images would be; no image is decoded.
 
     Args:
-        source: the records.
-        resizer: of the model.
         limit: most records to read, spread over the set; 0: all.
         ignore_crowds: leave crowd boxes out, as `data.train.crowds` does except for `train`.
         on_record: called with the numbers of records done and in all.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.checking.ahead_of_time.costs import Roofline
 from stillbox.checking.ahead_of_time.memory import Memory
-from stillbox.checking.ahead_of_time.roofline import Roofline
 from stillbox.checking.ahead_of_time.steps import StepCheck
 from tools import verdicts
 

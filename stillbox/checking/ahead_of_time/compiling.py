@@ -12,10 +12,14 @@ from typing import Any
 
 import jax
 
-from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
+from stillbox.checking.ahead_of_time.costs import (
+    collective_bytes,
+    count_flops,
+    estimate,
+    memory_traffic,
+)
 from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
-from stillbox.checking.ahead_of_time.roofline import estimate
 from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
 from stillbox.devices.mesh import build_mesh
@@ -35,15 +39,9 @@ def check_steps(
     steps: Iterable[StepName] = STEPS,
     say: Say = lambda line: None,
 ) -> list[StepCheck]:
-    """Compiles the steps of an experiment for a target.
+    """Compiles the steps of an experiment for a target; `say` prints the progress.
 
     A step that cannot be compiled is a verdict, not an error.
-
-    Args:
-        experiment: the experiment.
-        target: of `find_target`.
-        steps: which ones.
-        say: prints the progress.
     """
     return [check_step(experiment, target, step, say) for step in steps]
 

@@ -1,9 +1,17 @@
-"""What a compiled program computes, and what it moves between devices and to and from memory."""
+"""The costs of a compiled program, and the least time that they take.
+
+Operations and traffic are counted in the program. The time is that of the roofline model (Williams,
+Waterman and Patterson, 2009) with published figures of the chip, and with a third roof for the
+network; nothing is measured.
+"""
 
 import math
 import re
 from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from stillbox.checking.ahead_of_time.chips import Figures
 from stillbox.profiling.hlo import Instruction, Program
 
 # Which of (operand 0, operand 1, result) is the kernel, and which the output of the forward form.
@@ -133,3 +141,51 @@ def _opcode(one: Instruction, program: Program) -> str:
         return one.opcode
     *_, root = program.inside(one.name)
     return f"{root.opcode}-start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Seconds that each part takes at its published peak."""
+
+    products: float
+    """Arithmetic, at the peak of bfloat16 products."""
+    memory: float
+    """Traffic between chip and memory."""
+    network: float
+    """Sums over all devices."""
+
+    @property
+    def seconds(self) -> float:
+        """The least time of a step, if its parts overlap completely."""
+        return max(self.products, self.memory, self.network)
+
+    @property
+    def bound(self) -> str:
+        """The part that takes longest."""
+        parts = asdict(self)
+        return max(parts, key=parts.__getitem__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        return {**asdict(self), "seconds": self.seconds, "bound": self.bound}
+
+
+def estimate(
+    chip: Figures, *, flops: float, traffic: float, collective: float, devices: int
+) -> Roofline:
+    """Returns the roofline of one step.
+
+    Args:
+        chip: published figures.
+        flops: operations of one device.
+        traffic: bytes between one device and its memory.
+        collective: bytes of one device that are summed over all devices.
+        devices: number of devices.
+    """
+    # Each device sends and receives all but its own part twice: to sum, and to spread the sum.
+    sent = 2 * collective * (devices - 1) / devices
+    return Roofline(
+        products=flops / (chip.flops / chip.devices),
+        memory=traffic / (chip.hbm_bandwidth / chip.devices),
+        network=sent / (chip.link_bandwidth / chip.devices),
+    )

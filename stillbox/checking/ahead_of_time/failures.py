@@ -38,13 +38,10 @@ class Failure:
 def explain_failure(
     message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
 ) -> Failure:
-    """Returns the reason of a compiler's error, with the fields to change.
+    """Returns the reason of a compiler's error message, with the fields to change.
 
     Args:
-        message: of the error.
-        step: the program that was compiled.
-        experiment: the experiment of the program.
-        state_bytes: bytes of optimiser and moving average on a device.
+        state_bytes: bytes of optimizer and moving average on a device.
         usable: bytes that a program may take on a device.
     """
     first, *_ = message.splitlines() or [""]
@@ -77,14 +74,10 @@ def out_of_memory(
     usable: float,
     largest: str = "",
 ) -> Failure:
-    """Returns the failure of a program that needs more memory than there is.
+    """Returns the failure of a program that needs more memory than there is; see `explain_failure`.
 
     Args:
         needed: bytes on a device; 0: not known.
-        step: as for `explain_failure`, like the following.
-        experiment: of the program.
-        state_bytes: of optimizer and moving average.
-        usable: bytes on a device.
         largest: a phrase about the largest array.
     """
     size = f"{needed / _GIB:,.1f} GiB" if needed else "more memory than there is"

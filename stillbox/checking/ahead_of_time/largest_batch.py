@@ -39,13 +39,7 @@ class BatchSearch:
 def find_batch(
     experiment: schema.Experiment, target: Target, say: Say = lambda line: None
 ) -> BatchSearch:
-    """Searches the largest `train.batch_size` that fits on a target.
-
-    Args:
-        experiment: its own batch is tried first.
-        target: of `find_target`.
-        say: prints the progress.
-    """
+    """Searches the largest `train.batch_size` that fits on a target; its own is tried first."""
     rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
     multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
 

@@ -54,13 +54,7 @@ class Memory:
 
 
 def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  # noqa: ANN401
-    """Returns the memory of a program.
-
-    Args:
-        analysis: of `compiled.memory_analysis()`.
-        program: the same program.
-        usable: bytes that a program may take on a device.
-    """
+    """Returns the memory of a program, with its `compiled.memory_analysis()`."""
     arguments: Counter[str] = Counter()
     for one in program.parameters():
         kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")

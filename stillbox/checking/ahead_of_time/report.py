@@ -78,13 +78,9 @@ def check_target(
     find: bool = False,
     say: Say = lambda line: None,
 ) -> TargetCheck:
-    """Compiles an experiment's steps for a target.
+    """Compiles an experiment's steps for a target; `say` prints the progress.
 
-    Args:
-        experiment: the experiment.
-        target: of `find_target`.
-        find: search the largest batch as well; the training step is then that of this batch.
-        say: prints the progress.
+    With `find` it searches the largest batch as well; the training step is then that of this batch.
     """
     if not find:
         return TargetCheck(target, check_steps(experiment, target, say=say))

@@ -1,6 +1,14 @@
 """Operations and traffic of small programs, worked out by hand."""
 
-from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
+import pytest
+
+from stillbox.checking.ahead_of_time.chips import CHIPS
+from stillbox.checking.ahead_of_time.costs import (
+    collective_bytes,
+    count_flops,
+    estimate,
+    memory_traffic,
+)
 from stillbox.profiling.hlo import Message, read_program
 from tests.checking.ahead_of_time.programs import PROGRAM
 from tests.profiling.modules import module
@@ -68,3 +76,22 @@ def test_traffic_counts_what_is_not_on_the_chip():
         512 + 1024,  # 200 numbers fill a tile of 256
     )
     assert memory_traffic(PROGRAM) == sum(parts)
+
+
+def test_each_part_is_what_its_peak_allows():
+    roof = estimate(CHIPS["v5e"], flops=197e12 / 100, traffic=819e9 / 50, collective=1e9, devices=8)
+    assert roof.products == pytest.approx(0.01)
+    assert roof.memory == pytest.approx(0.02)
+    # 7/8 of a gigabyte twice, at 200 GB/s.
+    assert roof.network == pytest.approx(1.75 / 200)
+    assert (roof.seconds, roof.bound) == (roof.memory, "memory")
+    assert roof.to_dict()["bound"] == "memory"
+
+
+def test_a_core_has_half_of_its_chip():
+    roof = estimate(CHIPS["v3"], flops=123e12, traffic=0, collective=0, devices=8)
+    assert roof.products == pytest.approx(2)
+
+
+def test_one_device_sums_nothing():
+    assert estimate(CHIPS["v5e"], flops=0, traffic=0, collective=1e9, devices=1).network == 0
