@@ -1,4 +1,4 @@
-"""The boxes that predictions are relative to (fact sheet 3.4)."""
+"""The boxes that predictions are relative to (`object_detection/anchor_generators`)."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -8,7 +8,10 @@ from stillbox.experiment.variants import Variant
 
 
 class Anchors(Variant):
-    """The boxes that predictions are relative to."""
+    """The boxes that predictions are relative to.
+
+    Called as `(config)`; returns a `models.anchors.AnchorGenerator`.
+    """
 
     def count_maps(self) -> int:
         """Returns the number of feature maps that carry anchors."""
@@ -17,7 +20,7 @@ class Anchors(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class SsdAnchors(Anchors):
-    """SSD's anchors: one scale a feature map, several aspect ratios (fact sheet 3.4)."""
+    """SSD's anchors: one scale a feature map, several aspect ratios."""
 
     kind: ClassVar[str] = "ssd"
     num_layers: PositiveInt = 6
@@ -150,7 +153,7 @@ class DefaultBoxMap:
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultBoxes(Anchors):
-    """Default boxes in whole steps of pixels (arXiv:1512.02325; SSD ResNet-34 fact sheet 3.1)."""
+    """Default boxes in whole steps of pixels (arXiv:1512.02325)."""
 
     kind: ClassVar[str] = "default_boxes"
     maps: tuple[DefaultBoxMap, ...] = (DefaultBoxMap(),)

@@ -1,7 +1,7 @@
-"""From the network input to taps of falling resolution (fact sheet 3.2).
+"""From the network input to taps of falling resolution (`object_detection/models`).
 
-Beside its fields, a backbone says what it offers: the names of its layers, which of them is the
-last one of each stride, and how small an image may be.
+Beside its fields, a backbone declares the names of its layers, the last layer of each level, and
+the least side of an image.
 """
 
 from collections.abc import Mapping
@@ -25,15 +25,14 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import Variant
 
-# What slim gives the base networks, and what they keep where a config does not override it
-# (fact sheet 1.3).
+# The arg scopes of slim, which hold where a config does not override them.
 _MOBILENET = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
     initializer=TruncatedNormal(stddev=0.09),
     batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
 )
-# Its depthwise kernels are left alone there.
+# slim does not regularise its depthwise kernels.
 _MOBILENET_V2 = replace(_MOBILENET, regularize_depthwise=False)
 _RESNET = ConvHyperparams(
     activation="relu",
@@ -46,7 +45,9 @@ _RESNET = ConvHyperparams(
 class Backbone(Variant):
     """From the network input to feature maps of falling resolution.
 
-    Members declare `layers`, `levels` and, if an image may be too small, `min_side`.
+    Members declare `layers`, `levels` and, if an image may be too small, `min_side`. Called as
+    `(config, taps, options)`; returns a `models.parts.Part` that maps images `[B, H, W, 3]` to the
+    tapped maps and has their `channels`.
     """
 
     @property
@@ -77,7 +78,7 @@ class Backbone(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileNetV1(Backbone):
-    """MobileNet v1 up to its last pointwise convolution (arXiv:1704.04861; fact sheet 3.2)."""
+    """MobileNet v1 up to its last pointwise convolution (arXiv:1704.04861)."""
 
     kind: ClassVar[str] = "mobilenet_v1"
     layers: ClassVar[tuple[str, ...]] = (
@@ -172,7 +173,7 @@ class DropBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet(Backbone):
-    """ResNet with the stride inside its first blocks (arXiv:1512.03385; SSD ResNet-34 sheet 2).
+    """ResNet with the stride inside its first blocks (arXiv:1512.03385).
 
     Basic blocks of two 3x3 convolutions up to 34 layers, bottlenecks above. The first block of a
     group strides in its 3x3 convolution and projects its shortcut where shapes ask for it.

@@ -1,6 +1,8 @@
-"""From scores to probabilities, after the score converter (fact sheet 1.2, `calibration.proto`).
+"""From scores to probabilities, after the score converter.
 
-Class slots are counted as the head has them: slot 0 is the background where there is one.
+The original's `object_detection/protos/calibration.proto`.
+
+Class slots are counted as the head has them: slot 0 is the background, if any.
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,10 @@ from stillbox.experiment.variants import Variant
 
 
 class Calibration(Variant):
-    """From scores to probabilities."""
+    """From scores to probabilities.
+
+    Called as `(config, scores [B, A, C])`; returns `[B, A, C]`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,7 @@ class CurveCalibration(Calibration):
     scores: tuple[float, ...] = (0.0, 1.0)
     """Scores of the points, rising."""
     calibrated: tuple[float, ...] = (0.0, 1.0)
-    """What they become; scores beyond the points become what the outer ones do."""
+    """Probabilities of the points; scores beyond the outer points have theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +39,7 @@ class ClassCurve:
     scores: tuple[float, ...] = (0.0, 1.0)
     """Scores of the points, rising."""
     calibrated: tuple[float, ...] = (0.0, 1.0)
-    """What they become; scores beyond the points become what the outer ones do."""
+    """Probabilities of the points; scores beyond the outer points have theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ class SigmoidCalibration(Calibration):
 
     kind: ClassVar[str] = "sigmoid"
     a: float = -1.0
-    """Slope; below 0 the order of the scores stays."""
+    """Slope; below 0 it keeps the order of the scores."""
     b: float = 0.0
     """Offset."""
 
@@ -64,7 +69,7 @@ class ClassSigmoid:
     slot: int = 1
     """Class slot."""
     a: float = -1.0
-    """Slope; below 0 the order of the scores stays."""
+    """Slope; below 0 it keeps the order of the scores."""
     b: float = 0.0
     """Offset."""
 

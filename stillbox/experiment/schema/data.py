@@ -21,12 +21,12 @@ class Records:
     shuffle: bool = True
     """A fresh global permutation every epoch."""
     num_epochs: NonNegativeInt = 0
-    """Stop after this many passes; 0 goes on as long as training does."""
+    """Passes over the records; 0: no limit."""
     sample_1_of_n: PositiveInt = 1
     """Use every n-th record only."""
     crowds: Literal["train", "ignore", "drop"] = "train"
-    """Crowd boxes as ordinary targets, as the original does, or with weight 0, or not at all, so
-    that what lies on them is background. In evaluation they are crowds in any case."""
+    """Crowd boxes are ordinary targets as in the original, targets of weight 0, or no targets, so
+    that their anchors are background. In evaluation they are always crowds."""
     annotations: str = ""
     """COCO JSON whose boxes, areas and crowds are the ground truth of evaluation, instead of the
     records'; images are matched by their id. Empty: the records'."""
@@ -34,26 +34,26 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Both sets of records and the policies that hold for them."""
+    """Both sets of records and how they are read."""
 
     train: Records = field(default_factory=Records)
-    """What the model learns from."""
+    """Records to train on."""
     evaluation: Records = field(default_factory=lambda: Records(shuffle=False))
-    """What it is scored on."""
+    """Records to score on."""
     seed: Seed = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
     workers: NonNegativeInt | None = None
     """Threads that decode and augment; no result depends on it. None: one for each processor of the
     process, at most 32. 0: in the caller's thread."""
     prefetch: NonNegativeInt = 2
-    """Batches that are ready before they are asked for."""
+    """Batches that are prepared ahead."""
     bad_records: Literal["fail", "drop"] = "fail"
-    """An unreadable record or image: stop and name it, or leave it out and count it."""
+    """On an unreadable record or image: stop and name it, or skip and count it."""
     bad_boxes: Literal["fix", "drop", "fail"] = "fix"
-    """A box that is inverted, outside, degenerate or of an unknown class. `fix` clips and swaps
-    what can be mended and drops the rest; every case is counted."""
+    """On a box that is inverted, outside, degenerate or of an unknown class: `fix` clips and swaps
+    edges and drops the rest; every case is counted."""
     cache_images: bool = False
     """Keep decoded images in memory, as far as memory allows."""
     repeat_first_batch: bool = False
-    """Train every step on the first batch: the speed of a step without decoding and augmentation.
-    Nothing but this batch is learnt."""
+    """Train every step on the first batch, to measure the speed of a step without decoding and
+    augmentation. The model is of no use afterwards."""

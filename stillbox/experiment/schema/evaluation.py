@@ -27,13 +27,13 @@ Score = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics and what is shown of them."""
+    """Metrics, and the pictures and tables of a report."""
 
     batch_size: PositiveInt = 8
     """Images of one evaluation step, rounded up so that each device has as many; the last step is
     padded and masked."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of activations when a model is scored or predicts, whatever it is trained in."""
+    """Type of activations in evaluation and prediction."""
     metrics: tuple[Metric, ...] = ("coco",)
     """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP at IoU .50
     (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`)."""
@@ -65,7 +65,7 @@ class Evaluation:
     draw_truth_on_predictions: bool = False
     """Draw the ground truth among the predictions too, not only beside them."""
     truth_color: str = "black"
-    """Colour of that ground truth: a name that HTML knows, or `#rrggbb`."""
+    """Colour of that ground truth: a name of HTML, or `#rrggbb`."""
     pictures_directory: str = ""
     """Folder into which each evaluation also writes the pictures as PNG; empty: none."""
     name_pictures_by_image: bool = False

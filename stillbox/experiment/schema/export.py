@@ -1,4 +1,4 @@
-"""What clients see of an exported model."""
+"""The interface of an exported model."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """The contract of an exported model with its clients."""
+    """The interface of an exported model."""
 
     signature: Literal["detection_api", "tpu"] = "detection_api"
     """Names, types and units of the outputs: those of the TensorFlow Object Detection API, all

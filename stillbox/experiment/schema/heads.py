@@ -1,4 +1,4 @@
-"""From feature maps to box encodings and class logits (fact sheet 3.3)."""
+"""From feature maps to box encodings and class logits."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from stillbox.experiment.schema.layers import (
 from stillbox.experiment.schema.ranges import NonNegativeInt, PositiveFraction, PositiveInt
 from stillbox.experiment.variants import Variant
 
-# Those of most published configs: small weights, so that no class shouts at the start.
+# Those of most published configs: small weights, so that all scores are similar at the start.
 _PREDICTORS = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
@@ -23,7 +23,11 @@ _PREDICTORS = ConvHyperparams(
 
 
 class Head(Variant):
-    """From feature maps to box encodings and class logits."""
+    """From feature maps to box encodings and class logits.
+
+    Called as `(config, channels, outputs, options)`, with the channels of the feature maps and
+    `models.parts.Outputs`; returns a `models.parts.Part` that maps them to `Predictions`.
+    """
 
     @property
     def conv(self) -> ConvHyperparams | None:
@@ -33,7 +37,7 @@ class Head(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionalHead(Head):
-    """One box and one class convolution for each feature map, nothing shared (fact sheet 3.3)."""
+    """One box and one class convolution for each feature map, nothing shared."""
 
     kind: ClassVar[str] = "convolutional"
     layers_before: NonNegativeInt = 0
@@ -58,7 +62,7 @@ class ConvolutionalHead(Head):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSharedHead(Head):
-    """Towers and heads whose kernels all feature maps share (arXiv:1708.02002; fact sheet 3.3).
+    """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
 
     Batch norm is not shared: each layer has one for every feature map. Maps with other channels
     than most are projected to that number first.

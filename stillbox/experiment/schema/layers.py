@@ -1,7 +1,8 @@
 """How a convolution is regularised, initialised, normalised and activated.
 
-The counterpart of `Hyperparams` in a `pipeline.config` (fact sheet 1.2, protos/hyperparams.proto).
-A class with a `kind` is one member of a choice: `{kind: l2, weight: 4.0e-05}` in YAML.
+The counterpart of `Hyperparams` in a `pipeline.config`
+(`object_detection/protos/hyperparams.proto`). A class with a `kind` is one member of a choice:
+`{kind: l2, weight: 4.0e-05}` in YAML.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +15,10 @@ Activation = Literal["none", "relu", "relu6", "swish"]
 
 
 class Regularizer(Variant):
-    """Penalty on the kernels of a convolution."""
+    """Penalty on the kernels of a convolution.
+
+    Called as `(config, array)`; returns a float32 scalar.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,10 @@ class L1(Regularizer):
 
 
 class Initializer(Variant):
-    """Distribution of fresh kernels."""
+    """Distribution of fresh kernels.
+
+    Called as `(config, shape, rng)`; returns an array of that shape.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +80,16 @@ class VarianceScaling(Initializer):
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
     """Which fan divides."""
     exact_cut: bool = False
-    """Make up exactly for the variance that cutting the normal distribution takes away, as
+    """Correct the variance of the truncated distribution exactly, as
     `tf.variance_scaling_initializer` does, instead of by slim's rounded factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
-    """Batch normalisation. Normalises with the biased variance, remembers the unbiased one."""
+    """Batch normalisation: by the biased variance; the moving variance is the unbiased one."""
 
     decay: Fraction = 0.999
-    """Share of the old moving statistic that one step keeps."""
+    """Share of the moving statistic that is kept at each step."""
     epsilon: Positive = 0.001
     """Added to the variance before the square root."""
     center: bool = True
@@ -92,18 +99,17 @@ class BatchNorm:
     train: bool = True
     """Use the batch's own statistics in training; false uses the moving ones there too."""
     statistics: Literal["global", "per_replica", "groups"] = "global"
-    """Whose statistics those are: of the whole batch over all devices; of the images of one replica
-    (`devices.replicas`), as in the originals unless they are asked to synchronise; or of every
-    `group_size` images that follow each other. The moving ones then remember the mean over all
-    groups, where the originals keep what one of their replicas saw: it is the same number on
-    average, and less noisy."""
+    """Images that share statistics: the whole batch over all devices; the images of one replica
+    (`devices.replicas`), as in the originals without synchronisation; or each `group_size`
+    successive images. Moving statistics are then the mean over all groups; the originals keep those
+    of one replica, which have the same expectation and more noise."""
     group_size: NonNegativeInt = 0
     """Images of a group where `statistics` is `groups`; it has to divide the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvHyperparams:
-    """Everything that a group of convolutions has in common."""
+    """Hyperparameters that a group of convolutions shares."""
 
     activation: Activation = "relu"
     """Applied after normalisation."""

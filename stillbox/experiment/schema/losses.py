@@ -1,4 +1,4 @@
-"""What training minimises (fact sheet 3.6)."""
+"""What training minimises (`object_detection/core/losses.py`)."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -14,7 +14,11 @@ from stillbox.experiment.variants import Variant
 
 
 class ClassificationLoss(Variant):
-    """Loss of the class logits of an anchor."""
+    """Loss of the class logits.
+
+    Called as `(config, logits [B, A, C], targets [B, A, C], weights)`, weights `[B, A]` or
+    `[B, A, C]`; returns `[B, A]`, weighted.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class SigmoidLoss(ClassificationLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class SigmoidFocalLoss(ClassificationLoss):
-    """Binary cross entropy that forgets easy examples (arXiv:1708.02002)."""
+    """Binary cross entropy that down-weights easy examples (arXiv:1708.02002)."""
 
     kind: ClassVar[str] = "sigmoid_focal"
     gamma: NonNegative = 2.0
@@ -55,17 +59,21 @@ class SoftmaxAgainstLogitsLoss(ClassificationLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrappedSigmoidLoss(ClassificationLoss):
-    """Binary cross entropy against targets that believe the model a little (arXiv:1412.6596)."""
+    """Binary cross entropy against a mix of target and prediction (arXiv:1412.6596)."""
 
     kind: ClassVar[str] = "bootstrapped_sigmoid"
     alpha: Fraction = 0.95
-    """Trust in the label; the rest of the target is the model's own prediction."""
+    """Share of the label in the target; the rest is the model's own prediction."""
     hard: bool = False
     """The model's own prediction is its decision, 0 or 1, instead of its probability."""
 
 
 class LocalizationLoss(Variant):
-    """Loss of the box encoding of an anchor."""
+    """Loss of the boxes of matched anchors.
+
+    Called as `(config, codes [B, A, S], targets [B, A, S], weights [B, A], *, decode, skip_zeros)`;
+    `decode` maps codes to boxes `[B, A, 4]`. Returns `[B, A]`, weighted.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +115,12 @@ class GiouLoss(LocalizationLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class HardExampleMiner:
-    """Lets only the anchors with the largest losses count, chosen image by image."""
+    """Selects the anchors with the largest losses of each image; the others have no loss."""
 
     num_hard_examples: NonNegativeInt = 64
     """Most anchors that one image may keep; 0 sets no limit."""
     iou_threshold: Fraction = 0.7
-    """Boxes that overlap a harder one by more than this are passed over; 1 passes over none."""
+    """Boxes that overlap a harder one by more than this are skipped; 1 skips none."""
     loss_type: Literal["both", "classification", "localization"] = "both"
     """The loss that hardness is measured by."""
     max_negatives_per_positive: NonNegativeInt = 0
@@ -123,7 +131,7 @@ class HardExampleMiner:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Classification and localisation losses and how they are put together."""
+    """Classification and localisation losses, their weights and their normalisation."""
 
     classification: ClassificationLoss = field(default_factory=SigmoidLoss)
     """Loss of the class logits."""
@@ -136,9 +144,9 @@ class Loss:
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
     normalizer: Literal["global", "per_replica"] = "global"
-    """Which losses and matches are put together: those of the whole batch; or the losses of each
-    replica (`devices.replicas`) are divided by its own matches and averaged over the replicas, as
-    in the originals, so that a matched anchor weighs less where there are many."""
+    """`global`: losses and matches are those of the whole batch. `per_replica`: the losses of each
+    replica (`devices.replicas`) are divided by its own matches, then averaged over the replicas, as
+    in the originals; a matched anchor weighs less in a replica with many."""
     normalize_per_image: bool = False
     """Divide the losses of each image by its own matched anchors, at least 1, and take the mean
     over the images; `normalize_by_matches` false then only takes the mean."""
@@ -148,11 +156,11 @@ class Loss:
     """Added to the number of matched anchors that is divided by; with 1 an image without objects
     needs no floor."""
     normalizer_momentum: FractionBelowOne = 0.0
-    """Divide by a moving average of that number instead, which keeps this share of itself at every
-    step; its start at 0 is taken out. 0: the batch's own number."""
+    """Divide by a moving average of that number with this decay instead, corrected for its start at
+    0. 0: the batch's own number."""
     skip_zero_codes: bool = False
-    """A code whose target is exactly 0 does not count in the localisation loss, as in the original,
-    which tells matched anchors by their codes."""
+    """Codes whose target is exactly 0 have no localisation loss, as in the original, which
+    recognises matched anchors by their codes."""
     encode_background_as_zeros: bool = False
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
     negative_class_weight: NonNegative = 1.0

@@ -1,4 +1,7 @@
-"""Box coders, matchers and what they compare: from boxes to targets (fact sheet 3.5)."""
+"""Box coders, matchers and similarities: from boxes to targets.
+
+The original's `object_detection/box_coders`, `matchers` and `core/region_similarity_calculator.py`.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -8,7 +11,10 @@ from stillbox.experiment.variants import Variant
 
 
 class BoxCoder(Variant):
-    """The form in which a box is written relative to its anchor."""
+    """The form in which a box is written relative to its anchor.
+
+    Called as `(config, input_size)`; returns a `models.box_coders.BoxCoder`.
+    """
 
     code_size: ClassVar[int]
     """Numbers for each box."""
@@ -29,12 +35,12 @@ class FasterRcnnBoxCoder(BoxCoder):
     width_scale: Positive = 5.0
     """Factor on the logarithm of the width ratio."""
     inclusive_edges: Literal["none", "decode", "both"] = "none"
-    """Where a box's last row and column of pixels belong to it, so that it is a pixel of the
-    network input higher and wider than its edges say: nowhere, in decoding, or in encoding too.
-    With `decode` what is learnt and what is found differ by a part of a pixel, as in the
+    """Where the last row and column of pixels count as part of a box, so that it is one pixel of
+    the network input higher and wider than the difference of its edges: nowhere, in decoding, or in
+    encoding too. With `decode` targets and detections differ by a part of a pixel, as in the
     original."""
     max_log_ratio: NonNegative = 0.0
-    """Decoding takes no logarithm of a ratio above this, so that no box becomes infinite; 0: any.
+    """Decoding clips logarithms of ratios to this, so that no box becomes infinite; 0: no limit.
     The original's is log(1000 / 16) = 4.135."""
 
 
@@ -63,12 +69,15 @@ class SquareBoxCoder(BoxCoder):
 
 
 class Matcher(Variant):
-    """Assigns ground-truth boxes to anchors."""
+    """Assigns ground-truth boxes to anchors.
+
+    Called as `(config)`; returns a function from `boxes.matchers.Rows` to matches `[A]`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArgmaxMatcher(Matcher):
-    """Every anchor takes its most similar ground truth box, or none (fact sheet 3.5)."""
+    """Assigns each anchor its most similar ground-truth box, or none (`argmax_matcher.py`)."""
 
     kind: ClassVar[str] = "argmax"
     matched_threshold: float = 0.5
@@ -91,7 +100,10 @@ class BipartiteMatcher(Matcher):
 
 
 class Similarity(Variant):
-    """What a matcher compares anchors and ground-truth boxes by."""
+    """What a matcher compares anchors and ground-truth boxes by.
+
+    Called as `(config)`; returns a function of boxes `[..., 4]` that broadcasts.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,10 @@ from stillbox.experiment.variants import Variant
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Variant):
-    """A meta-architecture: the family that `model.kind` selects from."""
+    """A meta-architecture.
+
+    Called as `(config, options)`; returns a `models.detector.Detector`.
+    """
 
     num_classes: PositiveInt = 90
     """Foreground classes; `class_slots` says how many a label map needs."""

@@ -1,4 +1,7 @@
-"""From taps to the feature maps that carry anchors (fact sheet 3.2)."""
+"""From taps to the feature maps that carry anchors.
+
+The original's `object_detection/models/feature_map_generators.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -20,7 +23,7 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import Variant
 
-# Those of most published configs; a convolution without normalisation is nobody's wish here.
+# Those of most published configs.
 _FEATURES = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
@@ -28,8 +31,8 @@ _FEATURES = ConvHyperparams(
     batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
 )
 
-# Those of "Object Detection Models on TPU". Glorot's initialiser and biases in spite of batch norm
-# are what TensorFlow's layers do unless they are told better.
+# Those of "Object Detection Models on TPU". Glorot's initialiser, and biases in front of batch
+# norm, are the defaults of TensorFlow's layers.
 _TPU_FEATURES = ConvHyperparams(
     activation="relu",
     regularizer=L2(weight=1e-4),
@@ -40,7 +43,11 @@ _TPU_FEATURES = ConvHyperparams(
 
 
 class Neck(Variant):
-    """From taps of the backbone to the feature maps that carry anchors."""
+    """From taps of the backbone to the feature maps that carry anchors.
+
+    Called as `(config, channels, options)`, with the channels of the taps; returns a
+    `models.parts.Part` that maps taps to feature maps `[B, H, W, C]` and has their `channels`.
+    """
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
         """Returns the backbone's layers that this neck taps, from fine to coarse."""
@@ -66,8 +73,8 @@ class SsdLayers(Neck):
     extra_depths: tuple[PositiveInt, ...] = (512, 256, 256, 128)
     """Channels of each extra feature map before the depth multiplier."""
     extra_strides: tuple[Annotated[int, Range(1, 2)], ...] = ()
-    """Stride of each extra 3x3 convolution; empty: 2 for all. One of stride 1 is not padded, as the
-    coarsest two of SSD300: its map loses a pixel at every edge."""
+    """Stride of each extra 3x3 convolution; empty: 2 for all. A convolution of stride 1 is not
+    padded (the coarsest two of SSD300): its map loses a pixel at every edge."""
     depth_multiplier: Positive = 1.0
     """Factor on the extra channel counts."""
     min_depth: PositiveInt = 16
@@ -113,7 +120,7 @@ class Ppn(Neck):
 
 @dataclass(frozen=True, kw_only=True)
 class Pyramid(Neck):
-    """What all necks of one map a level have in common; itself no neck."""
+    """Base of the necks that make one map for each level; not a neck itself."""
 
     min_level: int = 3
     """Finest level; the map of level l has a stride of 2^l pixels."""
@@ -135,17 +142,17 @@ class Pyramid(Neck):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Pyramid):
-    """The backbone's own levels as they are, for one that is a pyramid itself."""
+    """The levels of the backbone unchanged, for backbones that are pyramids themselves."""
 
     kind: ClassVar[str] = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fpn(Pyramid):
-    """Feature pyramid network (arXiv:1612.03144; fact sheet 3.2).
+    """Feature pyramid network (arXiv:1612.03144).
 
-    Levels up to the backbone's last one come down the pyramid, and the top of them is the raw
-    projection; coarser levels are made from that one by strided convolutions.
+    Levels up to the backbone's last one are summed top-down; the top is the plain projection.
+    Coarser levels are strided convolutions of it.
     """
 
     kind: ClassVar[str] = "fpn"
@@ -158,8 +165,8 @@ class Fpn(Pyramid):
     depthwise: bool = False
     """Separable 3x3 convolutions instead of full ones (FPNLite)."""
     top_down: Literal["sum", "smoothed"] = "sum"
-    """What a level hands down: the plain sum, or the sum after its 3x3 convolution, which is what
-    the `_keras` extractors do."""
+    """What a level passes to the next finer one: the plain sum, or the sum after its 3x3
+    convolution as in the `_keras` extractors."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides; maps of odd sides are then cut to fit."""
     conv: ConvHyperparams = _FEATURES
@@ -168,10 +175,10 @@ class Fpn(Pyramid):
 
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetFpn(Pyramid):
-    """RetinaNet's feature pyramid (arXiv:1708.02002; TPU detection fact sheet 3.2).
+    """RetinaNet's feature pyramid (arXiv:1708.02002).
 
-    It differs from `fpn`: the top of the sums gets a 3x3 convolution too, coarser levels are made
-    from what that returns, and every level is normalised last, after others were made from it.
+    It differs from `fpn`: the top of the sums has a 3x3 convolution too, coarser levels are made
+    from its output, and every level is normalised last, after coarser ones were made from it.
     """
 
     kind: ClassVar[str] = "retinanet_fpn"
@@ -180,8 +187,8 @@ class RetinaNetFpn(Pyramid):
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
     conv: ConvHyperparams = _TPU_FEATURES
-    """Hyperparameters of all convolutions; the activation stands between one coarse level and the
-    next, and nowhere else."""
+    """Hyperparameters of all convolutions; only coarse levels are activated, before the next one is
+    made from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,13 +198,13 @@ class NasFpnNode:
     level: int = 4
     """Level of the map that it makes; both inputs are brought to it."""
     combine: Literal["sum", "attention"] = "sum"
-    """`attention`: the input of the coarser level, and the other one scaled by what the sigmoid of
-    the first one's greatest values says channel by channel."""
+    """`attention`: the sum of the coarser input and the other one times, channel by channel, the
+    sigmoid of the coarser input's maximum."""
     inputs: tuple[int, ...] = (0, 1)
-    """Two numbers: the maps that enter the cell count from 0, fine to coarse, the nodes go on."""
+    """Two numbers: the maps that enter the cell from 0, fine to coarse, then the nodes."""
     output: bool = False
-    """Leaves the cell as its level's map, and takes up all maps of this level that no node before
-    it has read."""
+    """Whether it is the cell's map of its level. It then also adds all maps of this level that no
+    earlier node has read."""
 
 
 _NAS_FPN_CELL = (
@@ -213,32 +220,32 @@ _NAS_FPN_CELL = (
 
 @dataclass(frozen=True, kw_only=True)
 class NasFpn(Pyramid):
-    """A pyramid whose cell was found by search (arXiv:1904.07392; TPU detection fact sheet 3.4).
+    """NAS-FPN: a pyramid whose cell was found by search (arXiv:1904.07392).
 
-    Levels that the backbone lacks are max-pooled from the one before. Maps change their level by
-    max pooling and by repetition of pixels.
+    Levels that the backbone lacks are max-pooled from the next finer one. Maps are brought to
+    another level by max pooling or nearest-neighbour upsampling.
     """
 
     kind: ClassVar[str] = "nas_fpn"
     depth: NonNegativeInt = 256
     """Channels of every feature map; bottlenecks return four times as many."""
     num_repeats: PositiveInt = 5
-    """Cells behind one another."""
+    """Cells in sequence."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
     block: Literal["conv", "bottleneck"] = "conv"
-    """What a node does to the combined map after its activation: a 3x3 convolution, or a bottleneck
-    of ResNet, whose convolutions are full ones."""
+    """Block of a node after combination and activation: a 3x3 convolution, or a ResNet bottleneck
+    of full convolutions."""
     drop_connect_rate: FractionBelowOne = 0.0
-    """Share of the images for which a bottleneck hands on its shortcut alone in training."""
+    """Share of the images for which a bottleneck is its shortcut alone in training."""
     drop_block: DropBlock | None = None
-    """Applied behind every convolution of a node in training; None: nowhere."""
+    """Applied after every convolution of a node in training; None: nowhere."""
     sum_only: bool = False
     """Combine by sums whatever the nodes say."""
     cell: tuple[NasFpnNode, ...] = _NAS_FPN_CELL
     """Its nodes, in the order of their computation."""
     conv: ConvHyperparams = _TPU_FEATURES
-    """Hyperparameters of all convolutions; their activation stands before a node's block."""
+    """Hyperparameters of all convolutions; the activation precedes a node's block."""
     block_conv: ConvHyperparams | None = None
-    """Hyperparameters of the convolutions inside bottlenecks, where they are others; the activation
-    stands behind them too."""
+    """Hyperparameters of the convolutions inside bottlenecks, if different; the activation follows
+    them too."""

@@ -1,4 +1,4 @@
-"""From raw predictions to detections (fact sheet 3.7)."""
+"""From raw predictions to detections (`object_detection/core/post_processing.py`)."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,8 +24,8 @@ class Nms:
     drop_at_threshold: bool = False
     """Drop a box that overlaps by exactly the threshold too, as the original's partitioned NMS."""
     soft_sigma: NonNegative = 0.0
-    """Above 0 no box is dropped for its overlap: its score fades by `exp(-iou^2 / (2 soft_sigma))`
-    instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
+    """Above 0 no box is dropped for its overlap: its score is multiplied by `exp(-iou^2 / (2
+    soft_sigma))` instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
     max_candidates_per_class: NonNegativeInt = 0
     """Only so many boxes of one class, those with the best scores, take part; 0: all."""
     max_per_class: PositiveInt = 100
@@ -33,7 +33,7 @@ class Nms:
     max_total: PositiveInt = 100
     """Most boxes in one image: the K of `Detections`."""
     class_agnostic: bool = False
-    """A box stands for its best class alone and is dropped for a better box of any class;
+    """A box has its best class alone and is suppressed by better boxes of any class;
     `max_per_class` has no effect."""
     change_coordinate_frame: bool = True
     """Boxes are relative to the true image; false: to the network input, padding included."""
@@ -47,8 +47,8 @@ class Nms:
     clip_first: bool = False
     """Measure overlaps on the clipped boxes; otherwise on the boxes as decoded."""
     combined: bool = False
-    """As the original's combined operation: boxes are clipped to the whole network input instead
-    of the true image, and those outside are kept."""
+    """As `tf.image.combined_non_max_suppression`: boxes are clipped to the whole network input
+    instead of the true image, and those outside are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

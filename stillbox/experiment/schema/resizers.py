@@ -1,4 +1,4 @@
-"""From an image of any size to the network input (fact sheet 3.1).
+"""From an image of any size to the network input (`core/preprocessor.py`).
 
 Every resizer has an `input_size`: height and width of the network input in pixels. Where it does
 not follow from the other fields, `canvas` gives it.
@@ -37,7 +37,7 @@ class FixedShapeResizer(Resizer):
     width: PositiveInt = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
-    """Interpolation. `bilinear` is TF1's old form without half-pixel centres (fact sheet 3.1),
+    """Interpolation. `bilinear` is TF1's form without half-pixel centres,
     `bilinear_antialias` the triangle filter that Pillow, TF2 and JAX shrink images with."""
 
     @property
@@ -147,8 +147,8 @@ class ScaleJitterResizer(Resizer):
     `height` and `width` times a number between `min_scale` and `max_scale`. Of what is then larger
     than `height` by `width`, a part at a drawn place is kept; what is smaller is padded at the
     bottom and right. Boxes end one pixel before the bottom and right edges of `height` by `width`,
-    and those that nothing is left of are dropped. Everywhere else the scale is 1 (TPU detection
-    fact sheet 5).
+    and those that nothing is left of are dropped. Everywhere else the scale is 1
+    (`tpu/models/official/detection/utils/input_utils.py`).
     """
 
     kind: ClassVar[str] = "scale_jitter"

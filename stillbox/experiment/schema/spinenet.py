@@ -1,4 +1,4 @@
-"""SpineNet: backbones that are pyramids themselves (arXiv:1912.05027; TPU detection sheet 3.5).
+"""SpineNet: backbones that are pyramids themselves (arXiv:1912.05027).
 
 A network is a list of blocks, each the sum of two earlier ones brought to its level. The lists that
 were published are the defaults, and the sizes of the family are tables at the end.
@@ -42,7 +42,7 @@ BlockKind = Literal["residual", "bottleneck", "mbconv"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScalePermutedBlock:
-    """What blocks have in common; itself none."""
+    """Base of the blocks; not a block itself."""
 
     level: Annotated[int, Range(1, 7)] = 3
     """Its map has a stride of 2^level pixels."""
@@ -54,7 +54,7 @@ class ScalePermutedBlock:
 
     @property
     def made_of(self) -> BlockKind:
-        """What stands behind the sum."""
+        """Kind of the block after the sum."""
         return "mbconv"
 
 
@@ -67,7 +67,7 @@ class SpineBlock(ScalePermutedBlock):
 
     @property
     def made_of(self) -> BlockKind:
-        """What stands behind the sum."""
+        """Kind of the block after the sum."""
         return self.block
 
 
@@ -78,7 +78,7 @@ class MbConvSpineBlock(ScalePermutedBlock):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalePermuted(Backbone):
-    """What the two families have in common; itself no backbone."""
+    """Base of the two families; not a backbone itself."""
 
     min_side: ClassVar[int] = 1  # A rule asks for multiples of the coarsest stride.
     last_layer: ClassVar[str] = ""
@@ -108,9 +108,9 @@ class ScalePermuted(Backbone):
 
     @property
     def levels(self) -> Mapping[int, str]:
-        """The same by level."""
+        """The same by level, see `Backbone.levels`."""
         within = [level for level in _LEVELS if self.min_level <= level <= self.max_level]
-        # A rule refuses bounds with nothing in between; until then there is something to speak of.
+        # A rule refuses bounds with no level in between; it reads this property first.
         return {level: f"level_{level}" for level in within or _LEVELS}
 
     def joined(self) -> tuple[tuple[int, ...], ...]:
@@ -232,4 +232,4 @@ SPINENET_MBCONV_SIZES: Mapping[str, SpineNetMbConv] = {
     "49S": SpineNetMbConv(filter_scale=0.65, endpoints_depth=40),
     "49XS": SpineNetMbConv(filter_scale=0.6, endpoints_depth=24),
 }
-"""Likewise."""
+"""The mobile members of the family."""

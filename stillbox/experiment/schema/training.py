@@ -18,7 +18,10 @@ from stillbox.experiment.variants import Variant
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Variant):
-    """Learning rate by step."""
+    """Learning rate by step.
+
+    Called as `(config)`; returns the function from a step (int32 scalar) to its rate (float32).
+    """
 
     learning_rate: NonNegative = 0.002
     """The rate that the schedule is relative to."""
@@ -35,7 +38,8 @@ class ConstantSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class CosineSchedule(Schedule):
-    """A straight warm-up, then half a cosine down to `total_steps` (fact sheet 3.8)."""
+    """A linear warm-up, then half a cosine down to `total_steps`
+    (`utils/learning_schedules.py`)."""
 
     kind: ClassVar[str] = "cosine"
     learning_rate: NonNegative = 0.002
@@ -54,7 +58,8 @@ class CosineSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialSchedule(Schedule):
-    """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)` (fact sheet 3.8)."""
+    """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)`
+    (`utils/learning_schedules.py`)."""
 
     kind: ClassVar[str] = "exponential"
     learning_rate: NonNegative = 0.002
@@ -85,7 +90,7 @@ class ScheduleStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ManualStepSchedule(Schedule):
-    """Piecewise constant rates (fact sheet 3.8)."""
+    """Piecewise constant rates (`utils/learning_schedules.py`)."""
 
     kind: ClassVar[str] = "manual_step"
     learning_rate: NonNegative = 0.002
@@ -98,7 +103,11 @@ class ManualStepSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Variant):
-    """Rule by which a gradient changes the parameters."""
+    """Update rule.
+
+    Called as `(config, rate)`, with the learning rate as an optax transformation; returns an optax
+    transformation.
+    """
 
     schedule: Schedule = field(default_factory=ConstantSchedule)
     """Learning rate by step."""
@@ -106,7 +115,7 @@ class Optimizer(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Momentum(Optimizer):
-    """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a` (fact sheet 3.9)."""
+    """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a`."""
 
     kind: ClassVar[str] = "momentum"
     momentum: Fraction = 0.9
@@ -115,7 +124,7 @@ class Momentum(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class RmsProp(Optimizer):
-    """TF1's RMSProp: epsilon inside the square root, mean square starts at 1 (fact sheet 3.9)."""
+    """TF1's RMSProp: epsilon inside the square root, mean square starts at 1."""
 
     kind: ClassVar[str] = "rms_prop"
     momentum: Fraction = 0.9
@@ -147,7 +156,7 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Adadelta(Optimizer):
-    """TF1's Adadelta: every gradient in the unit of the latest updates (arXiv:1212.5701).
+    """TF1's Adadelta (arXiv:1212.5701).
 
     The paper's learning rate is 1.
     """
@@ -182,9 +191,9 @@ class EarlyStopping:
     """Ends training when evaluation no longer improves, or is good enough."""
 
     patience: NonNegativeInt = 10
-    """Evaluations without improvement before training ends; 0 has no end of patience."""
+    """Evaluations without improvement before training ends; 0: no limit."""
     min_delta: NonNegative = 0.0
-    """What counts as an improvement."""
+    """Least increase that counts as an improvement."""
     target: PositiveFraction | None = None
     """End as soon as `evaluation.best_metric` reaches this value: the stopping rule of MLPerf."""
 
@@ -196,7 +205,7 @@ class Training:
     batch_size: PositiveInt = 32
     """Images of one step, over all devices."""
     steps: NonNegativeInt = 0
-    """Steps to train; 0 goes on until it is stopped."""
+    """Steps to train; 0: no limit."""
     augmentations: tuple[Augmentation, ...] = ()
     """Applied in this order, before the image is resized."""
     optimizer: Optimizer = field(default_factory=Momentum)
@@ -204,9 +213,9 @@ class Training:
     ema_decay: Fraction | None = None
     """Keep a moving average of the parameters with this decay; None keeps none."""
     ema_warmup: bool = False
-    """Let the decay grow with the step, `(1 + step) / (10 + step)` at most: for short runs."""
+    """Increase the decay with the step, `(1 + step) / (10 + step)` at most: for short runs."""
     bias_gradient_multiplier: NonNegative = 1.0
-    """Multiplies the gradients of biases, before clipping; shifts of batch norm are none."""
+    """Multiplies the gradients of biases, before clipping; not those of batch norm."""
     gradient_clip_norm: NonNegative = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
     regularization: bool = True

@@ -16,7 +16,7 @@ from stillbox.experiment.schema.ranges import (
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCropImage(Augmentation):
-    """Cuts a random window that covers enough of some object (fact sheet 1.4)."""
+    """Crops a random window that covers enough of some object (`core/preprocessor.py`)."""
 
     kind: ClassVar[str] = "random_crop_image"
     min_object_covered: Fraction = 1.0
@@ -82,7 +82,7 @@ def _ssd_operations() -> tuple[RandomCropImage, ...]:
 
 
 def _ssd_pad_operations() -> tuple[RandomCropPadImage, ...]:
-    # Six, not seven: the set that asks for no object at all is left out (fact sheet 1.4).
+    # Six, not seven: the original leaves out the set without a constraint.
     return tuple(
         RandomCropPadImage(
             min_object_covered=overlap,
@@ -117,7 +117,7 @@ class SsdRandomCropPad(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class SsdIouCrop(Augmentation):
-    """Cuts a window that overlaps every box enough (SSD ResNet-34 fact sheet 4.2).
+    """Cuts a window that overlaps every box enough (MLPerf SSD, `SSDCropping`).
 
     The crop of MLPerf's SSD. `ssd_random_crop`, of the Object Detection API, is content with one
     box. A draw ends with the whole image, or with a window if one of its candidates is valid.
