@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from stillbox.errors import UserError
@@ -19,6 +20,8 @@ def write_whole(path: Path, content: bytes) -> Path:
         partial.write_bytes(content)
         return partial.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
         raise UserError(
             f"cannot be written: {error.strerror}",
             where=str(path),

@@ -22,7 +22,6 @@ _FLUSH_SECONDS = 30.0
 # Event: double wall_time = 1, int64 step = 2, and one of these.
 _FILE_VERSION, _SUMMARY, _SESSION_LOG = 3, 5, 7
 _WALL_TIME = struct.Struct("<Bd")
-_SIMPLE_VALUE = struct.Struct("<Bf")
 
 
 class EventFile:
@@ -82,7 +81,8 @@ def event(step: int, content: bytes) -> bytes:
 
 def scalar_summary(name: str, value: float) -> bytes:
     """Returns a `Summary` of a number: `Value { tag = 1, float simple_value = 2 }`."""
-    number = _SIMPLE_VALUE.pack(2 << 3 | 5, value)
+    with np.errstate(over="ignore"):  # the loss of a diverging run may exceed float32
+        number = bytes([2 << 3 | 5]) + np.array(value, "<f4").tobytes()
     return bytes_field(1, bytes_field(1, name.encode()) + number)
 
 
