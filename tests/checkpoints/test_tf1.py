@@ -1,13 +1,14 @@
 import struct
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf1_index import DTYPES
 from stillbox.errors import UserError
 from tests.checkpoints import tf1_writer
+from tests.checkpoints.torch_writer import numbers_of
 
 
 @pytest.fixture
@@ -20,11 +21,7 @@ def _data(prefix, shard=0, shards=1):
 
 
 def test_every_type_comes_back_bit_for_bit(prefix):
-    numbers = np.array([[0.0, -1.5, 3.25], [1e-7, 6e4, 7.0]])
-    arrays = {
-        f"scope/{np.dtype(dtype)}": numbers.astype(dtype)
-        for dtype in (np.float32, np.float64, np.float16, jnp.bfloat16, np.int32, np.int64, bool)
-    }
+    arrays = {f"scope/{dtype}": numbers_of(dtype) for dtype in DTYPES.values()}
     tf1_writer.write_checkpoint(prefix, arrays)
     checkpoint = Tf1Checkpoint(prefix)
     assert list(checkpoint) == sorted(arrays)

@@ -1,14 +1,14 @@
 """Writing TF1 checkpoints; the reader is tested with those of another writer."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stillbox.checkpoints import tf1_writer
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
-from stillbox.checkpoints.tf1_index import read_table
+from stillbox.checkpoints.tf1_index import DTYPES, read_table
 from stillbox.checkpoints.tf1_writer import checkpoint_files, write_tf1_checkpoint
 from tests.checkpoints import tf1_writer as other_writer
+from tests.checkpoints.torch_writer import numbers_of
 
 
 @pytest.fixture
@@ -17,9 +17,7 @@ def prefix(tmp_path):
 
 
 def test_every_type_and_shape_comes_back_bit_for_bit(prefix):
-    numbers = np.array([[0.0, -1.5, 3.25], [1e-7, 6e4, 7.0]])
-    types = (np.float32, np.float64, np.float16, jnp.bfloat16, np.int32, np.int64, np.uint8, bool)
-    arrays = {f"scope/{np.dtype(dtype)}": numbers.astype(dtype) for dtype in types}
+    arrays = {f"scope/{dtype}": numbers_of(dtype) for dtype in DTYPES.values()}
     arrays |= {
         "global_step": np.asarray(12345, np.int64),
         "empty": np.zeros((0, 4), np.float32),

@@ -61,7 +61,7 @@ def test_every_type_and_shape_comes_back_bit_for_bit(path, write):
     write(path, state_dict(arrays))
     file = TorchFile(path)
     _same(file, arrays)
-    assert len(file) == 10 and "scalar" in file and "vector" not in file
+    assert len(file) == 13 and "scalar" in file and "vector" not in file
 
 
 def test_names_in_nested_dictionaries_are_joined(path, write):

@@ -15,10 +15,16 @@ DTYPES = {
     np.dtype(np.float32): 1,
     np.dtype(np.float64): 2,
     np.dtype(np.int32): 3,
+    np.dtype(np.uint8): 4,
+    np.dtype(np.int16): 5,
+    np.dtype(np.int8): 6,
     np.dtype(np.int64): 9,
     np.dtype(np.bool_): 10,
     np.dtype(jnp.bfloat16): 14,
+    np.dtype(np.uint16): 17,
     np.dtype(np.float16): 19,
+    np.dtype(np.uint32): 22,
+    np.dtype(np.uint64): 23,
 }
 _RESTART_INTERVAL = 16
 

@@ -250,7 +250,12 @@ def _map_values(function, value):
 
 
 def typed_arrays():
-    """An array of each type, small and with all signs."""
-    numbers = np.array([[0.0, -1.5, 3.25], [1e-3, 6e4, 7.0]])
-    kinds = (np.float32, np.float64, np.float16, jnp.bfloat16, np.int64, np.int32, bool)
-    return {f"{np.dtype(kind)}.weight": numbers.astype(kind) for kind in kinds}
+    """An array of each type that a storage may have."""
+    return {f"{kind}.weight": numbers_of(kind) for kind in map(jnp.dtype, _STORAGES)}
+
+
+def numbers_of(dtype):
+    """Small, large and negative numbers as far as the type has them, `[2, 3]`."""
+    floats = np.array([[0.0, -1.5, 3.25], [1e-3, 6e4, 7.0]])
+    integers = np.array([[0, -1 if dtype.kind == "i" else 1, 3], [100, 64, 7]])
+    return (integers if dtype.kind in "iu" else floats).astype(dtype)

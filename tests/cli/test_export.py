@@ -74,6 +74,7 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         *("--input-name", "photo", "--image-size", "48,80", "--batch-size", "0"),
         *("--max-detections", "7", "--no-image-info", "--float-count", "--quantize", "int8"),
         *("--signature", "tpu", "--platforms", "cpu,tpu", "--overwrite", "--output", "there"),
+        *("--any-size", "--images", "a.jpg", "b.jpg"),
     )
     assert code == 0, err
     (arguments,) = asked
@@ -84,6 +85,8 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         "input_type": "encoded_image_string_tensor",
         "input_name": "photo",
         "image_size": (48, 80),
+        "any_size": True,
+        "images": [Path("a.jpg"), Path("b.jpg")],
         "batch_size": 0,
         "max_detections": 7,
         "image_info": False,
@@ -96,6 +99,8 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         "overwrite": True,
     }
     assert {name: arguments[name] for name in wanted} == wanted
+    of_the_model = {"source", "weights", "step", "overrides"}
+    assert arguments.keys() == wanted.keys() | of_the_model | {"output", "say"}
     assert "boxes within 0.01 pixels, scores within 1e-06" in out
 
 

@@ -20,3 +20,8 @@ def read_section(
     result = read(section, "here")
     section.finish()
     return result, log
+
+
+def members_of(family):
+    """Returns the members of a family of the schema that the package defines."""
+    return [cls for cls in family.variants.values() if cls.__module__.startswith("stillbox.")]

@@ -12,7 +12,7 @@ from stillbox.experiment.pipeline_config.matching import (
     read_matcher,
     read_similarity,
 )
-from tests.experiment.sections import read_section
+from tests.experiment.sections import members_of, read_section
 
 anchors_of = partial(read_section, read_anchors, "AnchorGenerator")
 coder_of = partial(read_section, read_box_coder, "BoxCoder")
@@ -111,18 +111,23 @@ def test_the_bipartite_matcher_reads_and_says_what_its_field_does_not_do():
     assert "BipartiteMatcher.use_matmul_gather has no effect here" in note
 
 
-@pytest.mark.parametrize(
-    ("text", "similarity"),
-    [
-        ("iou_similarity {}", schema.IouSimilarity()),
-        ("ioa_similarity {}", schema.IoaSimilarity()),
-        ("neg_sq_dist_similarity {}", schema.NegSqDistSimilarity()),
-        ("thresholded_iou_similarity {}", schema.ThresholdedIouSimilarity(iou_threshold=0.5)),
-        (
-            "thresholded_iou_similarity { iou_threshold: 0.3 }",
-            schema.ThresholdedIouSimilarity(iou_threshold=0.3),
-        ),
-    ],
-)
-def test_every_similarity_reads(text, similarity):
+SIMILARITIES = [
+    ("iou_similarity {}", schema.IouSimilarity()),
+    ("ioa_similarity {}", schema.IoaSimilarity()),
+    ("neg_sq_dist_similarity {}", schema.NegSqDistSimilarity()),
+    ("thresholded_iou_similarity {}", schema.ThresholdedIouSimilarity(iou_threshold=0.5)),
+    (
+        "thresholded_iou_similarity { iou_threshold: 0.3 }",
+        schema.ThresholdedIouSimilarity(iou_threshold=0.3),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "similarity"), SIMILARITIES)
+def test_a_similarity_reads(text, similarity):
     assert read_section(read_similarity, "RegionSimilarityCalculator", text)[0] == similarity
+
+
+def test_the_cases_above_are_all_similarities():
+    found = {type(similarity) for _, similarity in SIMILARITIES}
+    assert found == set(members_of(schema.Similarity))

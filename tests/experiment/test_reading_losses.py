@@ -7,7 +7,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.losses import read_loss
-from tests.experiment.sections import read_section
+from tests.experiment.sections import members_of, read_section
 
 LOSS = """
 loss {
@@ -23,41 +23,52 @@ def loss_of(classification="weighted_sigmoid {}", localization="weighted_smooth_
     return ssd_loss(LOSS % (classification, localization, rest))
 
 
-@pytest.mark.parametrize(
-    ("text", "loss"),
-    [
-        ("weighted_sigmoid {}", schema.SigmoidLoss()),
-        ("weighted_sigmoid_focal {}", schema.SigmoidFocalLoss(gamma=2.0, alpha=None)),
-        ("weighted_sigmoid_focal { alpha: 0 }", schema.SigmoidFocalLoss(gamma=2.0, alpha=0.0)),
-        ("weighted_softmax { logit_scale: 2 }", schema.SoftmaxLoss(logit_scale=2.0)),
-        ("weighted_logits_softmax {}", schema.SoftmaxAgainstLogitsLoss(logit_scale=1.0)),
-        (
-            "weighted_logits_softmax { logit_scale: 3 }",
-            schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0),
-        ),
-        ("bootstrapped_sigmoid {}", schema.BootstrappedSigmoidLoss(alpha=0.0, hard=False)),
-        (
-            "bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
-            schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True),
-        ),
-    ],
-)
-def test_every_classification_loss_reads(text, loss):
+CLASSIFICATION = [
+    ("weighted_sigmoid {}", schema.SigmoidLoss()),
+    ("weighted_sigmoid_focal {}", schema.SigmoidFocalLoss(gamma=2.0, alpha=None)),
+    ("weighted_sigmoid_focal { alpha: 0 }", schema.SigmoidFocalLoss(gamma=2.0, alpha=0.0)),
+    ("weighted_softmax { logit_scale: 2 }", schema.SoftmaxLoss(logit_scale=2.0)),
+    ("weighted_logits_softmax {}", schema.SoftmaxAgainstLogitsLoss(logit_scale=1.0)),
+    (
+        "weighted_logits_softmax { logit_scale: 3 }",
+        schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0),
+    ),
+    ("bootstrapped_sigmoid {}", schema.BootstrappedSigmoidLoss(alpha=0.0, hard=False)),
+    (
+        "bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
+        schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "loss"), CLASSIFICATION)
+def test_a_classification_loss_reads(text, loss):
     assert loss_of(text)[0].classification == loss
 
 
+LOCALIZATION = [
+    ("weighted_smooth_l1 { delta: 0.5 }", schema.SmoothL1Loss(delta=0.5)),
+    ("weighted_l2 {}", schema.L2Loss()),
+    ("l1_localization_loss {}", schema.L1Loss()),
+    ("weighted_iou {}", schema.IouLoss()),
+    ("weighted_giou {}", schema.GiouLoss()),
+]
+
+
+@pytest.mark.parametrize(("text", "loss"), LOCALIZATION)
+def test_a_localisation_loss_reads(text, loss):
+    assert loss_of(localization=text)[0].localization == loss
+
+
 @pytest.mark.parametrize(
-    ("text", "loss"),
+    ("family", "cases"),
     [
-        ("weighted_smooth_l1 { delta: 0.5 }", schema.SmoothL1Loss(delta=0.5)),
-        ("weighted_l2 {}", schema.L2Loss()),
-        ("l1_localization_loss {}", schema.L1Loss()),
-        ("weighted_iou {}", schema.IouLoss()),
-        ("weighted_giou {}", schema.GiouLoss()),
+        (schema.ClassificationLoss, CLASSIFICATION),
+        (schema.LocalizationLoss, LOCALIZATION),
     ],
 )
-def test_every_localisation_loss_reads(text, loss):
-    assert loss_of(localization=text)[0].localization == loss
+def test_the_cases_above_are_all_losses(family, cases):
+    assert {type(loss) for _, loss in cases} == set(members_of(family))
 
 
 @pytest.mark.parametrize("name", ["weighted_logits_softmax", "bootstrapped_sigmoid"])

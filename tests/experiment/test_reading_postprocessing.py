@@ -8,7 +8,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.calibration import read_calibration
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
-from tests.experiment.sections import read_section
+from tests.experiment.sections import members_of, read_section
 
 ssd_postprocessing = partial(read_section, read_postprocessing, "Ssd")
 calibration_of = partial(read_section, read_calibration, "CalibrationConfig")
@@ -80,46 +80,51 @@ def test_the_calibration_is_there_when_the_file_has_one():
 PAIRS = "x_y_pair { x: 0.1 y: 0.2 } x_y_pair { x: 0.5 y: 0.9 }"
 
 
-@pytest.mark.parametrize(
-    ("text", "calibration"),
-    [
-        (
-            f"function_approximation {{ x_y_pairs {{ {PAIRS} }} }}",
-            schema.CurveCalibration(scores=(0.1, 0.5), calibrated=(0.2, 0.9)),
+CALIBRATIONS = [
+    (
+        f"function_approximation {{ x_y_pairs {{ {PAIRS} }} }}",
+        schema.CurveCalibration(scores=(0.1, 0.5), calibrated=(0.2, 0.9)),
+    ),
+    (
+        f"class_id_function_approximations {{ class_id_xy_pairs_map {{ key: 3 value: {{ {PAIRS}"
+        " }} class_id_xy_pairs_map { key: 1 value { x_y_pair { x: 0.4 } } } }",
+        schema.ClassCurveCalibration(
+            curves=(
+                schema.ClassCurve(slot=3, scores=(0.1, 0.5), calibrated=(0.2, 0.9)),
+                schema.ClassCurve(slot=1, scores=(0.4,), calibrated=(0.0,)),
+            )
         ),
-        (
-            f"class_id_function_approximations {{ class_id_xy_pairs_map {{ key: 3 value: {{ {PAIRS}"
-            " }} class_id_xy_pairs_map { key: 1 value { x_y_pair { x: 0.4 } } } }",
-            schema.ClassCurveCalibration(
-                curves=(
-                    schema.ClassCurve(slot=3, scores=(0.1, 0.5), calibrated=(0.2, 0.9)),
-                    schema.ClassCurve(slot=1, scores=(0.4,), calibrated=(0.0,)),
-                )
-            ),
+    ),
+    (
+        "sigmoid_calibration { sigmoid_parameters { b: 0.5 } }",
+        schema.SigmoidCalibration(a=-1.0, b=0.5),
+    ),
+    # Two of a key stay two, for the rules to refuse.
+    (
+        "class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 2 value { a: -3"
+        " } } class_id_sigmoid_parameters_map { key: 2 value { a: -4 b: 1 } } }",
+        schema.ClassSigmoidCalibration(
+            sigmoids=(
+                schema.ClassSigmoid(slot=2, a=-3.0, b=0.0),
+                schema.ClassSigmoid(slot=2, a=-4.0, b=1.0),
+            )
         ),
-        (
-            "sigmoid_calibration { sigmoid_parameters { b: 0.5 } }",
-            schema.SigmoidCalibration(a=-1.0, b=0.5),
-        ),
-        # Two of a key stay two, for the rules to refuse.
-        (
-            "class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 2 value { a: -3"
-            " } } class_id_sigmoid_parameters_map { key: 2 value { a: -4 b: 1 } } }",
-            schema.ClassSigmoidCalibration(
-                sigmoids=(
-                    schema.ClassSigmoid(slot=2, a=-3.0, b=0.0),
-                    schema.ClassSigmoid(slot=2, a=-4.0, b=1.0),
-                )
-            ),
-        ),
-        (
-            "temperature_scaling_calibration { scaler: 1.5 }",
-            schema.TemperatureCalibration(scaler=1.5),
-        ),
-    ],
-)
-def test_every_calibration_reads(text, calibration):
+    ),
+    (
+        "temperature_scaling_calibration { scaler: 1.5 }",
+        schema.TemperatureCalibration(scaler=1.5),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "calibration"), CALIBRATIONS)
+def test_a_calibration_reads(text, calibration):
     assert calibration_of(text)[0] == calibration
+
+
+def test_the_cases_above_are_all_calibrations():
+    found = {type(calibration) for _, calibration in CALIBRATIONS}
+    assert found == set(members_of(schema.Calibration))
 
 
 def test_where_a_curve_comes_from_has_no_effect():

@@ -256,7 +256,8 @@ def test_every_localisation_loss_compares_what_it_should():
     def localization(kind, **predictions):
         return toy_loss(toy_batch([BOX]), with_loss(localization=kind), **predictions)[1]
 
-    # Codes 0, 1, 0, -1.115718 against zeros.
+    # Codes 0, 1, 0, -1.115718 against zeros; beyond 1, half a unit is subtracted.
+    assert localization(schema.SmoothL1Loss()) == pytest.approx(0.5 - CODES[3] - 0.5, rel=1e-5)
     assert localization(schema.L1Loss()) == pytest.approx(1 - CODES[3], rel=1e-5)
     assert localization(schema.L2Loss()) == pytest.approx((1 + CODES[3] ** 2) / 2, rel=1e-5)
     # Codes of zeros are the anchor itself, of which the box covers .8; their hull is the anchor.
