@@ -41,7 +41,7 @@ def join_job(info: ProcessInfo) -> None:
             num_processes=info.count,
             process_id=info.index,
             local_device_ids=_own_devices(info),
-            # `find_process` has detected it already, and knows more launchers.
+            # `find_process` has detected the job already, also for other launchers.
             cluster_detection_method="deactivate",
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )

@@ -460,7 +460,7 @@ def label_map(tmp_path, monkeypatch):
     return write
 
 
-def test_label_maps_and_classes_are_as_many(label_map):
+def test_num_classes_fits_the_label_map(label_map):
     sets = [f"data.train.label_map={label_map('m.pbtxt', 'cat', 'owl')}"]
     (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=1"])
     assert (advice.severity, advice.path) == ("error", "model.num_classes")
@@ -472,7 +472,7 @@ def test_label_maps_and_classes_are_as_many(label_map):
     assert advice_of(files.label_maps_fit, [*sets, "model.num_classes=2"]) == []
 
 
-def test_contiguous_classes_are_as_many_as_the_label_map_s(label_map):
+def test_contiguous_num_classes_fits_the_label_map(label_map):
     name = label_map("m.pbtxt")
     items = (LabelMapItem(1, "cat"), LabelMapItem(7, "owl"))
     Path(name).write_text(LabelMap(items).to_text())
@@ -543,7 +543,7 @@ def test_patterns_that_match_nothing_or_everything_are_errors():
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-def test_no_recipe_is_advised_against(recipe):
+def test_recipes_get_no_warnings(recipe):
     resolved = resolve(recipe, ["train.fine_tune.checkpoint="])
     found = [
         advice

@@ -36,7 +36,7 @@ def truth_of(*images):
     return TruthBoxes(boxes, ids, np.cumsum([0, *lengths]), len(images), 0)
 
 
-def test_overlaps_are_those_of_the_geometry():
+def test_overlaps_equal_those_of_boxes_geometry():
     boxes, anchors = random_boxes(7), random_boxes(11, seed=1)
     expected = pairwise(iou, boxes, anchors)
     np.testing.assert_allclose(iou_matrix(boxes, anchors), expected, atol=1e-6)
@@ -55,7 +55,7 @@ def test_two_boxes_on_one_anchor_and_one_beside_it():
 
 
 @pytest.mark.parametrize("pairs", [2**22, 40])
-def test_boxes_are_chosen_as_the_matcher_chooses_them(pairs, monkeypatch):
+def test_chosen_boxes_are_those_of_the_matcher(pairs, monkeypatch):
     monkeypatch.setattr(anchor_overlaps, "_PAIRS", pairs)
     boxes, anchors = random_boxes(9), random_boxes(300, seed=1)
     overlaps = pairwise(iou, boxes, anchors)
@@ -78,7 +78,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda config: config.kind)
-def test_the_nearest_centre_of_each_size_is_enough(config):
+def test_best_overlaps_equal_those_of_all_pairs(config):
     # An input that no stride divides, so that rows and columns differ.
     shapes = ((9, 13), (5, 7), (3, 4))[: config.count_maps()]
     anchors = build_anchors(config, shapes, (70, 100))
@@ -88,6 +88,6 @@ def test_the_nearest_centre_of_each_size_is_enough(config):
     np.testing.assert_allclose(best_overlaps(boxes, lattices), expected, atol=1e-5)
 
 
-def test_images_without_boxes_are_passed_over():
+def test_images_without_boxes_are_skipped():
     matched = match_boxes(truth_of(np.zeros((0, 4)), [[0, 0, 1, 1]]), random_boxes(3), 0.5)
     assert matched.best.shape == (1,)

@@ -7,7 +7,7 @@ from stillbox.checking.anchor_shapes import Shape, candidates, cluster_shapes, t
 from stillbox.experiment.schema import GridAnchors, MultiscaleAnchors, SsdAnchors
 
 
-def test_two_kinds_of_boxes_are_two_shapes():
+def test_two_clusters_of_boxes_are_two_shapes():
     # 30 boxes about 10 x 20 and 10 about 80 x 40 pixels (height x width).
     rng = np.random.default_rng(0)
     sizes = np.concatenate([rng.normal((10, 20), 0.5, (30, 2)), rng.normal((80, 40), 0.5, (10, 2))])
@@ -20,7 +20,7 @@ def test_there_are_no_more_shapes_than_different_boxes():
     assert cluster_shapes(np.array([[5.0, 5.0]] * 4)) == [Shape(5.0, 5.0, 1.0)]
 
 
-def test_ratios_stand_for_equal_parts_of_the_boxes_or_for_all_ratios():
+def test_ratios_represent_equal_parts_of_the_boxes_or_the_whole_range():
     shapes = [Shape(100, 50, 0.25), Shape(100, 100, 0.5), Shape(50, 100, 0.25)]
     # In two parts the square, at the middle, belongs to the second: ln 2 * 1/3 -> 1.26.
     parts, spread = typical_ratios(shapes, 2)

@@ -62,12 +62,12 @@ def test_a_padded_image_fills_its_part_of_the_network_input(source):
     assert start == len(truth.boxes)
 
 
-def test_images_that_the_canvas_has_no_room_for_are_counted(source):
+def test_images_too_large_for_the_canvas_are_counted(source):
     truth = read_truth(source, IdentityResizer(canvas=(8, 8)))
     assert (truth.left_out, len(truth.boxes)) == (10, 0)
 
 
-def test_a_limit_takes_records_from_all_over_the_set(source):
+def test_a_limit_spreads_the_records_over_the_set(source):
     truth = read_truth(source, FixedShapeResizer(), limit=3)
     # 0, 4.5 and 9; half to even makes 4 of 4.5.
     expected = np.concatenate([source.example(record).boxes for record in (0, 4, 9)])
@@ -90,7 +90,7 @@ def test_every_box_has_a_size_a_class_and_a_map(report, scenes):
     assert {row.name for row in found.classes} <= {item.name for item in label_map}
 
 
-def test_a_suggestion_is_an_experiment_that_reaches_what_was_said(scenes, report):
+def test_an_experiment_with_the_suggestion_has_its_coverage(scenes, report):
     small = "model.anchors.scales=[0.02, 0.04]"
     found = report(small)
     assert found.suggestion is not None
@@ -112,7 +112,7 @@ def test_nothing_is_suggested_twice(report):
     assert "No other values that were tried" in conclusions(found)[-1]
 
 
-def test_boxes_that_no_anchor_takes_are_forced_or_background(report):
+def test_unmatched_boxes_are_forced_or_background(report):
     tiny = "model.anchors={scales: [0.01, 0.02], reduce_boxes_in_lowest_layer: false, "
     tiny += "interpolated_scale_aspect_ratio: 0}"
     forced = report(tiny, "model.matcher.force_match_for_each_row=true")

@@ -21,7 +21,7 @@ def tiles(sheet, columns, cell=CELL):
     return [sheet[-GAP - height + 2 : -GAP - 2, left + 2 : left + cell - 2] for left in lefts]
 
 
-def test_each_epoch_is_what_training_sees(tmp_path):
+def test_each_epoch_shows_the_images_of_training(tmp_path):
     records = dataset(
         tmp_path,
         [example(number, boxes=()) for number in range(3)],
@@ -39,7 +39,7 @@ def test_each_epoch_is_what_training_sees(tmp_path):
     np.testing.assert_allclose([picture.mean() for picture in seen], brightness, atol=3)
 
 
-def test_boxes_are_drawn_where_they_went(tmp_path):
+def test_boxes_are_drawn_at_their_augmented_places(tmp_path):
     records = dataset(tmp_path, [example(0, boxes=[(0.2, 0.0, 0.8, 0.2)])])
     flip = [schema.RandomHorizontalFlip(probability=1.0)]
     stored, seen = tiles(epochs_sheet(records, flip, seed=0, images=1, epochs=1), 2)
@@ -77,7 +77,7 @@ def test_every_operation_has_its_picture(tmp_path):
     assert not np.array_equal(sheet, weaker)
 
 
-def test_records_without_an_image_are_left_out_or_told(tmp_path):
+def test_records_without_an_image_are_left_out_or_refused(tmp_path):
     broken = example(0, encoded=b"no image")
     records = write(tmp_path, [broken, example(1)])
     lenient = open_dataset(schema.Data(bad_records="drop"), records, MODEL)

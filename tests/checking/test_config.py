@@ -1,4 +1,4 @@
-"""A config is looked at from all sides, and everything is said in one run."""
+"""All findings about a config are reported in one run."""
 
 import io
 import sys
@@ -39,7 +39,7 @@ def text_of(check, **options):
     return console.file.getvalue()
 
 
-def test_every_broken_rule_is_said_in_one_run_with_its_line(config):
+def test_all_broken_rules_are_reported_with_their_lines(config):
     check = config(
         ("num_layers: 6", "num_layers: 5"),
         ("unmatched_threshold: 0.4", "unmatched_threshold: 0.7"),
@@ -57,7 +57,7 @@ def test_every_broken_rule_is_said_in_one_run_with_its_line(config):
     assert all(finding.fix for finding in check.findings if finding.severity == "error")
 
 
-def test_what_cannot_be_read_is_one_error(config):
+def test_a_config_that_cannot_be_read_is_one_error(config):
     (finding,) = config(("num_classes", "num_clases")).findings
     assert (finding.severity, finding.where) == ("error", "p.config:4:5")
     assert finding.fix == "did you mean 'num_classes'?"
@@ -106,7 +106,7 @@ def test_advice_is_given_only_where_no_rule_is_broken(config):
     assert not any("keeps" in what for _, what in said(broken, "warning"))
 
 
-def test_records_that_are_here_are_looked_at(scenes):
+def test_records_that_are_present_are_checked(scenes):
     sound = small_overrides(scenes, "train.freeze=[]")
     check = check_config("demo_scenes", sound)
     notes = [what for _, what in said(check, "note")]
@@ -131,14 +131,14 @@ def test_boxes_beyond_the_limit_are_counted(scenes):
     assert finding.fix.startswith("--set data.train.max_boxes=")
 
 
-def test_records_and_classes_belong_together(scenes):
+def test_records_with_classes_that_do_not_fit_are_errors(scenes):
     check = check_config("demo_scenes", small_overrides(scenes, "model.num_classes=2"))
     errors = [what for _, what in said(check, "error")]
     assert any("goes up to id 6, the model has 2 classes" in what for what in errors)
     assert any("class id above num_classes" in what for what in errors)
 
 
-def test_records_that_are_not_here_are_a_note_unless_they_are_asked_for(config):
+def test_absent_records_are_a_note_or_an_error_with_all(config):
     (train,) = (what for where, what in said(config(), "note") if where == "p.config:103:28")
     assert train == "not checked: train-a.record: there is no such file"
     assert any(where == "p.config:103:28" for where, _ in said(config(records="all"), "error"))
@@ -171,7 +171,7 @@ def test_only_some_notes_are_shown_unless_all_are_wanted(config):
     assert text_of(check, all_notes=True).count("note ") == check.count("note")
 
 
-def test_plain_values_hold_everything(config):
+def test_json_has_all_findings(config):
     plain = config().to_dict()
     assert plain["source"] == "p.config"
     assert plain["errors"] == 0

@@ -54,7 +54,7 @@ def test_sound_data_has_no_finding(check):
     assert result.summary()[-1] == "The data is sound."
 
 
-def test_a_class_that_the_map_does_not_know_is_an_error(check, tmp_path):
+def test_a_class_outside_the_label_map_is_an_error(check, tmp_path):
     result = check(with_classes("cow", "cat"), sound(1))
     assert not result.sound
     (error,) = (f for f in result.findings if f.severity == "error")
@@ -117,7 +117,7 @@ def test_single_bad_boxes_are_warnings(check, reason):
     assert "data.bad_boxes=fix" in result.findings[0].fix
 
 
-def test_boxes_beyond_the_room_are_counted(check):
+def test_boxes_beyond_max_boxes_are_counted(check):
     result = check(sound(0, [1] * 5), sound(1, [2] * 3), max_boxes=4)
     assert found(result) == {"more boxes than a batch has room for": 1}
     assert (result.most_boxes, result.truncated_boxes, result.boxes) == (5, 1, 8)
@@ -166,7 +166,7 @@ def test_no_box_at_all_is_an_error(check):
     assert "no box in any record" in found(check(make_example([], [])), "error")
 
 
-def test_nothing_to_check_is_refused(tmp_path):
+def test_no_records_are_refused(tmp_path):
     with pytest.raises(UserError, match="matches no file"):
         check_records([f"{tmp_path}/*.record"])
 
@@ -192,7 +192,7 @@ def test_table_and_json(check):
     assert stored["findings"][0]["reason"] == "unknown class"
 
 
-def test_every_record_is_announced(check):
+def test_progress_is_reported_for_every_record(check):
     seen = []
     check(sound(0), sound(1), on_record=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]

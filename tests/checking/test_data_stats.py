@@ -90,7 +90,7 @@ def test_tables_and_json(tmp_path):
     assert json.loads(json.dumps(result.to_dict()))["boxes"] == 7
 
 
-def test_every_record_is_announced(tmp_path):
+def test_progress_is_reported_for_every_record(tmp_path):
     path = write_records(tmp_path / "a.record", [make_example(), make_example()])
     seen = []
     records_stats([str(path)], CAT_DOG, on_record=lambda done, total: seen.append((done, total)))

@@ -1,4 +1,4 @@
-"""What the doctor knows about versions, and that a broken machine does not break it."""
+"""Known bad pairs of versions, and reports on broken machines."""
 
 from types import SimpleNamespace
 
@@ -38,13 +38,13 @@ def test_the_report_ends_with_the_verdict():
     assert Examination(["jax 1"], ["a", "b"]).text() == "jax 1\n\n=> a\n=> b"
 
 
-def test_the_machine_is_looked_at(monkeypatch):
+def test_the_report_has_versions_devices_and_memory(monkeypatch):
     text = examine().text()
     for part in ("stillbox ", "Python 3.", "jaxlib", "devices: 1 x cpu", "processors: ", "GiB"):
         assert part in text
 
 
-def test_devices_that_do_not_start_are_a_finding_and_no_crash(monkeypatch):
+def test_devices_that_do_not_start_are_a_problem(monkeypatch):
     def fail():
         raise RuntimeError("Unable to initialize backend 'cuda':\n  no driver")
 
@@ -54,7 +54,7 @@ def test_devices_that_do_not_start_are_a_finding_and_no_crash(monkeypatch):
     assert any("backend 'cuda': no driver" in line for line in examination.problems)
 
 
-def test_an_accelerator_tells_its_memory(monkeypatch):
+def test_the_memory_of_accelerators_is_reported(monkeypatch):
     card = SimpleNamespace(
         platform="gpu", device_kind="H200", memory_stats=lambda: {"bytes_limit": 100 * 2**30}
     )
@@ -62,6 +62,6 @@ def test_an_accelerator_tells_its_memory(monkeypatch):
     assert "devices: 2 x gpu (H200), 100.0 GiB each" in examine().lines
 
 
-def test_an_unsupported_python_is_a_finding(monkeypatch):
+def test_an_unsupported_python_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
     assert any("use 3.11, 3.12 or 3.13" in line for line in examine().problems)

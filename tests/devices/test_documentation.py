@@ -1,4 +1,4 @@
-"""docs/devices.md and docs/launchers: what they start elsewhere is understood here."""
+"""docs/devices.md and docs/launchers: their commands, variables and fields are valid."""
 
 import dataclasses
 import math
@@ -62,7 +62,7 @@ def understood(words):
         ("mpirun.md", 3),
     ],
 )
-def test_every_command_of_a_launcher_is_understood(page, count):
+def test_every_command_of_a_launcher_page_parses(page, count):
     found = list(commands(LAUNCHERS[page]))
     assert len(found) == count
     for words in found:
@@ -70,7 +70,7 @@ def test_every_command_of_a_launcher_is_understood(page, count):
 
 
 @pytest.mark.parametrize("page", LAUNCHERS)
-def test_what_is_named_on_the_way_exists(page):
+def test_commands_targets_and_fields_of_launcher_pages_exist(page):
     text = LAUNCHERS[page]
     for line in re.findall(r"`stillbox (check [^`]*)`", text):
         arguments = understood(shlex.split(line))
@@ -80,11 +80,11 @@ def test_what_is_named_on_the_way_exists(page):
     assert "**Verified:**" in text and "verified:**" in text.split("**Verified:**")[1]
 
 
-def test_the_pages_of_launchers_are_found_from_the_page_of_devices():
+def test_devices_page_links_every_launcher_page():
     assert set(re.findall(r"launchers/(\w+\.md)", PAGE)) == set(LAUNCHERS)
 
 
-def test_the_manifest_asks_for_as_many_pods_as_the_slice_has_machines():
+def test_gke_manifest_has_a_pod_for_each_machine_of_the_slice():
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", LAUNCHERS["gke.md"], re.DOTALL | re.MULTILINE)
     service, job = yaml.safe_load_all(block)
     pod = job["spec"]["template"]["spec"]
@@ -103,7 +103,7 @@ def test_the_manifest_asks_for_as_many_pods_as_the_slice_has_machines():
     assert find_own_place(understood([*words, *flags])).index == 3
 
 
-def test_processes_that_are_numbered_by_hand_make_a_job():
+def test_processes_numbered_by_hand_make_a_job():
     places = [
         find_own_place(understood(words))
         for words in (*commands(), *commands(LAUNCHERS["mpirun.md"]))
@@ -112,12 +112,12 @@ def test_processes_that_are_numbered_by_hand_make_a_job():
     assert [(place.index, place.count) for place in places] == [(0, 2), (1, 2), (15, 16)]
 
 
-def test_what_gke_sets_is_all_that_is_needed():
+def test_the_variables_of_gke_are_enough():
     names = re.findall(r"`(TPU_\w+)`", LAUNCHERS["gke.md"])
     assert find_process(dict(zip(names, ("1", "a,b"), strict=True))).index == 1
 
 
-def test_every_field_is_there_and_the_command_that_sets_one_works(capsys):
+def test_every_field_is_documented_and_the_command_that_sets_one_works(capsys):
     fields = {field.name for field in dataclasses.fields(schema.Devices)}
     assert set(re.findall(r"^\| `devices\.(\w+)`", PAGE, re.MULTILINE)) == fields
     (words,) = (words for words in commands() if words[0] == "config")

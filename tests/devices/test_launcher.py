@@ -1,4 +1,4 @@
-"""What every launcher tells its processes."""
+"""The index of a process, from the variables of every launcher."""
 
 import pytest
 
@@ -23,7 +23,7 @@ SLURM = {
 }
 
 
-def test_a_process_by_itself_has_no_place():
+def test_a_single_process_is_no_job():
     assert find_process({}) is None
     assert find_process({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
     assert find_process({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}) is None
@@ -36,13 +36,13 @@ def test_open_mpi_on_several_machines():
     assert place.launcher == "Open MPI"
 
 
-def test_open_mpi_on_one_machine_stays_on_it():
+def test_open_mpi_on_one_machine_uses_its_loopback_address():
     assert find_process(
         OPEN_MPI_4 | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "5"}
     ).coordinator.startswith("127.0.0.1:")
 
 
-def test_processes_of_a_job_agree_on_a_port_and_jobs_do_not():
+def test_a_job_has_one_port_and_jobs_have_different_ones():
     def port(job):
         uri = f"{job}.0;tcp://10.96.0.1:34911"
         return find_process(OPEN_MPI_4 | {"OMPI_MCA_orte_hnp_uri": uri}).coordinator
@@ -53,14 +53,14 @@ def test_processes_of_a_job_agree_on_a_port_and_jobs_do_not():
     assert port(4096 * 1000) == port(4096 * 1000)
 
 
-def test_open_mpi_5_says_in_the_name_of_the_job_where_it_was_started():
+def test_open_mpi_5_has_the_first_machine_in_the_name_of_the_job():
     place = find_process(OPEN_MPI | {"PMIX_NAMESPACE": "prterun-gpu-node1-31159@1"})
     assert place.coordinator.startswith("gpu-node1:")
     assert (place.index, place.count, place.local_index, place.local_count) == (5, 8, 1, 4)
 
 
 @pytest.mark.parametrize("variables", [{}, {"PMIX_NAMESPACE": "slurm.pmix.31159.0"}])
-def test_another_open_mpi_needs_to_be_told_where_process_0_is(variables):
+def test_open_mpi_without_the_first_machine_needs_a_coordinator(variables):
     with pytest.raises(UserError, match=r"(?s)process 0 is.*--coordinator HOST:PORT"):
         find_process(OPEN_MPI | variables)
 
@@ -72,7 +72,7 @@ def test_slurm():
     assert find_process(SLURM | {"SLURM_NODEID": "1", "SLURM_PROCID": "3"}).local_count == 2
 
 
-def test_the_batch_script_of_slurm_waits_for_nobody():
+def test_the_batch_script_of_slurm_is_a_single_process():
     batch = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
     assert find_process(batch) is None
 
@@ -110,6 +110,6 @@ def test_the_command_line_outranks_the_environment():
         ({"coordinator": "a:70000", "processes": 2, "process": 0}, "no host with a port"),
     ],
 )
-def test_what_makes_no_sense_is_refused(said, message):
+def test_invalid_options_are_refused(said, message):
     with pytest.raises(UserError, match=message):
         find_process({}, **said)

@@ -1,4 +1,4 @@
-"""The TPU's library is kept quiet where there is no TPU, and left alone where there is one."""
+"""libtpu is silenced on machines without a TPU, and unchanged on others."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def environment(monkeypatch):
         os.environ.pop(name, None)
 
 
-def test_without_a_tpu_its_questions_are_answered(tmp_path):
+def test_without_a_tpu_the_variables_are_set(tmp_path):
     os.environ["TPU_LOG_DIR"] = "/logs"
     silence_libtpu(tmp_path)
     assert os.environ["TPU_WORKER_HOSTNAMES"] == "localhost"
@@ -27,7 +27,7 @@ def test_without_a_tpu_its_questions_are_answered(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["accel0", "vfio/0"])
-def test_a_machine_with_a_tpu_answers_itself(tmp_path, device):
+def test_with_a_tpu_no_variable_is_set(tmp_path, device):
     (tmp_path / device).parent.mkdir(exist_ok=True)
     (tmp_path / device).touch()
     silence_libtpu(tmp_path)
@@ -35,7 +35,7 @@ def test_a_machine_with_a_tpu_answers_itself(tmp_path, device):
 
 
 @needs_libtpu
-def test_two_programs_start_side_by_side_and_silently():
+def test_two_programs_start_at_once_and_silently():
     code = (
         "from stillbox.devices.libtpu import silence_libtpu; silence_libtpu();"
         "import jax; print(jax.devices()[0].platform, flush=True); input()"

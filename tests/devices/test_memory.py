@@ -1,4 +1,4 @@
-"""The most memory that was taken, and whose it was."""
+"""Peak memory of devices or of the process."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ class Device(SimpleNamespace):
         return self.name
 
 
-def test_the_fullest_device_is_told(monkeypatch):
+def test_the_device_with_the_highest_peak_is_named(monkeypatch):
     gib = 2**30
     devices = [
         Device(name="cuda:0", stats={"bytes_in_use": 9 * gib, "peak_bytes_in_use": 10 * gib}),
@@ -32,10 +32,10 @@ def test_the_fullest_device_is_told(monkeypatch):
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells it in a second place")
-def test_where_devices_keep_no_count_the_process_is_measured_and_named():
+def test_without_counts_of_devices_the_process_is_measured():
     peak = peak_memory()  # a processor keeps none
     (line,) = (text for text in STATUS.read_text().splitlines() if text.startswith("VmHWM"))
-    told = int(line.split()[1]) * 1024
+    resident = int(line.split()[1]) * 1024
     assert peak.device == ""
-    assert peak.nbytes == pytest.approx(told, rel=0.02)
+    assert peak.nbytes == pytest.approx(resident, rel=0.02)
     assert re.fullmatch(r"peak memory of the process: \d+\.\d\d GiB resident .*", peak.describe())

@@ -1,4 +1,4 @@
-"""The mesh: what is split, what is replicated, and that two devices compute what one does."""
+"""The mesh: what is split, what is replicated, and that two devices agree with one."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ ONE = Devices()
 
 
 def devices(count, processes=1):
-    """Stand-ins, in an order that is nobody's."""
+    """Stand-ins, not in the order of a mesh."""
     made = [SimpleNamespace(id=n, process_index=n % processes) for n in range(count)]
     return made[::-1]
 
@@ -46,13 +46,13 @@ def test_the_mesh_has_all_devices_on_its_data_axis():
     assert dict(mesh.shape) == {DATA_AXIS: len(jax.devices()), SPACE_AXIS: 1}
 
 
-def test_devices_that_share_an_image_stand_beside_each_other(any_mesh):
+def test_devices_that_share_an_image_are_adjacent(any_mesh):
     grid, axes = build_mesh(4, Devices(spatial_partitions=2), devices(8))
     assert axes == (DATA_AXIS, SPACE_AXIS)
     assert [[device.id for device in row] for row in grid] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_the_rows_of_a_process_are_one_piece_of_the_batch(any_mesh):
+def test_the_rows_of_a_process_are_contiguous(any_mesh):
     grid, _ = build_mesh(8, ONE, devices(8, processes=2))
     assert [device.process_index for device in grid.flat] == [0] * 4 + [1] * 4
 
@@ -64,14 +64,14 @@ def test_a_batch_is_split_along_its_first_axis_and_keeps_its_values():
     np.testing.assert_array_equal(placed["images"], batch["images"])
 
 
-def test_only_images_are_cut_along_their_height():
+def test_only_images_are_split_over_space():
     mesh = build_mesh(4, ONE)
     shardings = batch_shardings({"i": np.zeros((4, 8, 8, 3)), "b": np.zeros((4, 5, 4))}, mesh)
     assert shardings["i"].spec == PartitionSpec(DATA_AXIS, SPACE_AXIS)
     assert shardings["b"].spec == PartitionSpec(DATA_AXIS)
 
 
-def test_a_state_is_whole_on_every_device():
+def test_replicate_puts_a_tree_on_every_device():
     placed = replicate({"step": np.int32(3)}, build_mesh(1, ONE))
     assert placed["step"].sharding.is_fully_replicated
     assert placed["step"] == 3
@@ -87,7 +87,7 @@ def test_a_state_is_whole_on_every_device():
         ((0, 8), (None, DATA_AXIS)),
     ],
 )
-def test_an_array_is_spread_along_its_first_axis_that_divides_evenly(shape, spec):
+def test_an_array_is_split_along_its_first_axis_that_divides_evenly(shape, spec):
     mesh = AbstractMesh((4, 2), (DATA_AXIS, SPACE_AXIS))
     shape = jax.ShapeDtypeStruct(shape, np.float32)
     assert spread_shardings(shape, mesh).spec == PartitionSpec(*spec)

@@ -1,4 +1,4 @@
-"""Which processors a process takes, alone and beside others on its machine."""
+"""The processors of a process, alone and beside others on its machine."""
 
 import os
 
@@ -28,14 +28,14 @@ def machine(monkeypatch):
     return machine
 
 
-def test_a_process_alone_takes_what_it_may_use(machine):
+def test_a_single_process_takes_all_allowed_processors(machine):
     machine(96, 96)
     assert own_processors() == 96
     machine(96, 12)
     assert own_processors() == 12
 
 
-def test_processes_of_one_machine_share_it(machine):
+def test_processes_of_a_machine_share_its_processors(machine):
     machine(96, 96, FOUR_ON_THIS_MACHINE)
     # 96 / 4 = 24 of its own, bound or not; bound to one socket of two it may use 48.
     assert own_processors() == 24
@@ -50,26 +50,26 @@ def test_more_processes_than_processors_have_one_each(machine):
     assert own_processors() == 1
 
 
-def test_a_launcher_that_says_too_little_leaves_the_whole_machine(machine):
+def test_an_incomplete_launcher_environment_leaves_the_whole_machine(machine):
     machine(96, 96, FOUR_ON_THIS_MACHINE | {"PMIX_NAMESPACE": ""})
     assert own_processors() == 96
 
 
-def test_threads_are_those_that_were_asked_for_or_one_for_each_processor(machine):
+def test_input_threads_are_as_configured_or_one_for_each_processor(machine):
     machine(96, 12)
     assert [input_threads(workers) for workers in (None, 0, 3, 64)] == [12, 0, 3, 64]
     machine(96, 96)
     assert input_threads(None) == 32
 
 
-@pytest.mark.parametrize("allowed, told", [(1, True), (23, True), (24, False), (96, False)])
-def test_a_process_that_is_kept_from_its_part_says_so(machine, allowed, told):
+@pytest.mark.parametrize("allowed, warned", [(1, True), (23, True), (24, False), (96, False)])
+def test_a_process_bound_to_less_than_its_part_is_warned_about(machine, allowed, warned):
     machine(96, allowed)
     place = ProcessInfo(0, 8, "node1:53000", local_index=0, local_count=4, launcher="Open MPI")
     warning = binding_warning(place)
-    assert ("Open MPI" in warning and f"{allowed} of its 24 processors" in warning) == told
-    assert bool(warning) == told
+    assert ("Open MPI" in warning and f"{allowed} of its 24 processors" in warning) == warned
+    assert bool(warning) == warned
 
 
-def test_this_machine_has_a_processor_for_this_process():
+def test_own_processors_of_this_machine():
     assert 1 <= own_processors() <= os.cpu_count()

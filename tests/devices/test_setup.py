@@ -1,4 +1,4 @@
-"""Where compiled programs are kept, and which versions a checkpoint remembers."""
+"""The cache of compiled programs, freed memory, and the versions in a checkpoint."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ def settings():
         jax.config.update(name, value)
 
 
-def test_the_folder_follows_the_environment(monkeypatch):
+def test_the_cache_folder_follows_the_environment(monkeypatch):
     monkeypatch.setenv("STILLBOX_CACHE", "/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
     assert compilation_cache_folder() == Path("/a/xla")
@@ -38,14 +38,14 @@ def test_the_folder_follows_the_environment(monkeypatch):
     assert compilation_cache_folder() == Path.home() / ".cache/stillbox/xla"
 
 
-def test_the_folder_is_made_and_used(monkeypatch, tmp_path, settings):
+def test_the_cache_folder_is_created_and_used(monkeypatch, tmp_path, settings):
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "new"))
     use_compilation_cache()
     assert (tmp_path / "new/xla").is_dir()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "new/xla")
 
 
-def test_a_folder_that_cannot_be_made_is_no_reason_to_stop(monkeypatch, tmp_path, settings):
+def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path, settings):
     (tmp_path / "file").write_text("")
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "file"))
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_no_reason_to_stop(monkeypatch, tmp_path
     assert jax.config.jax_compilation_cache_dir == before
 
 
-def test_versions_name_what_numbers_depend_on():
+def test_versions_of_packages_and_platform():
     found = versions()
     assert found["stillbox"] == __version__
     assert found["jax"] == jax.__version__
@@ -76,7 +76,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_what_is_freed_is_there_for_the_next_step():
+def test_freed_memory_is_kept():
     untuned = {key: value for key, value in os.environ.items() if "MALLOC" not in key}
     faults = {
         word: int(
@@ -95,6 +95,6 @@ def test_what_is_freed_is_there_for_the_next_step():
     assert faults["keep"] < faults["return"] / 10
 
 
-def test_an_allocator_that_somebody_tuned_is_left_alone(monkeypatch):
+def test_a_configured_allocator_is_not_changed(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     assert not keep_freed_memory()

@@ -1,4 +1,4 @@
-"""What is waited for is said while it is waited for, and not before."""
+"""Long waits are reported while they last; short ones are not."""
 
 import time
 
@@ -7,14 +7,14 @@ import pytest
 from stillbox.devices.stalls import StallReporter, waiting_for
 
 
-def test_what_comes_in_time_is_not_spoken_of():
+def test_a_short_wait_is_not_reported():
     said = []
     with StallReporter(5.0, said.append) as stalls:
         assert list(stalls.over([1, 2, 3], "numbers")) == [1, 2, 3]
     assert said == []
 
 
-def test_what_does_not_come_is_named_while_it_is_waited_for_and_when_it_is_there():
+def test_a_long_wait_is_reported_during_it_and_at_its_end():
     said = []
 
     def slow():
@@ -29,7 +29,7 @@ def test_what_does_not_come_is_named_while_it_is_waited_for_and_when_it_is_there
     assert said[-1].startswith("the numbers: there after 0 s")
 
 
-def test_it_is_said_ever_more_rarely():
+def test_reports_of_a_wait_become_rarer():
     said = []
     with StallReporter(0.05, said.append) as stalls, stalls.waiting("nothing"):
         time.sleep(1.0)
@@ -37,7 +37,7 @@ def test_it_is_said_ever_more_rarely():
     assert 3 <= len(said) <= 6
 
 
-def test_an_error_comes_through_and_nothing_is_said_to_be_there():
+def test_an_error_passes_through_without_a_report():
     said = []
 
     def slow_int(text):
@@ -52,7 +52,7 @@ def test_an_error_comes_through_and_nothing_is_said_to_be_there():
     assert sum(line.startswith("numbers: there") for line in said) == 1
 
 
-def test_what_is_done_once_is_waited_for_too(capsys):
+def test_a_single_wait_is_reported(capsys):
     with waiting_for("the index", patience=0.05):
         time.sleep(0.2)
     assert "still waiting after 0 s: the index" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Real processes that watch over real processes; none of them starts jax."""
+"""Supervisors and children as real processes; none of them starts jax."""
 
 import os
 import signal
@@ -77,12 +77,12 @@ def ends(processes):
     return found
 
 
-def test_all_done(start):
+def test_a_job_succeeds_when_all_processes_do(start):
     assert ends(start("", "time.sleep(0.5)", "")) == [(0, [])] * 3
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-def test_the_end_of_one_is_the_end_of_all_and_says_whose(start, victim):
+def test_a_killed_process_ends_all_and_is_named(start, victim):
     processes = start(WAIT, WAIT, WAIT)
     pids = [pid_of_child(process) for process in processes]
     os.kill(pids[victim], signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_the_end_of_one_is_the_end_of_all_and_says_whose(start, victim):
     assert time.monotonic() - began < 20
 
 
-def test_the_cause_is_named_not_what_follows_from_it(start):
+def test_the_first_cause_is_named_not_its_consequences(start):
     # The others fail at once, as they do when a collective loses a member; the cause comes later
     # by a moment.
     processes = start("sys.exit(1)", "time.sleep(0.3); sys.exit(2)", "sys.exit(1)")
@@ -104,7 +104,7 @@ def test_the_cause_is_named_not_what_follows_from_it(start):
         assert "ended with exit code 2" in line
 
 
-def test_a_process_that_fails_stays_until_the_others_are_stopped(start, tmp_path):
+def test_a_failed_process_waits_until_the_others_are_stopped(start, tmp_path):
     # The first holds a lock until it is gone; the other complains when it gets it.
     lock = tmp_path / "lock"
     lock.touch()
@@ -121,7 +121,7 @@ def test_a_process_that_fails_stays_until_the_others_are_stopped(start, tmp_path
         assert "it is gone" not in errors
 
 
-def test_a_machine_that_is_gone_is_named(start):
+def test_a_machine_that_disappears_is_named(start):
     # Its supervisor goes as well, and says nothing.
     processes = start(WAIT, WAIT)
     child = pid_of_child(processes[1])
@@ -130,14 +130,14 @@ def test_a_machine_that_is_gone_is_named(start):
     ((code, (line,)), _) = ends(processes)
     assert code == 128 + signal.SIGKILL
     assert "process 1 (" in line and "is gone" in line
-    if sys.platform == "linux":  # nobody is left to do what nobody watches over
+    if sys.platform == "linux":  # the child ends with its supervisor
         with pytest.raises(ProcessLookupError):
             for _ in range(100):
                 os.kill(child, 0)
                 time.sleep(0.05)
 
 
-def test_the_first_machine_is_named_too(start):
+def test_the_machine_of_process_0_is_named_when_it_disappears(start):
     processes = start(WAIT, WAIT)
     for process in processes:
         pid_of_child(process)
@@ -147,7 +147,7 @@ def test_the_first_machine_is_named_too(start):
     assert "process 0 (127.0.0.1) is gone" in line
 
 
-def test_a_request_to_stop_reaches_the_child_and_is_no_failure(start):
+def test_sigterm_reaches_the_child_and_is_no_failure(start):
     stop = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
     # The others learn of it in their own way, and need a moment.
     processes = start(stop + WAIT, "time.sleep(2)\nsys.exit(143)")
@@ -162,7 +162,7 @@ def test_a_request_to_stop_reaches_the_child_and_is_no_failure(start):
     "index, missing",
     [(0, "of 3 processes these were not started: 1, 2"), (1, "process 0 does not answer at")],
 )
-def test_one_that_waits_for_another_says_so_and_gives_up(index, missing):
+def test_waiting_for_a_process_is_reported_and_ends(index, missing):
     program = [sys.executable, "-c", IMPATIENT + SUPERVISE, str(index), "3", str(free_port())]
     done = subprocess.run([*program, HEAD + WAIT], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0

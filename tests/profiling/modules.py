@@ -1,4 +1,4 @@
-"""Compiled programs as text, for tests: what XLA prints becomes the `HloModuleProto` behind it."""
+"""Compiled programs for tests, from the text that XLA prints."""
 
 import re
 

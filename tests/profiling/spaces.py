@@ -1,4 +1,4 @@
-"""Traces made by hand: an `XSpace` out of a few events."""
+"""Traces for tests: an `XSpace` of a few events."""
 
 from stillbox.profiling.hlo import Instruction, Program
 

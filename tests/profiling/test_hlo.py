@@ -36,7 +36,7 @@ def test_an_array_fills_whole_tiles(shape, nbytes, values):
     assert (array.nbytes, array.value_bytes, array.on_chip) == (nbytes, values, False)
 
 
-def test_memory_on_the_chip_is_told_apart():
+def test_arrays_on_the_chip_are_distinguished():
     first, second = read_arrays("(f32[4]{0:S(1)}, f32[4]{0:T(128)})")
     assert (first.on_chip, second.on_chip) == (True, False)
 

@@ -1,4 +1,4 @@
-"""What operations are, and where they belong."""
+"""Kinds and places of operations."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from tests.profiling.spaces import program
         ("", ""),
     ],
 )
-def test_a_place_is_what_the_code_calls_itself(origin, place):
+def test_a_place_is_the_path_of_modules(origin, place):
     assert str(place_of(origin)) == place
 
 
@@ -69,7 +69,7 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
         (Instruction("a", "infeed"), *[Kind.INFEED] * 2),
     ],
 )
-def test_instructions(instruction, on_cpu, elsewhere):
+def test_kinds_of_instructions(instruction, on_cpu, elsewhere):
     one = program(instruction)
     assert Classifier(one, lowered=True).kind("a") is on_cpu
     assert Classifier(one, lowered=False).kind("a") is elsewhere
@@ -92,7 +92,7 @@ def test_a_fusion_is_what_is_inside_it(inner, kind):
     assert Classifier(one, lowered=False).kind("fusion") is kind
 
 
-def test_what_does_not_say_where_it_comes_from_asks_inside_caller_and_neighbours():
+def test_an_instruction_without_a_path_has_that_of_its_body_caller_or_neighbours():
     one = program(
         Instruction("call", "call", op_name="jit(step)/jvp(losses)/f", called=("inner",)),
         Instruction("mul", "multiply", op_name="mul"),
@@ -124,7 +124,7 @@ def test_what_does_not_say_where_it_comes_from_asks_inside_caller_and_neighbours
         ("loop_add_fusion", Kind.ELEMENTWISE),
     ],
 )
-def test_kernels_of_libraries_are_known_by_their_names(kernel, kind):
+def test_kernels_of_libraries_are_classified_by_name(kernel, kind):
     assert kind_of_kernel(kernel) is kind
 
 

@@ -69,7 +69,7 @@ def test_the_memory_is_that_of_the_compiler(traced):
     assert memory["results"] == analysis.output_size_in_bytes
 
 
-def test_the_page_lies_beside_the_trace_and_its_headline_is_said(traced):
+def test_the_page_is_beside_the_trace_and_its_headline_is_printed(traced):
     folder, said, _ = traced
     assert "trace of steps 103 to 105" in said[0]
     assert said[1].startswith("a step takes ")
@@ -80,7 +80,7 @@ def test_the_page_lies_beside_the_trace_and_its_headline_is_said(traced):
     assert not (folder / "memory.prof").exists()
 
 
-def test_a_program_that_the_trace_lacks_is_asked_of_the_runtime(traced):
+def test_a_program_that_the_trace_lacks_is_read_from_the_runtime(traced):
     """The profiler has none that came from the cache, as in tests/cli/test_profile.py."""
     _, _, compiled = traced
     asked = list(running_programs({"jit_step"}))
@@ -94,7 +94,7 @@ def test_a_program_that_the_trace_lacks_is_asked_of_the_runtime(traced):
     assert any("backbone" in one.op_name for one in program.instructions.values())
 
 
-def test_steps_are_counted_over_several_passes_and_what_never_came_is_said(tmp_path):
+def test_steps_are_counted_over_several_passes_and_a_missing_one_is_reported(tmp_path):
     said = []
     with StepProfiler(ProfileSteps(8, 9), tmp_path, say=said.append) as profiler:
         assert [list(profiler.mark(iter(range(3)))) for _ in range(2)] == [[0, 1, 2]] * 2
@@ -102,7 +102,7 @@ def test_steps_are_counted_over_several_passes_and_what_never_came_is_said(tmp_p
     assert not (tmp_path / "plugins").exists()
 
 
-def test_a_trace_begins_with_a_step_and_not_where_a_pass_ends(tmp_path):
+def test_a_trace_begins_with_a_step_not_at_the_end_of_a_pass(tmp_path):
     """The third step is the second pass's first; when the first pass ends it is not there yet."""
     said = []
     with StepProfiler(ProfileSteps(3, 3), tmp_path, say=said.append) as profiler:
@@ -113,7 +113,7 @@ def test_a_trace_begins_with_a_step_and_not_where_a_pass_ends(tmp_path):
     assert len(list((tmp_path / "plugins/profile").iterdir())) == 1
 
 
-def test_a_trace_that_cannot_be_summed_up_ends_nothing(tmp_path, monkeypatch):
+def test_an_error_of_the_summary_does_not_end_the_run(tmp_path, monkeypatch):
     def fail(folder):
         raise IndexError("a field reaches past its message")
 

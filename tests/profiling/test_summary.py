@@ -61,7 +61,7 @@ def gpu():
     )
 
 
-def test_the_parts_of_a_step_are_its_time(gpu):
+def test_the_parts_of_a_step_add_up_to_its_time(gpu):
     summary = summarize(gpu)
     assert (summary.platform, summary.devices, summary.program) == ("gpu", 1, "jit_step")
     # The last step has no next one; two periods of 14 and 12 ms are left.
@@ -87,7 +87,7 @@ def test_the_parts_of_a_step_are_its_time(gpu):
     assert summary.outside_convolutions == pytest.approx(7 / 13)
 
 
-def test_the_most_expensive_operations_say_where_they_come_from(gpu):
+def test_the_most_expensive_operations_have_their_places_and_sources(gpu):
     first, second, *_ = summarize(gpu).ops
     assert (first.name, first.place) == ("conv", "backbone/conv_0/convolution")
     assert first.seconds == pytest.approx(0.006)
@@ -108,7 +108,7 @@ def test_two_devices_are_averaged(gpu):
     assert summary.step == pytest.approx((0.013 + 0.026) / 2)
 
 
-def test_one_step_is_its_own_time():
+def test_a_single_step_has_its_own_time():
     summary = summarize(Trace("gpu", tuple(operations(5)), (), {"jit_step(7)": step_program()}))
     assert summary.steps == pytest.approx((0.010,))
     assert summary.gaps == {}
@@ -126,7 +126,7 @@ def test_the_devices_of_a_cpu_share_its_threads():
     assert summary.gap == pytest.approx(0.010)
 
 
-def test_operations_of_other_programs_and_unknown_ones_have_a_kind_too(gpu):
+def test_operations_of_other_programs_and_unknown_ones_have_a_kind(gpu):
     other = Operation("add", 10 * MS, 11 * MS, "jit_add(9)", "/device:GPU:0")
     unknown = Operation("nvjet_hsh_128", 11 * MS, 12 * MS, "jit_step(7)", "/device:GPU:0")
     summary = summarize(gpu._replace(operations=(*gpu.operations, other, unknown)))
@@ -139,7 +139,7 @@ def test_a_trace_without_programs_has_no_summary():
     assert summarize(Trace("cpu", (), (host("train", 0, 1, 1),), {})) is None
 
 
-def test_the_page_and_the_text_show_all_of_it(gpu):
+def test_the_page_and_the_text_show_the_whole_summary(gpu):
     summary = summarize(gpu)
     assert headline(summary) == (
         "a step takes 13.000 ms (median of 2 steps), 46.2% of it in convolutions; the GPU has "

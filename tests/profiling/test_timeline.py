@@ -1,4 +1,4 @@
-"""Who has which moment."""
+"""Shares of time, and arithmetic of spans."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_moment_is_divided_evenly_among_what_runs_in_it():
     assert hidden == {}
 
 
-def test_background_has_what_nobody_else_wants():
+def test_background_work_has_the_moments_without_other_work():
     # The transfer has 20..30 to itself; 0..20 it hides behind a and b, which share 10..20.
     works = [Work(0, 20, "a"), Work(10, 20, "b"), Work(0, 30, "transfer", background=True)]
     spent, hidden = share_out(works)
@@ -21,12 +21,12 @@ def test_background_has_what_nobody_else_wants():
     assert hidden == {"transfer": 20}
 
 
-def test_what_ends_where_the_next_begins_shares_nothing_with_it():
+def test_adjacent_works_share_no_moment():
     spent, _ = share_out([Work(0, 10, "a"), Work(10, 20, "b"), Work(20, 20, "empty")])
     assert spent == {"a": 10, "b": 10}
 
 
-def test_spans_are_merged_cut_and_taken_away():
+def test_spans_are_merged_intersected_and_subtracted():
     spans = merged([(5, 7), (0, 2), (2, 3), (6, 9)])
     assert spans == [(0, 3), (5, 9)]
     assert within(spans, 1, 6) == [(1, 3), (5, 6)]

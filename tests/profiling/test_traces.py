@@ -15,7 +15,7 @@ def names_and_times(trace):
     return [(one.name, one.start, one.end) for one in trace.operations]
 
 
-def test_a_gpu_names_kernels_and_says_beside_them_what_they_are():
+def test_gpu_operations_are_kernels_with_their_instructions():
     content = space(
         {
             "/device:GPU:0": {
@@ -56,7 +56,7 @@ def test_a_gpu_names_kernels_and_says_beside_them_what_they_are():
     assert [(one.name, one.step) for one in trace.host] == [("train", 3), ("x", None)]
 
 
-def test_a_tpu_has_a_line_of_operations_and_one_of_programs():
+def test_tpu_operations_belong_to_the_runs_of_programs():
     runs = [("jit_step(7)", 0, 100, {}), ("jit_other(8)", 100, 120, {})]
     operations = [("%fusion.1 = f32[8]{0} fusion(f32[8] %x)", 5, 50, {}), ("copy.2", 101, 110, {})]
     planes = {"/device:TPU:0": {"XLA Modules": runs, "XLA Ops": operations, "Steps": runs}}
@@ -66,7 +66,7 @@ def test_a_tpu_has_a_line_of_operations_and_one_of_programs():
     assert [one.program for one in trace.operations] == ["jit_step(7)", "jit_other(8)"]
 
 
-def test_what_a_cpu_shares_among_threads_ends_when_it_says_so_or_when_it_is_read():
+def test_an_operation_shared_by_cpu_threads_ends_at_its_end_event_or_its_reader():
     """The convolution returns at 12 and is done before 40, where its reader begins; the thread
     that finished it reports that at 90 only. The sum has no reader and ends with its report."""
     cpu = {**STEP, "device_ordinal": 0}
@@ -95,6 +95,6 @@ def test_what_a_cpu_shares_among_threads_ends_when_it_says_so_or_when_it_is_read
     assert trace.host == ()
 
 
-def test_a_trace_without_any_work_is_empty():
+def test_a_trace_without_events_is_empty():
     trace = read_trace(space({}))
     assert (trace.platform, trace.operations, trace.host) == ("cpu", (), ())

@@ -1,4 +1,4 @@
-"""Tests that need a compiler skip, saying so, where it is not installed."""
+"""Marks of tests that are skipped without a compiler."""
 
 import importlib.util
 

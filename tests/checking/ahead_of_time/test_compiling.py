@@ -1,4 +1,4 @@
-"""The steps of a small detector, compiled for what is here and for a TPU slice."""
+"""The steps of a small detector, compiled for this machine, TPUs and GPUs."""
 
 import jax
 import pytest
@@ -19,7 +19,7 @@ def cpu():
     return find_target("cpu")
 
 
-def test_all_steps_are_compiled_for_what_is_here(experiment, cpu):
+def test_all_steps_are_compiled_for_this_machine(experiment, cpu):
     small, said = experiment(), []
     checks = check_steps(small, cpu, say=said.append)
     assert [check.step for check in checks] == list(STEPS)
@@ -49,7 +49,7 @@ def _mesh(experiment, target):
     return build_mesh(experiment.train.batch_size, experiment.devices, target.devices)
 
 
-def test_a_batch_that_cannot_be_spread_is_a_verdict(experiment, cpu):
+def test_a_batch_that_cannot_be_split_is_a_verdict(experiment, cpu):
     many = Target("cpu", cpu.devices * 3, cpu.usable_bytes)
     check = check_step(experiment(), many, "evaluate")
     assert not check.fits
@@ -87,7 +87,7 @@ def test_a_small_detector_compiles_for_a_slice(experiment):
 
 
 @needs_cuda_plugin
-def test_a_small_detector_compiles_for_gpus_that_are_not_here(experiment):
+def test_a_small_detector_compiles_for_absent_gpus(experiment):
     small = experiment("train.precision=bfloat16", "evaluation.precision=bfloat16")
     checks = check_steps(small, find_target("h200:4"))
     assert all(check.fits for check in checks), [check.refused for check in checks]

@@ -29,7 +29,7 @@ def test_there_are_commands():
 
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
-def test_the_table_has_the_figures_that_are_reckoned_with(chip):
+def test_the_table_has_the_figures_of_tpus(chip):
     name = chip.generation
     (row,) = re.findall(rf"^\| `{name}:.*$", PAGE, re.MULTILINE)
     cells = [cell.strip() for cell in row.strip("|").split("|")]

@@ -1,4 +1,4 @@
-"""The compiler's messages, in words that name a field."""
+"""The compiler's errors, with the fields that mend them."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def explain(step, *overrides, message=NO_ROOM, state=0):
     return explain_failure(message, step, experiment, state_bytes=state, usable=15.75 * GIB)
 
 
-def test_too_little_memory_is_said_in_figures():
+def test_the_needed_memory_is_named():
     failure = explain("train")
     assert failure.needed == 16.5 * GIB
     assert "needs 16.5 GiB on each device, which has 15.75 GiB" in failure.what
@@ -73,7 +73,7 @@ def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
     assert not any(word in fix for word in unnamed)
 
 
-def test_heavy_accumulators_may_be_spread():
+def test_sharding_is_advised_for_large_accumulators():
     assert "devices.shard=optimizer" in explain("train", state=2 * GIB).fix
     assert "shard" not in explain("train", "devices.shard=optimizer", state=2 * GIB).fix
 
@@ -85,7 +85,7 @@ def test_heavy_accumulators_may_be_spread():
         "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 1.0M of 0.5M vmem.",
     ],
 )
-def test_what_no_field_mends_is_said_to_be_our_fault(message):
+def test_other_errors_ask_for_a_report(message):
     failure = explain("train", message=message)
     assert failure.needed == 0
     assert message.splitlines()[0] in failure.what

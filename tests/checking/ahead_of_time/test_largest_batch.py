@@ -1,4 +1,4 @@
-"""The search, with a compiler that answers at once."""
+"""The search for the largest batch, with a stand-in for the compiler."""
 
 import jax
 import pytest
@@ -47,7 +47,7 @@ def compiler(fixed, each, *, saved=1.0):
 @pytest.mark.parametrize("start", [8, 30, 400, 4000])
 @pytest.mark.parametrize(("fixed", "each"), [(0, 10), (5000, 10), (100, 3), (0, 1000)])
 @pytest.mark.parametrize("saved", [1.0, 0.7])
-def test_what_is_found_fits_and_little_more_would(start, fixed, each, saved):
+def test_the_result_fits_and_is_close_to_the_largest(start, fixed, each, saved):
     attempt = compiler(fixed, each, saved=saved)
     found = search(attempt, 8, start, ROOM)
     most = max(size for size in range(8, 8000, 8) if attempt(size).fits)
@@ -58,7 +58,7 @@ def test_what_is_found_fits_and_little_more_would(start, fixed, each, saved):
     assert found.too_large.images > found.best.images
 
 
-def test_memory_taken_in_proportion_is_found_at_once():
+def test_linear_memory_is_extrapolated():
     # 5,000 of 10,000 are left for batches of 10 each: 500, of which 496 is the last multiple.
     found = search(compiler(5000, 10), 8, 64, ROOM)
     assert found.best.images == 496
@@ -67,19 +67,19 @@ def test_memory_taken_in_proportion_is_found_at_once():
     assert describe_search(found).startswith("largest batch that fits: 496")
 
 
-def test_not_even_the_smallest_may_fit():
+def test_even_the_smallest_batch_may_not_fit():
     found = search(compiler(20_000, 10), 8, 64, ROOM)
     assert found.best is None
     assert min(trial.images for trial in found.trials) == 8
     assert describe_search(found).startswith("no batch fits: 8 does not")
 
 
-def test_what_is_no_matter_of_memory_ends_the_search():
+def test_another_reason_than_memory_ends_the_search():
     refusal = StepCheck(step="train", images=64, devices=8, refused="our fault")
     assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]
 
 
-def test_batches_can_be_spread_over_the_devices_and_replicas(monkeypatch):
+def test_batches_are_multiples_of_devices_and_replicas(monkeypatch):
     attempt, asked = compiler(5000, 10), []
 
     def check_step(experiment, target, step, say):

@@ -1,4 +1,4 @@
-"""What a device's memory is taken by."""
+"""The memory of a program by use."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ ANALYSIS = SimpleNamespace(
 )
 
 
-def test_arguments_are_told_apart_by_what_they_are():
+def test_arguments_are_counted_by_use():
     memory = measure_memory(ANALYSIS, PROGRAM, 1_000_000)
     assert memory.parameters == 4096
     assert memory.optimizer == 512
@@ -29,5 +29,5 @@ def test_arguments_are_told_apart_by_what_they_are():
     assert memory.to_dict()["total"] == memory.total
 
 
-def test_too_little_room_is_a_negative_rest():
+def test_too_little_memory_leaves_a_negative_rest():
     assert measure_memory(ANALYSIS, PROGRAM, 80_000).left < 0

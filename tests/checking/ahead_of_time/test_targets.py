@@ -1,4 +1,4 @@
-"""The names of slices, and what is said where there is no compiler or no device."""
+"""The names of targets, and refusals without a compiler or a device."""
 
 import math
 
@@ -30,7 +30,7 @@ from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libt
         ("v5p-256", "v5p:4x4x8"),
     ],
 )
-def test_spellings_that_people_use(name, meant):
+def test_spellings_of_slices(name, meant):
     chip, sides = parse_slice(name)
     assert f"{chip.generation}:{sides}" == meant
 
@@ -48,7 +48,7 @@ def test_spellings_that_people_use(name, meant):
         ("h20", "did you mean 'h200'"),
     ],
 )
-def test_other_names_lead_to_valid_ones(name, said):
+def test_invalid_names_are_refused_with_valid_ones(name, said):
     with pytest.raises(UserError) as refusal:
         parse_slice(name)
     assert refusal.value.where == "--target"
@@ -69,13 +69,13 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch):
         find_target("v5e:2x2")
 
 
-def test_what_is_here_is_a_target():
+def test_the_devices_of_this_machine_are_a_target():
     target = find_target("cpu")
     assert target.describe() == "cpu, 1 device (cpu)"
     assert target.usable_bytes > 2**30
 
 
-def test_what_is_not_here_is_refused(monkeypatch):
+def test_absent_local_devices_are_refused(monkeypatch):
     monkeypatch.setattr(targets, "_devices_here", lambda platform: ())
     with pytest.raises(UserError, match="there is no cuda device in this machine"):
         find_target("cuda")
@@ -106,7 +106,7 @@ def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
     assert "pip install 'stillbox[cuda]'" in refusal.value.fix
 
 
-def test_a_run_may_take_more_or_less_of_a_gpus_memory(monkeypatch):
+def test_the_memory_fraction_of_a_gpu_follows_the_environment(monkeypatch):
     gpu, _ = parse_gpus("h200")
     assert gpu.usable_bytes == 0.75 * 151_397_597_184
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")
@@ -115,14 +115,14 @@ def test_a_run_may_take_more_or_less_of_a_gpus_memory(monkeypatch):
 
 @needs_cuda_plugin
 @pytest.mark.parametrize("name", GPUS)
-def test_the_compiler_takes_every_gpu(name):
+def test_the_compiler_accepts_every_gpu(name):
     target = find_target(f"{name}:8")
     assert len(target.devices) == 8
     assert target.describe() == f"{name}:8, 8 GPUs ({GPUS[name].product})"
 
 
 @needs_libtpu
-def test_the_compiler_knows_every_slice():
+def test_the_compiler_describes_every_slice():
     for chip in CHIPS.values():
         for sides in chip.slices:
             target = find_target(f"{chip.generation}:{sides}")
