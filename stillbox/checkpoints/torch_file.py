@@ -12,6 +12,8 @@ from stillbox.checkpoints.torch_archives import DamagedFileError, open_archive
 from stillbox.checkpoints.torch_pickle import ForbiddenCallError, Tensor, named_tensors
 from stillbox.errors import UserError
 
+_SAVE = "torch.save(model.state_dict(), 'weights.pth')"
+
 
 class TorchFile(LazyArrays[Tensor]):
     """The tensors of a file by name; keys of nested dictionaries are joined by dots.
@@ -28,16 +30,18 @@ class TorchFile(LazyArrays[Tensor]):
             archive = open_archive(path)
             super().__init__(dict(named_tensors(archive.saved)))
         except ForbiddenCallError as error:
-            raise _refusal(path, str(error)) from error
+            raise UserError(
+                f"the file asks to run {error}, which weights do not need; nothing was run",
+                where=str(path),
+                fix="give the weights as .safetensors; or, if you trust the file, let PyTorch read "
+                f"it once and save nothing but tensors: {_SAVE}",
+            ) from error
         # Unpickling arbitrary bytes can raise anything.
         except Exception as error:
             raise _damage(path, error) from error
         if not self.entries:
-            raise UserError(
-                "the file holds no tensors under names",
-                where=str(path),
-                fix="save the weights with torch.save(model.state_dict(), 'weights.pth')",
-            )
+            fix = f"save the weights with {_SAVE}"
+            raise UserError("the file holds no tensors under names", where=str(path), fix=fix)
         # Tensors that share a storage mostly follow one another.
         self._read_storage = lru_cache(maxsize=1)(archive.read)
 
@@ -64,18 +68,7 @@ def _view(tensor: Tensor, data: bytes) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False)
 
 
-def _refusal(path: Path, call: str) -> UserError:
-    return UserError(
-        f"the file asks to run {call}, which weights do not need; nothing was run",
-        where=str(path),
-        fix="give the weights as .safetensors; or, if you trust the file, let PyTorch read it once "
-        "and save nothing but tensors: torch.save(model.state_dict(), 'weights.pth')",
-    )
-
-
 def _damage(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"the file is damaged, cut off or not one of torch.save: {error or type(error).__name__}",
-        where=str(path),
-        fix="copy the file again",
-    )
+    reason = str(error) or type(error).__name__
+    what = f"the file is damaged, truncated or not from torch.save: {reason}"
+    return UserError(what, where=str(path), fix="copy the file again")

@@ -55,9 +55,10 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
         UserError: there is nothing, or nothing readable, under that path.
     """
     path = Path(path)
-    if path.is_dir():
-        return _open_folder(path, prefer_ema)
-    prefix = _tf1_prefix(path)
+    checkpoint = own_checkpoint(path)
+    if checkpoint:
+        return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
+    prefix = _prefix_in_folder(path) if path.is_dir() else _tf1_prefix(path)
     if prefix:
         return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
     if not path.is_file():
@@ -65,14 +66,6 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
     if path.suffix in _READERS:
         return Weights(str(path), _READERS[path.suffix](path), _LIBRARIES.get(path.suffix))
     raise _unreadable(path)
-
-
-def _open_folder(path: Path, prefer_ema: bool) -> Weights:
-    checkpoint = own_checkpoint(path)
-    if checkpoint is None:
-        prefix = _prefix_in_folder(path)
-        return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
-    return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
 
 
 def _prefix_in_folder(path: Path) -> str:

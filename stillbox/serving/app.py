@@ -15,7 +15,7 @@ from starlette.routing import Route
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving import detect, open_inference, tensorflow_serving
-from stillbox.serving.engine import Engine, engine_of
+from stillbox.serving.engine import Engine, engine_of, respond_ready
 from stillbox.serving.limits import LimitBody
 from stillbox.serving.metrics import MeasureRequests
 from stillbox.serving.openapi import describe
@@ -56,7 +56,7 @@ def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
             detect.ROUTE,
             *page,
             Route("/healthz", _health),
-            Route("/readyz", _ready),
+            Route("/readyz", respond_ready),
             Route("/metrics", _metrics),
             Route("/openapi.json", _openapi),
         ],
@@ -83,11 +83,6 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 async def _health(request: Request) -> Response:
     return AsciiJson({"status": "ok"})
-
-
-async def _ready(request: Request) -> Response:
-    engine = engine_of(request)
-    return AsciiJson({"ready": engine.ready}, engine.ready_status)
 
 
 async def _metrics(request: Request) -> Response:

@@ -16,7 +16,7 @@ from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.images import ImageInput, decode_input
 from stillbox.serving.limits import Admission, too_large
 from stillbox.serving.metrics import Metrics
-from stillbox.serving.responses import bad_request, http_error
+from stillbox.serving.responses import AsciiJson, bad_request, http_error
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
 
 P = ParamSpec("P")
@@ -58,11 +58,6 @@ class Engine:
         self.metrics.in_flight.set_function(lambda: self.admission.in_flight)
         self._pool = ThreadPoolExecutor(own_processors(), "images")
         self.ready = False
-
-    @property
-    def ready_status(self) -> int:
-        """The HTTP status of readiness."""
-        return 200 if self.ready else 503
 
     def start(self, report: Callable[[str], None] = lambda text: None) -> None:
         """Compiles every batch size, unless that was done before."""
@@ -147,6 +142,12 @@ def engine_of(request: Request) -> Engine:
     """Returns the engine of the application that handles a request."""
     engine: Engine = request.app.state.engine
     return engine
+
+
+async def respond_ready(request: Request) -> AsciiJson:
+    """Responds whether the server takes requests: 200 or 503."""
+    ready = engine_of(request).ready
+    return AsciiJson({"ready": ready}, 200 if ready else 503)
 
 
 def _content_length(request: Request) -> int:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stillbox import __version__
-from stillbox.serving.engine import engine_of
+from stillbox.serving.engine import engine_of, respond_ready
 from stillbox.serving.images import ImageInput
 from stillbox.serving.responses import AsciiJson, bad_request, http_error
 from stillbox.serving.tensors import (
@@ -51,15 +51,11 @@ async def _live(request: Request) -> Response:
     return AsciiJson({"live": True})
 
 
-async def _ready(request: Request) -> Response:
-    engine = engine_of(request)
-    return AsciiJson({"ready": engine.ready}, engine.ready_status)
-
-
 async def _model_ready(request: Request) -> Response:
     _check_model(request)
     engine = engine_of(request)
-    return AsciiJson({"name": engine.settings.name, "ready": engine.ready}, engine.ready_status)
+    content = {"name": engine.settings.name, "ready": engine.ready}
+    return AsciiJson(content, 200 if engine.ready else 503)
 
 
 async def _model(request: Request) -> Response:
@@ -96,7 +92,7 @@ _MODELS = ("/v2/models/{name}/versions/{version}", "/v2/models/{name}")
 ROUTES = [
     Route("/v2", _server),
     Route("/v2/health/live", _live),
-    Route("/v2/health/ready", _ready),
+    Route("/v2/health/ready", respond_ready),
     *(Route(f"{model}/infer", _infer, methods=["POST"]) for model in _MODELS),
     *(Route(f"{model}/ready", _model_ready) for model in _MODELS),
     *(Route(model, _model) for model in _MODELS),

@@ -209,7 +209,7 @@ def test_a_file_without_named_tensors_is_refused(path, write, saved):
 )
 def test_a_file_of_another_format_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"weights\.pth: the file is damaged, cut off or not one"):
+    with pytest.raises(UserError, match=r"weights\.pth: the file is damaged, truncated or"):
         TorchFile(path)
 
 
