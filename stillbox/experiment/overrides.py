@@ -50,8 +50,8 @@ def _parse_value(text: str, where: str) -> Node:
     try:
         value = compose(text, where, lines=False).value
     except UserError:
-        # A path such as `a: b` is no YAML; a text field takes it as it was typed. Brackets were
-        # meant as a list or a section, and must not end as somebody's file name.
+        # A text such as `a: b` is no YAML; a text field takes it as it is. Brackets are meant as a
+        # list or a section, and must not become a file name.
         if text.lstrip().startswith(("[", "{")):
             raise
         value = text

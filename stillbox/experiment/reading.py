@@ -253,7 +253,7 @@ FormatReader = Callable[[str, str, str], Reading]
 """From a text, the file's name in positions and the experiment's name to what was read."""
 
 READERS: list[tuple[Recognizer, FormatReader]] = []
-"""Readers of further formats; the latest is asked first."""
+"""Readers of further formats; the latest comes first."""
 
 
 def reads(recognizes: Recognizer) -> Callable[[FormatReader], FormatReader]:

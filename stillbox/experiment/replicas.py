@@ -1,4 +1,4 @@
-"""What the words "per replica" of a model stand for: a number of images."""
+"""The number of images of a replica, which settings per replica refer to."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:
     """Returns a model whose batch norms say `groups` where they said `per_replica`.
 
-    The layers then need to know of no device: a replica is `batch_size / replicas` images that
+    Layers are then independent of devices: a replica is `batch_size / replicas` images that
     follow each other. A single replica is the whole batch, which is `global`.
 
     Args:

@@ -91,7 +91,7 @@ def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
 
 
 def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
-    # Overrides come before the rules, so that they can mend what a file gets wrong.
+    # Overrides come before the rules, so that they can mend a file.
     origins = dict(reading.origins)
     return Resolved(
         experiment=apply_overrides(reading.experiment, overrides, origins),
@@ -152,8 +152,7 @@ def _read(path: Path) -> Reading:
     root = compose(text, str(path))
     if is_dictionary(root):
         return read_layers([root], name=path.stem)
-    reading = read_tree(root, name=path.stem)
-    return Reading(experiment=reading.experiment, origins=reading.origins)
+    return read_tree(root, name=path.stem)
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:

@@ -1,30 +1,21 @@
-"""Experiments as YAML: what `stillbox config` prints and what a model directory stores."""
+"""Experiments as YAML: the output of `stillbox config`, stored in model directories."""
 
 import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import yaml
 
 from stillbox.errors import UserError
 from stillbox.experiment.imports import imports_of
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import UnknownKindError, update
 from stillbox.experiment.values import Node, Plain, to_plain
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-
-
-@dataclass(frozen=True)
-class YamlReading:
-    """An experiment and where its values were written."""
-
-    experiment: Experiment
-    origins: dict[str, str]
-    """Dotted path -> file:line:column."""
 
 
 def from_yaml(text: str, where: str = "yaml") -> Experiment:
@@ -36,16 +27,16 @@ def from_yaml(text: str, where: str = "yaml") -> Experiment:
     return read_yaml(text, where).experiment
 
 
-def read_yaml(text: str, file: str, *, name: str = "experiment") -> YamlReading:
-    """Reads an experiment and remembers where each value stands.
+def read_yaml(text: str, file: str, *, name: str = "experiment") -> Reading:
+    """Reads an experiment with the position of each value.
 
-    What the text leaves out has its default. A text that starts from a recipe
-    (`recipe: ssd_mobilenet_v1_300x300`) has the recipe's values there instead.
+    Fields that the text does not set have their defaults, or the values of a recipe that it starts
+    from (`recipe: ssd_mobilenet_v1_300x300`).
 
     Args:
         text: YAML.
-        file: what positions call it.
-        name: the experiment's name, where the text gives none.
+        file: the name of the file in positions.
+        name: the experiment's name, if the text has none.
 
     Raises:
         UserError: it is not YAML, or holds an unknown or repeated name or a value of a wrong type.
@@ -53,7 +44,7 @@ def read_yaml(text: str, file: str, *, name: str = "experiment") -> YamlReading:
     return read_tree(compose(text, file), name=name)
 
 
-def read_tree(root: Node, *, name: str = "experiment") -> YamlReading:
+def read_tree(root: Node, *, name: str = "experiment") -> Reading:
     """Reads an experiment that is parsed already; else as `read_yaml`."""
     base, origins = Experiment(), {}
     if root.value is None:
@@ -75,15 +66,15 @@ def read_tree(root: Node, *, name: str = "experiment") -> YamlReading:
             where=error.where,
             fix=" ".join(f"--import {word}" for word in words),
         ) from error
-    return YamlReading(experiment, origins)
+    return Reading(experiment=experiment, origins=origins)
 
 
 def compose(text: str, file: str, *, lines: bool = True) -> Node:
-    """Parses YAML into nodes that know where they stand. No tag ever runs code.
+    """Parses YAML into nodes with positions. No tag ever runs code.
 
     Args:
         text: YAML.
-        file: what positions call it.
+        file: the name of the file in positions.
         lines: append line and column to `file`; an option on the command line has none.
 
     Raises:
@@ -184,7 +175,7 @@ def _spell_float(value: float) -> str:
     if not math.isfinite(value):
         raise ValueError(f"an experiment holds finite numbers only, not {value}")
     mantissa, mark, exponent = repr(value).partition("e")
-    # YAML 1.1 wants a point in a number that has an exponent.
+    # In YAML 1.1 a number with an exponent has a point.
     return mantissa + (".0" if "." not in mantissa else "") + mark + exponent
 
 

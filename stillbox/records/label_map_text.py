@@ -36,7 +36,7 @@ class LabelMapItem:
     name: str
     """Class text of records, unless they carry display names."""
     display_name: str = ""
-    """Name for people; may be empty."""
+    """Readable name; may be empty."""
 
 
 def read_items(text: str, file: str) -> list[tuple[LabelMapItem, str]]:

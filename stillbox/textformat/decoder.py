@@ -95,7 +95,7 @@ class Decoder:
             return guess
         # Most likely a brace is missing or one too many.
         others = f" and {len(owners) - 3} others" if len(owners) > 3 else ""
-        return f"it belongs to {', '.join(owners[:3])}{others}: look at the braces"
+        return f"it belongs to {', '.join(owners[:3])}{others}: check the braces"
 
     def _leave_oneof(self, message: Message, node: Field, kind: FieldType) -> None:
         previous = message.which(kind.oneof) if kind.oneof else None

@@ -47,7 +47,7 @@ class FieldType:
     """The choice that it belongs to."""
     deprecated: bool
     replacement: str | None
-    """What to write instead of a deprecated field; None: the reader of the message says so."""
+    """What to write instead of a deprecated field; None: the reader of the message names it."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _typed(fields: Iterable[FieldType], schema: Schema) -> dict[str, FieldType]:
 
 def _convert_float(text: str) -> float | None:
     if _FLOAT.fullmatch(text) or _NAMED_FLOAT.fullmatch(text):
-        # `inf` ends in an f that belongs to it, `1.0f` and `inff` in one that says float.
+        # `inf` ends in an f that belongs to it, `1.0f` and `inff` in one that marks a float.
         return float(text[:-1] if text[-1] in "fF" and text[-3:].lower() != "inf" else text)
     return None
 

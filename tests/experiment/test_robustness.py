@@ -92,7 +92,7 @@ BAD = {
         "  num_steps: 400",
         "  label_map_path: 'x'",
         "73:3",
-        "TrainConfig has no field 'label_map_path'\n  fix: it belongs to InputReader: look at the",
+        "TrainConfig has no field 'label_map_path'\n  fix: it belongs to InputReader: check the",
     ),
     "extension": ("train_config {", "[a.b.c] {} train_config {", "71:1", "the extension [a.b.c]"),
     "Windows path": ('"val.record"', r'"C:\new\val.record"', "119:40", '"C:/new/val.record"'),

@@ -146,11 +146,11 @@ class _Folding:
 
         first, *others = copies
         # Version 2020 itself had no such key; older ones do.
-        asked = [f"{first} == {path}" for path in others if path != "postprocess.num_classes"]
+        required = [f"{first} == {path}" for path in others if path != "postprocess.num_classes"]
         if today in self._given or not others:
-            asked.append(f"{today} == {first}")
-        asked += [f"{first} == {path}" for path in given if path == "postprocess.num_classes"]
-        for text in asked:
+            required.append(f"{today} == {first}")
+        required += [f"{first} == {path}" for path in given if path == "postprocess.num_classes"]
+        for text in required:
             check_restriction(
                 text, value, self._params.where, fix=f"give {today} alone, for all of them"
             )

@@ -29,7 +29,7 @@ class Unset:
 
 @dataclass(frozen=True)
 class Key:
-    """What a key may hold."""
+    """Type and default of a key."""
 
     kind: Kind
     default: Plain

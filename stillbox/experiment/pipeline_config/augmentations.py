@@ -77,7 +77,7 @@ def _subtract_channel_mean(section: MessageSection, path: str) -> SubtractChanne
 
 def _padded_crop(section: MessageSection, path: str) -> RandomCropPadImage:
     """Reads an operation of `ssd_random_crop_pad`."""
-    # Black where the file says nothing: only without operations is it the mean.
+    # The default is black here, and the mean only if there are no operations.
     color = tuple(section.value(f"pad_color_{c}", f"{path}.pad_color") for c in "rgb")
     crop: RandomCropPadImage = _CROP_PAD(section, path, pad_color=color)
     return crop

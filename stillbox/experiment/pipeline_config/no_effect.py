@@ -1,7 +1,7 @@
-"""What a `pipeline.config` may set without changing anything here, and why.
+"""Fields of a `pipeline.config` without effect here, and why.
 
-A field in `NO_EFFECT` leaves a note when a file sets it. Every other field that nobody reads is
-refused unless it is set to its default; `REFUSED` says more about some of them.
+A field in `NO_EFFECT` leaves a note if a file sets it. Every other field that is not read is
+refused unless it is set to its default; `REFUSED` has reasons for some of them.
 """
 
 _ONE_PROGRAM = "all devices run one synchronous program"
@@ -45,14 +45,14 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "use_hard_nms": _PLACEMENT,
         "use_cpu_nms": _PLACEMENT,
     },
-    "XYPairs": {"training_data_type": "it says what the points were made from"},
+    "XYPairs": {"training_data_type": "it names the source of the points"},
     "TrainConfig": {
         "sync_replicas": _ONE_PROGRAM,
         "replicas_to_aggregate": _ONE_PROGRAM,
         "startup_delay_steps": _ONE_PROGRAM,
-        "keep_checkpoint_every_n_hours": "train.keep_checkpoints says how many are kept, by number "
+        "keep_checkpoint_every_n_hours": "train.keep_checkpoints limits them by number "
         "and not by the clock",
-        "fine_tune_checkpoint_version": "the files of the checkpoint say what they are",
+        "fine_tune_checkpoint_version": "the files of the checkpoint identify themselves",
         "run_fine_tune_checkpoint_dummy_computation": "weights need no dummy computation",
         "batch_queue_capacity": _NO_QUEUES,
         "num_batch_queue_threads": _NO_QUEUES,

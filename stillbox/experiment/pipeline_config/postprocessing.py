@@ -1,4 +1,4 @@
-"""`PostProcessing`, and what a box predictor does to its encodings: predictions to detections."""
+"""`PostProcessing`, and the clipping of box encodings: predictions to detections."""
 
 from typing import Any
 

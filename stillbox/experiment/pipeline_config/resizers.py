@@ -27,7 +27,7 @@ _read_keep_aspect_ratio = part(
 def read_resizer(section: MessageSection, path: str) -> Resizer:
     """Reads `image_resizer`.
 
-    The resizers without a fixed shape leave their `canvas` empty; a rule asks for it.
+    The resizers without a fixed shape leave their `canvas` empty, which a rule refuses.
     """
     resizer: Resizer = _read(section, path)
     for name in filter(section.has, _WITHOUT_SHAPE):
