@@ -1,4 +1,4 @@
-"""One checkpoint of a run after the other, scored by one compiled program."""
+"""Scores checkpoints of a run, one after the other, by one compiled program."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -23,7 +23,7 @@ from stillbox.training.summaries import Summaries
 Say = Callable[[str], None]
 
 _SETTINGS = "experiment.yaml"
-# Fields that decide what a score means; one history does not mix them.
+# Fields that define a score; all scores of a history share them.
 _DECISIVE = (
     "data.evaluation.",
     "evaluation.metrics",
@@ -36,15 +36,15 @@ _DECISIVE = (
 
 
 class CheckpointScorer:
-    """Scores checkpoints of one run and keeps the report of each in `output/STEP`.
+    """Scores checkpoints of one run; the report of each is in `output/STEP`.
 
     Args:
-        experiment: says what is scored and how; the model has to be the one that is trained.
+        experiment: what is scored and how; its model equals the trained one.
         directory: the model directory.
-        output: where results go.
-        say: told every line that a person should see.
-        progress: told how far a checkpoint is.
-        watch: told of every batch.
+        output: the folder of the results.
+        say: called with each line of output.
+        progress: called with the progress of a checkpoint.
+        watch: observes every batch.
 
     Raises:
         UserError: the evaluation set cannot be used.
@@ -69,7 +69,7 @@ class CheckpointScorer:
         return score_program(self._experiment)
 
     def refuse_other_settings(self) -> None:
-        """Refuses an output folder with scores that mean something else.
+        """Refuses an output folder with scores of other settings.
 
         Raises:
             UserError: they come from other records, limits or metrics.

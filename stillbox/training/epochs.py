@@ -1,4 +1,4 @@
-"""When a pass over the records ends."""
+"""The ends of passes over the records."""
 
 from datetime import timedelta
 
@@ -6,9 +6,9 @@ from stillbox.training.speed import Speedometer
 
 
 class Epochs:
-    """Finds the steps at which an epoch ends, and says how it went.
+    """Finds the steps at which an epoch ends, and summarises the epoch.
 
-    Where there are more epochs than anybody wants to read of, one sentence is about several.
+    If epochs are short, one sentence summarises several.
 
     Args:
         records: images of an epoch.
@@ -27,7 +27,7 @@ class Epochs:
         self._said = self._ended_by(first)
 
     def ended(self, step: int, done: int) -> str:
-        """Returns a sentence if an epoch ends with this step and it is time for one.
+        """Returns a sentence if an epoch ends with this step and a sentence is due.
 
         Args:
             step: every step is asked about, in order.
@@ -39,7 +39,7 @@ class Epochs:
         stretch = self._speedometer.look(done)
         before, self._said, since, self._said_at = self._said, now, self._said_at, step
         which = f"epoch {now}" if now == before + 1 else f"epochs {before + 1} to {now}"
-        # A run that was resumed in the middle of an epoch has seen the rest of it only.
+        # A run that was resumed in the middle of an epoch trains on the rest of it only.
         part = since == self._first and since * self._batch_size % self._records
         from_where = f" (from step {since} on)" if part else ""
         duration, rate = timedelta(seconds=round(stretch.seconds)), stretch.images_per_second

@@ -1,4 +1,4 @@
-"""Looks at every step's metrics without ever waiting for the newest one."""
+"""Checks the metrics of every step without waiting for the newest one."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from stillbox.training.step import Metrics
 
 
 class NonFiniteLossError(FloatingPointError):
-    """Training met a loss, gradient or parameter that is not finite; the message says where."""
+    """A loss, gradient or parameter is not finite; the message names step and images."""
 
 
 class MetricsGuard:

@@ -1,7 +1,7 @@
 """The training loop, from an experiment to a model directory."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -36,16 +36,16 @@ from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
-from stillbox.training.program import train_program
+from stillbox.training.program import TrainProgram, train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.speed import Waits
-from stillbox.training.start import replicas_before, start_run
+from stillbox.training.start import Start, replicas_before, start_run
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
-_OTHERS = "the other processes (one of them is slow, and says why)"
+_OTHERS = "the other processes (the slow one says why)"
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Outcome:
     interrupted: int = 0
     """Number of the signal that ended it early, 0 if none."""
     seconds: float = 0.0
-    """Wall clock from call to end."""
+    """Wall-clock time from call to end."""
     seconds_to_first_step: float = 0.0
-    """Wall clock from call to the end of the first step."""
+    """Wall-clock time from call to the end of the first step."""
     images: int = 0
-    """Images that its steps saw, each time that they did."""
+    """Images of its steps, repeated ones included."""
     images_per_second: float = 0.0
-    """Images in a second of training: start, compilation and evaluations are left out."""
+    """Images per second of training, without start, compilation and evaluations."""
     peak_memory: PeakMemory | None = None
-    """The most memory that it took; None if there was no step to do."""
+    """Greatest memory use; None if there was no step to do."""
 
 
 def train(
@@ -79,11 +79,11 @@ def train(
     *,
     profile: ProfileSteps | None = None,
 ) -> Outcome:
-    """Trains `experiment` and keeps everything that it produces in `model_directory`.
+    """Trains an experiment.
 
     Args:
         experiment: all of it.
-        model_directory: a new folder, or one with a run to go on with.
+        model_directory: a new folder, or one with a run to resume.
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
 
@@ -95,49 +95,21 @@ def train(
     check_trainable(experiment, origins or {})
     settings = experiment.train
 
-    # ---- data: first, because it is most often wrong and quickest to look at --------------------
-    with waiting_for("the training records, and their index"):
-        dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
-    loader = TrainLoader(
-        dataset,
-        augmentations=settings.augmentations,
-        batch_size=settings.batch_size,
-        seed=experiment.data.seed,
-        shuffle=experiment.data.train.shuffle,
-        repeat_first_batch=experiment.data.repeat_first_batch,
-        workers=input_threads(experiment.data.workers),
-        prefetch=experiment.data.prefetch,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-    )
+    # ---- data: first, because it is most often wrong and fastest to check -----------------------
+    dataset, loader = _open_data(experiment)
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
-    mesh = build_mesh(settings.batch_size, experiment.devices)
 
-    # ---- model and state: resume, fine-tune or scratch ------------------------------------------
-    started = start_run(experiment, model_directory, dataset)
-    first = int(started.state.step)
+    # ---- model and state: resume, fine-tune or from scratch -------------------------------------
+    mesh = build_mesh(settings.batch_size, experiment.devices)
+    start = start_run(experiment, model_directory, dataset)
+    first = int(start.state.step)
     require_same("model directory", f"step {first}", fix=_SHARED)
     require_same("experiment", to_yaml(experiment), fix="give all processes the same")
     program = train_program(experiment, mesh)
-    state = program.put_state(started.state)
+    state = program.put_state(start.state)
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
-    with main_process_first():
-        directory = ModelDirectory.create(
-            model_directory,
-            experiment=to_yaml(experiment),
-            label_map=dataset.label_map.to_text(),
-            versions=versions(),
-            keep=settings.keep_checkpoints,
-            writes=is_main_process(),
-        )
-    if (directory.latest_step() or 0) != first:
-        directory.close()
-        raise UserError(
-            "another run wrote a checkpoint while this one was starting",
-            where=str(model_directory),
-            fix="run this again",
-        )
+    directory = _open_directory(model_directory, experiment, dataset, first)
     summaries = Summaries(model_directory, from_step=first)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
 
@@ -147,21 +119,8 @@ def train(
         RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
         StopRequest() as stop,
     ):
-        progress.say(started.decision)
-        shared = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-        progress.say(
-            f"{len(dataset)} training images, batch {settings.batch_size} on {mesh.size} "
-            f"{mesh.devices.flat[0].platform} device(s){shared}, "
-            f"{sum(state.params[path].size for path in started.trainable):,} trained parameters"
-        )
-        before = replicas_before(model_directory, first, experiment)
-        if before not in (None, program.replicas):
-            progress.say(
-                f"warning: there were {before} replicas before, now there are {program.replicas}; "
-                f"--set devices.replicas={before} keeps what a step computes"
-            )
-        if dataset.cache is not None:
-            progress.say(dataset.cache.promise())
+        for line in _describe_run(experiment, model_directory, dataset, start, program):
+            progress.say(line)
         scores = evaluation.catch_up(first, state, directory, summaries, progress)
         if stop_at is not None and first >= stop_at:
             reason = f"step {first} of {stop_at} is done, nothing is left"
@@ -170,11 +129,11 @@ def train(
             reason = f"stopped early at step {first} already: {why}"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
 
-        # ---- compile: one program, before the first image is waited for -------------------------
+        # ---- compile: one program, before the first batch is needed -----------------------------
         progress.doing("compiling the train step")
         compiled = program.lower().compile()
         progress.say(_describe_program(compiled))
-        del started  # its buffers are given away by the first step
+        del start  # the first step donates its buffers
 
         # ---- steps ------------------------------------------------------------------------------
         batches = DevicePrefetcher(loader.iterate(first, stop_at), program.put_batch, depth=2)
@@ -189,14 +148,16 @@ def train(
             summaries=summaries,
         )
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
-        # Whoever asks one process asks all of them: they have to end with the same step.
+        # A stop requested of one process stops all of them after the same step.
         gathering = AsyncAllGather(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
+        shared = jax.process_count() > 1
         waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
+                # -- dispatch: the device works while the host goes on --
                 state, metrics = compiled(state, batch)
                 profiler.dispatched(metrics)
                 guard.push(step + 1, metrics, batch.records)
@@ -206,12 +167,16 @@ def train(
                     first_step_seconds = time.monotonic() - began
                     inputs = draw_inputs(batch, dataset)
                     summaries.image(step, "train_input_images", inputs)
-                # Looked at once: a signal that comes after this line ends the next step.
+
+                # -- agree with the other processes on a stop --
+                # The signal is read once: a later one ends the next step.
                 gathering.start(int(stop.signal or 0), batches.wait_seconds)
                 with waiting_for_others():
                     heard = gathering.results()
                 asked = int(heard[..., 0].max(initial=0))
                 waits.add(heard[..., 1])
+
+                # -- metrics, checkpoint --
                 must_save = (
                     step % settings.checkpoint_every == 0
                     or step == stop_at
@@ -225,6 +190,8 @@ def train(
                     metadata = _metadata(experiment, dataset, step, program.replicas)
                     with jax.transfer_guard("allow"):
                         directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
+
+                # -- stop or evaluate --
                 if asked and step != stop_at:
                     name = Signals(asked).name
                     reason = f"stopped by {name} after step {step}; run again to go on"
@@ -236,6 +203,8 @@ def train(
                     if why := evaluation.exhausted(summaries):
                         reason = f"stopped early: {why}"
                         break
+
+        # ---- end --------------------------------------------------------------------------------
         progress.say(reason)
         seconds = time.monotonic() - began
         totals = report.end(step, seconds)
@@ -250,6 +219,73 @@ def train(
             images_per_second=totals.images_per_second,
             peak_memory=totals.peak_memory,
         )
+
+
+def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
+    settings, data = experiment.train, experiment.data
+    with waiting_for("the training records, and their index"):
+        dataset = open_dataset(data, data.train, experiment.model)
+    loader = TrainLoader(
+        dataset,
+        augmentations=settings.augmentations,
+        batch_size=settings.batch_size,
+        seed=data.seed,
+        shuffle=data.train.shuffle,
+        repeat_first_batch=data.repeat_first_batch,
+        workers=input_threads(data.workers),
+        prefetch=data.prefetch,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    return dataset, loader
+
+
+def _open_directory(
+    path: Path, experiment: schema.Experiment, dataset: Dataset, first: int
+) -> ModelDirectory:
+    """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
+    with main_process_first():
+        directory = ModelDirectory.create(
+            path,
+            experiment=to_yaml(experiment),
+            label_map=dataset.label_map.to_text(),
+            versions=versions(),
+            keep=experiment.train.keep_checkpoints,
+            writes=is_main_process(),
+        )
+    if (directory.latest_step() or 0) != first:
+        directory.close()
+        raise UserError(
+            "another run wrote a checkpoint while this one was starting",
+            where=str(path),
+            fix="run this again",
+        )
+    return directory
+
+
+def _describe_run(
+    experiment: schema.Experiment,
+    directory: Path,
+    dataset: Dataset,
+    start: Start,
+    program: TrainProgram,
+) -> Iterator[str]:
+    yield start.decision
+    mesh, count = program.mesh, jax.process_count()
+    parameters = sum(start.state.params[path].size for path in start.trainable)
+    yield (
+        f"{len(dataset)} training images, batch {experiment.train.batch_size} on {mesh.size} "
+        f"{mesh.devices.flat[0].platform} device(s){f' of {count} processes' * (count > 1)}, "
+        f"{parameters:,} trainable parameters"
+    )
+    before = replicas_before(directory, int(start.state.step), experiment)
+    if before not in (None, program.replicas):
+        yield (
+            f"warning: there were {before} replicas before, now there are {program.replicas}; "
+            f"--set devices.replicas={before} keeps what a step computes"
+        )
+    if dataset.cache is not None:
+        yield dataset.cache.promise()
 
 
 def _name_records(dataset: Dataset, records: np.ndarray) -> list[str]:

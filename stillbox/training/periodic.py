@@ -1,4 +1,4 @@
-"""Evaluation while training goes on: scores, the best checkpoint, early stopping."""
+"""Evaluation during training: scores, the best checkpoint, early stopping."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -29,23 +29,22 @@ from stillbox.training.summaries import Summaries
 
 Scores = Mapping[str, float | None]
 
-# Enough to see how training goes on, few enough to keep the event file small.
+# Few, so that the event file stays small.
 _PICTURES = 3
 
 
 class PeriodicEvaluation:
-    """Scores the model at the steps that the experiment asks for.
+    """Scores the model at the steps of `train.evaluate_every`; without records it does nothing.
 
-    Without evaluation records there is nothing to score, and training goes on without. What can
-    be wrong with an evaluation is found out here, before the first step and not after the last.
+    Evaluation settings and records are validated at construction, before the first step.
 
     Args:
         experiment: all of it.
-        label_map: what the model is trained with.
-        last_step: step that is scored in any case; None if there is no last one.
+        label_map: of the training records.
+        last_step: step that is always scored; None if training has no last step.
 
     Raises:
-        UserError: the records cannot be scored, or mean other classes than those trained on.
+        UserError: the records cannot be scored, or have other classes than the training records.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class PeriodicEvaluation:
             return False
         if step == self._last_step:
             return True
-        # The last step's evaluation is one of those that are allowed.
+        # One evaluation is kept for the last step.
         most = self._settings.max_evaluations - (self._last_step is not None)
         spent = self._settings.max_evaluations and self._done >= most
         return bool(every and step % every == 0 and not spent)
@@ -88,7 +87,7 @@ class PeriodicEvaluation:
         summaries: Summaries,
         progress: RunProgress,
     ) -> Scores | None:
-        """Scores the checkpoint resumed from, if the run was killed before it came to that."""
+        """Scores the checkpoint resumed from, if the run was killed before it was scored."""
         done = dict(summaries.evaluations())
         self._done = len(done)
         if step in done:
@@ -108,7 +107,7 @@ class PeriodicEvaluation:
         self._done += 1
         progress.doing("evaluating")
         params = state.ema if state.ema and self._settings.use_ema else state.params
-        # The loop forbids transfers that nobody asked for; scoring may look at what it likes.
+        # The loop forbids implicit transfers; scoring needs them.
         with jax.transfer_guard("allow"):
             result = score_dataset(
                 self._program.bind(params, state.stats),
@@ -139,7 +138,7 @@ class PeriodicEvaluation:
         return scores
 
     def exhausted(self, summaries: Summaries) -> str:
-        """Returns why early stopping ends the run now, or nothing."""
+        """Returns why early stopping ends the run now; empty if it does not."""
         stopping = self._experiment.train.early_stopping
         if stopping is None:
             return ""
@@ -159,13 +158,13 @@ class PeriodicEvaluation:
     def _mark_best(self, step: int, scores: Scores, directory: ModelDirectory) -> None:
         metric, best = self._settings.best_metric, directory.best()
         value = scores.get(metric)
-        if value is None:  # nothing of that kind to find: no checkpoint is better than another
+        if value is None:  # without such objects no checkpoint is better than another
             return
         if best is None or best.metric != metric or value > best.value:
             directory.mark_best(step, metric, value)
 
     def _pictures(self, result: EvaluationResult) -> Iterator[np.ndarray]:
-        """Yields what TensorBoard shows; everything that is asked for goes into the folder."""
+        """Yields the pictures for TensorBoard; writes `evaluation.pictures_directory`."""
         assert self._dataset is not None
         source, names = self._dataset.source, self._dataset.class_names
         if self._settings.pictures_directory:

@@ -53,7 +53,7 @@ class TrainProgram:
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled. It gives its state's buffers away."""
         state, batch = _shardings(self.state), _shardings(self.batch)
-        # A step has to leave the state where it was: the next one takes it from there.
+        # The next step expects the state with the same sharding.
         jitted = jax.jit(
             self.function,
             donate_argnums=0,
@@ -100,7 +100,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:
-    """Returns the sharding of each array of a state: replicated, but for what `shard` names.
+    """Returns the sharding of each array of a state: replicated, except what `shard` names.
 
     Args:
         state: arrays, or what has their shapes.

@@ -20,7 +20,7 @@ class Totals(NamedTuple):
     images: int
     """Training images, counted each time that they are used."""
     images_per_second: float
-    """Images in a second of training, without compilation and evaluations."""
+    """Images per second of training, without compilation and evaluations."""
     peak_memory: PeakMemory
 
 
@@ -53,7 +53,7 @@ class StepReport:
         self._entry_every = settings.summary_every or settings.log_every
         self._loader, self._progress, self._summaries = loader, progress, summaries
         self._stopwatch = Stopwatch()
-        # Each measures between its own calls of `look`.
+        # Each measures the time between its own calls of `look`.
         self._lines, self._entries, of_epochs = (
             Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(3)
         )
@@ -72,7 +72,7 @@ class StepReport:
 
     def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
         """Reports (step, metrics) of completed steps, in order."""
-        # Steps that were fetched together have one speed.
+        # Steps that were fetched together share one speed.
         done = seen[-1][0] - self._first if seen else 0
         for step, metrics in seen:
             self._progress.at(step)

@@ -1,4 +1,4 @@
-"""Being asked to stop: finish the step, write a checkpoint, go."""
+"""Requests to stop: SIGTERM and Ctrl-C."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""How fast steps go, pauses left out."""
+"""Speed of steps, without pauses."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,19 +9,19 @@ import numpy as np
 
 
 class Stopwatch:
-    """Seconds of training since it was made. What is not training is a pause."""
+    """Seconds since construction, without pauses."""
 
     def __init__(self) -> None:
         self._began, self._paused = time.monotonic(), 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds so far, pauses left out."""
+        """Seconds so far, without pauses."""
         return time.monotonic() - self._began - self._paused
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stands still while it is entered."""
+        """Pauses while it is entered."""
         began = time.monotonic()
         try:
             yield
@@ -31,24 +31,24 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some steps in a row."""
+    """Successive steps."""
 
     images: int
     """Rows of their batches."""
     steps: int
-    """How many."""
+    """Number of steps."""
     seconds: float
-    """How long they took, pauses left out."""
+    """Their time, without pauses."""
     waited: tuple[float, ...]
-    """Seconds of it in which a step stood still for the batch of each process."""
+    """Seconds of it that steps waited for the batch of each process."""
 
     @property
     def images_per_second(self) -> float:
-        """Images in a second of training."""
+        """Images per second of training."""
         return self.images / self.seconds
 
     def rates(self) -> dict[str, float]:
-        """Returns what a line of metrics says about speed."""
+        """Returns the speed as metrics by name."""
         rates = {
             "images_per_second": self.images_per_second,
             "steps_per_second": self.steps / self.seconds,
@@ -60,26 +60,26 @@ class Stretch:
 
 
 class Waits:
-    """Seconds in which steps stood still because a process had no batch."""
+    """Seconds that steps waited because a process had no batch."""
 
     def __init__(self, processes: int) -> None:
         self._of = np.zeros(processes)
 
     def add(self, waits: np.ndarray) -> None:
-        """Takes how long each process has waited before each step, `[N, P]` seconds.
+        """Adds the time that each process has waited before each step, `[N, P]` seconds.
 
-        All wait for the one that waits longest, so the step's wait is put down to that one.
+        All processes wait for the slowest, to which the wait of a step is attributed.
         """
         for step in waits:
             self._of[np.argmax(step)] += step.max()
 
     def seconds(self) -> tuple[float, ...]:
-        """Returns what each process has made the others wait so far."""
+        """Returns the seconds that each process has made the others wait."""
         return tuple(self._of.tolist())
 
 
 class Speedometer:
-    """Measures from one look to the next.
+    """Measures the steps between two calls of `look`.
 
     Args:
         stopwatch: what time it is.
@@ -95,7 +95,7 @@ class Speedometer:
         self._stretch = Stretch(0, 0, 1e-9, (0.0,))
 
     def look(self, steps: int) -> Stretch:
-        """Returns the stretch since the look before.
+        """Returns the steps since the last call.
 
         Args:
             steps: done so far. As many as at the look before: the same stretch again.

@@ -1,4 +1,4 @@
-"""How a run begins: resume, fine-tune or from scratch, and saying which."""
+"""The start of a run: resume, fine-tune or from scratch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.training.state import TrainState, create_state, select_trainable
 
-# Fields that may change between two parts of one run: none of them changes what a step computes.
-# Records may move to another folder; that they are the same is looked at in `_refuse_other_data`.
+# Fields that may change when a run is resumed: none of them changes what a step computes. Records
+# may move to another folder; `_refuse_other_data` compares them.
 _FREE_TO_CHANGE = (
     "name",
     "train.steps",
@@ -42,7 +42,7 @@ _FREE_TO_CHANGE = (
     "evaluation",
     "devices.spatial_partitions",
     "devices.shard",
-    # The run says so if that is another number than before.
+    # The run warns of another number than before.
     "devices.replicas",
 )
 
@@ -54,7 +54,7 @@ _NEW_DIRECTORY = (
 
 @dataclass(frozen=True)
 class Start:
-    """The state that the first step of this run gets, and how it came about."""
+    """The state before the first step, and its origin."""
 
     detector: Detector
     state: TrainState
@@ -64,11 +64,11 @@ class Start:
 
 
 def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) -> Start:
-    """Decides where the first weights come from. There are three cases, tried in this order.
+    """Decides where the first weights come from, in one of three cases, in this order.
 
-    Nothing is written: the caller does that once the decision stands.
+    Nothing is written.
 
-    1. The model directory holds a checkpoint: resume from the newest. `fine_tune` is not looked at.
+    1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
     3. Neither: fresh weights.
 
@@ -107,7 +107,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
         state = TrainState(**_restore(previous, latest, state))
         decision = f"resuming at step {latest} from {directory}"
         if train.fine_tune.checkpoint:
-            decision += "; train.fine_tune.checkpoint is not looked at"
+            decision += "; train.fine_tune.checkpoint has no effect"
     elif report is not None:  # case 2
         decision = f"fine-tuning from {train.fine_tune.checkpoint}: {report.summary()}"
     else:  # case 3
@@ -119,7 +119,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:
-    """Returns the number of replicas that a checkpoint was trained with, if it means something.
+    """Returns the number of replicas of a checkpoint's training, if results depend on it.
 
     Args:
         directory: the model directory.
@@ -128,13 +128,13 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
     """
     if not step or not depends_on_replicas(experiment.model):
         return None
-    # Older checkpoints do not say.
+    # Older checkpoints do not hold it.
     replicas: int | None = ModelDirectory.open(directory).read_metadata(step).get("replicas")
     return replicas
 
 
 def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[str, Any]:
-    # A section without arrays says nothing, and older checkpoints lack those that came later.
+    # Older checkpoints lack sections that were added later; without arrays these have no effect.
     sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
     try:
         return state._asdict() | previous.restore(latest, sections)
@@ -151,7 +151,7 @@ def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[s
 
 
 def _refuse_other_data(dataset: Dataset, previous: ModelDirectory, latest: int) -> None:
-    """The position in the data means something else where there are more records, or fewer."""
+    """Refuses another number of records, for which the position in the data has no meaning."""
     before, now = previous.read_metadata(latest)["loader"]["records"], len(dataset)
     if before != now:
         what = f"{before} training records became {now}"

@@ -1,4 +1,4 @@
-"""Scores the checkpoints of a run that goes on elsewhere, each one as it comes."""
+"""Scores the checkpoints of a run in another process as they appear."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,49 +23,48 @@ OnScores = Callable[[int, Scores], None]
 """Called with a step and its scores."""
 
 BESIDE = ("eval", "params.yaml")
-"""What names of results, and of what front doors keep, begin with beside the checkpoints."""
+"""Prefixes of the files that evaluation and the command lines put beside the checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When to stop waiting for checkpoints."""
+    """Which checkpoints to score, and when to stop waiting for more."""
 
     once: bool = False
     """Score the newest checkpoint and end."""
     existing: bool = False
-    """Score all checkpoints that there are, oldest first, and end (SSD ResNet-34 fact sheet 1.4).
-    That of step 0 is passed over."""
+    """Score all existing checkpoints, oldest first, and end. That of step 0 is skipped."""
     last_step: int = 0
-    """End after the checkpoint of this step or a later one; 0: there is no last one."""
+    """End after the checkpoint of this step or a later one; 0: no such step."""
     timeout: float | None = None
-    """End after so many seconds without a new checkpoint; None waits on."""
+    """End after so many seconds without a new checkpoint; None: no limit."""
     retries: int = -1
     """Checkpoints that may be removed while they are read; below 0: any number."""
     interval: float = 0.0
-    """Seconds at least between the beginnings of two scorings. What comes in between is passed over
-    for the newest; 0 scores all."""
+    """Least seconds between the starts of two scorings. Of the checkpoints in between only the
+    newest is scored; 0 scores all."""
     poll: float = 5.0
-    """Seconds between two looks at the folder."""
+    """Seconds between two listings of the folder."""
 
 
 class CheckpointWatcher:
-    """Scores checkpoints of a model directory and keeps every result in a folder of its own.
+    """Scores checkpoints of a model directory, each into a folder of its own.
 
-    Each step's report goes into `output/STEP`; `output` also has a history and TensorBoard events.
-    What is in that history is not scored again.
+    The report of a step is in `output/STEP`; `output` also has a history and TensorBoard events.
+    Steps of that history are not scored again.
 
     Args:
-        experiment: says what is scored and how; the model has to be the one that is trained.
+        experiment: what is scored and how; its model equals the trained one.
         checkpoints: a model directory, or the `checkpoints` folder in it. It need not exist yet.
-        output: where results go.
+        output: the folder of the results.
         patience: when to end.
-        say: told every line that a person should see.
-        on_scores: given step and scores of each checkpoint when it is scored.
-        progress: told how far a checkpoint is.
-        watch: told of every batch, of all checkpoints.
+        say: called with each line of output.
+        on_scores: called with step and scores of each checkpoint.
+        progress: called with the progress of a checkpoint.
+        watch: observes every batch of all checkpoints.
 
     Raises:
-        UserError: the evaluation set cannot be used, or this is no folder of ours.
+        UserError: the evaluation set cannot be used, or the folder is not a model directory.
     """
 
     def __init__(
@@ -86,13 +85,13 @@ class CheckpointWatcher:
         self._vanished = 0
 
     def run(self) -> tuple[int, ...]:
-        """Scores checkpoints until there is no more to wait for; returns their steps.
+        """Scores checkpoints until `patience` ends; returns their steps.
 
         Raises:
             UserError: there is no checkpoint and none is waited for, one belongs to another model,
                 label map, model and annotations disagree, or the output folder holds results of
                 other settings.
-            KeyboardInterrupt: a person has seen enough; everything scored so far is kept.
+            KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
             raise UserError(
@@ -117,7 +116,7 @@ class CheckpointWatcher:
         return tuple(scored)
 
     def _new_steps(self, known: list[int]) -> Iterator[int]:
-        """Yields the newest checkpoint and then every later one, until patience ends."""
+        """Yields the newest checkpoint, then every later one, until `patience` ends."""
         patience, last = self._patience, max(known, default=-1)
         if patience.existing:
             yield from self._existing_steps(known)
@@ -133,7 +132,7 @@ class CheckpointWatcher:
             steps = self._wait(last)
             if not steps:
                 return
-            # Whoever comes late looks at the newest only; from then on nothing is left out.
+            # Of the checkpoints before the start only the newest is scored; later ones all are.
             for step in steps if last >= 0 and not patience.interval else steps[-1:]:
                 began = time.monotonic()
                 yield step
@@ -142,17 +141,17 @@ class CheckpointWatcher:
                 time.sleep(max(began + patience.interval - time.monotonic(), 0.0))
 
     def _existing_steps(self, known: list[int]) -> Iterator[int]:
-        """Yields every checkpoint that has learnt something and is not scored yet."""
-        store, looked_at = ModelDirectory.open(self._directory), {0}
-        # Again, because training may have gone on meanwhile.
-        while steps := broadcast([step for step in store.steps() if step not in looked_at]):
-            looked_at.update(steps)
+        """Yields every checkpoint but that of step 0 that is not scored yet."""
+        store, seen = ModelDirectory.open(self._directory), {0}
+        # Listed again after each scoring: training may have written more.
+        while steps := broadcast([step for step in store.steps() if step not in seen]):
+            seen.update(steps)
             for step in steps:
                 if step in known:
                     self._say(f"step {step} is scored already: {self._output / str(step)}")
                 else:
                     yield step
-        if looked_at == {0}:
+        if seen == {0}:
             raise UserError(
                 "there is no checkpoint to score",
                 where=str(self._directory),
@@ -160,7 +159,7 @@ class CheckpointWatcher:
             )
 
     def _wait(self, last: int) -> list[int]:
-        """Returns the steps after `last` as soon as there are some; none: time is up."""
+        """Returns the steps after `last` as soon as there are any; empty after the timeout."""
         began, said = time.monotonic(), False
         while True:
             steps = [step for step in self._steps() if step > last]
@@ -187,7 +186,7 @@ class CheckpointWatcher:
         return ModelDirectory.open(self._directory).steps()
 
     def _score(self, step: int, summaries: Summaries) -> bool:
-        """Scores one checkpoint; False where training removed it before it could be read."""
+        """Scores one checkpoint; False if training removed it before it was read."""
         try:
             model = self._scorer.load(step)
         except (UserError, OSError):
@@ -203,7 +202,7 @@ class CheckpointWatcher:
 
 
 def _model_directory(path: Path) -> Path:
-    """Returns the model directory that a path means; one that does not exist may yet come."""
+    """Returns the model directory of a path; it need not exist yet."""
     if path.name == "checkpoints" and (is_model_directory(path.parent) or not path.exists()):
         return path.parent
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
@@ -214,10 +213,10 @@ def _model_directory(path: Path) -> Path:
             fix=f"score one of them: stillbox evaluate CONFIG --weights {prefixes[-1]}",
         )
     if path.exists() and not is_model_directory(path):
-        # Earlier results of ours may lie where training has yet to begin.
+        # The folder may hold results of an evaluation that started before training.
         others = [entry for entry in path.glob("*") if not entry.name.startswith(BESIDE)]
         if others or not path.is_dir():
-            ModelDirectory.open(path)  # says what is wrong with it
+            ModelDirectory.open(path)  # raises, with what is wrong
     return path
 
 
