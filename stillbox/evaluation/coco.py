@@ -132,35 +132,35 @@ def score_coco(
         UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
-    wanted = truths_to_coco(truths, class_names, numbers)
+    expected = truths_to_coco(truths, class_names, numbers)
     found = results_to_coco(results, numbers)
     known = [
         {"id": number, "iscrowd": 0, "area": one["bbox"][2] * one["bbox"][3], **one}
         for number, one in enumerate(found, start=1)
         if one["category_id"] in class_names
     ]
-    evaluated = _evaluate(wanted, known)
-    crowds = sum(annotation["iscrowd"] for annotation in wanted["annotations"])
+    evaluated = _evaluate(expected, known)
+    crowds = sum(annotation["iscrowd"] for annotation in expected["annotations"])
     return CocoScores(
         summary=_summary(evaluated, slice(None)),
-        per_class=_per_class(evaluated, class_names, wanted["annotations"], known),
+        per_class=_per_class(evaluated, class_names, expected["annotations"], known),
         recalls=np.linspace(0.0, 1.0, 101),
         images=len(truths),
-        truths=len(wanted["annotations"]) - crowds,
+        truths=len(expected["annotations"]) - crowds,
         crowds=crowds,
         detections=len(known),
         foreign_detections=len(found) - len(known),
     )
 
 
-def _evaluate(wanted: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def _evaluate(expected: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
     """Runs the matching and returns the library's arrays `precision` and `recall`.
 
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
     the same without its second axis; -1 stands for "no ground truth".
     """
     evaluation = COCOeval_faster(
-        COCO(wanted), COCO({**wanted, "annotations": found}), iouType="bbox"
+        COCO(expected), COCO({**expected, "annotations": found}), iouType="bbox"
     )
     evaluation.evaluate()
     evaluation.accumulate()
@@ -184,10 +184,10 @@ def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float
 def _per_class(
     evaluated: dict[str, Any],
     class_names: Mapping[int, str],
-    wanted: list[dict[str, Any]],
+    expected: list[dict[str, Any]],
     found: list[dict[str, Any]],
 ) -> dict[str, ClassScores]:
-    truths = Counter(a["category_id"] for a in wanted if not a["iscrowd"])
+    truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
     detections = Counter(a["category_id"] for a in found)
     scores = {}
     for column, (class_id, key) in enumerate(class_keys(class_names).items()):

@@ -1,7 +1,6 @@
 """Runs a detector over an evaluation set and scores it, every image exactly once."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,10 +92,10 @@ def evaluate(
         UserError: label map, model and annotations disagree, or there is no image.
         RuntimeError: the loader brought a record twice, or not at all.
     """
-    wanted = range(len(source)) if records is None else records
+    records = range(len(source)) if records is None else records
     timings = Timings()
     started = time.perf_counter()
-    truths = read_truths(source, wanted, annotations)
+    truths = read_truths(source, records, annotations)
     warnings = check_agreement(
         tuple(truths.values()),
         class_names,
@@ -105,20 +104,18 @@ def evaluate(
     )
     timings.scoring += time.perf_counter() - started
 
-    results: dict[int, ImageResult] = {}
-    seen: Counter[int] = Counter()
+    results: dict[int, list[ImageResult]] = {}
     for batch, detections in _one_ahead(detect, loader, timings):
         for record, result in _results_of(batch, detections, truths, slots):
-            seen[record] += 1
-            results[record] = result
+            results.setdefault(record, []).append(result)
         if progress is not None:
             progress(len(results), len(truths))
-    _check_complete(seen, truths, source)
+    _check_complete(results, truths, source)
 
     started = time.perf_counter()
-    order = tuple(sorted(seen))
+    order = tuple(sorted(results))
     ordered_truths = tuple(truths[record] for record in order)
-    ordered_results = tuple(results[record] for record in order)
+    ordered_results = tuple(results[record][0] for record in order)
     scores = score(
         ordered_truths, ordered_results, class_names, metrics=metrics, interpolation=interpolation
     )
@@ -129,7 +126,7 @@ def evaluate(
         records=order,
         truths=ordered_truths,
         results=ordered_results,
-        left_out=len(wanted) - len(order),
+        left_out=len(records) - len(order),
         warnings=warnings,
         timings=timings,
     )
@@ -197,15 +194,18 @@ def result_of(
 
 
 def _check_complete(
-    seen: Mapping[int, int], truths: Mapping[int, ImageTruth], source: TruthSource
+    results: Mapping[int, list[ImageResult]],
+    truths: Mapping[int, ImageTruth],
+    source: TruthSource,
 ) -> None:
     """Checks that every record came once, except those whose image cannot be decoded.
 
     The data policy may leave out the latter. Any other record that is missing, or came twice, is a
     fault of the loader.
     """
-    twice = sorted(record for record, count in seen.items() if count > 1)
-    lost = [record for record in sorted(set(truths) - set(seen)) if _has_image(source, record)]
+    twice = sorted(record for record, found in results.items() if len(found) > 1)
+    missing = sorted(truths.keys() - results.keys())
+    lost = [record for record in missing if _has_image(source, record)]
     if twice or lost:
         raise RuntimeError(
             f"the loader brought {len(twice)} records more than once (first {twice[:3]}) and "

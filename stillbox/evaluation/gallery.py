@@ -39,8 +39,8 @@ def draw_gallery(
     `count` is the number of images in place of that of the settings.
     """
     images = len(evaluation.records)
-    wanted = min(settings.num_visualizations if count is None else count, images)
-    for place in np.unique(np.linspace(0, images - 1, wanted).round().astype(int)):
+    most = min(settings.num_visualizations if count is None else count, images)
+    for place in np.unique(np.linspace(0, images - 1, most).round().astype(int)):
         truth, result = evaluation.truths[place], evaluation.results[place]
         example = source.example(evaluation.records[place])
         if example is None:

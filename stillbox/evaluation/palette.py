@@ -1,4 +1,4 @@
-"""Colours that tell classes and curves apart."""
+"""Colours of classes and curves."""
 
 Color = tuple[int, int, int]
 

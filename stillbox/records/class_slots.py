@@ -59,8 +59,8 @@ class ClassSlots:
         return np.array(self.ids, np.int64)
 
 
-def classes_wanted(label_map: LabelMap, rule: SlotRule) -> int:
-    """Returns the `num_classes` that a label map asks for; with `label_map_id`, the least."""
+def required_classes(label_map: LabelMap, rule: SlotRule) -> int:
+    """Returns the `num_classes` of a label map; with `label_map_id`, the least possible."""
     return len(label_map) if rule == "contiguous" else label_map.max_id
 
 
@@ -71,28 +71,28 @@ def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> Class
         UserError: label map and `num_classes` do not fit together under this rule; the message
             names a number that does, and the other rule if it does.
     """
-    wanted = classes_wanted(label_map, rule)
+    required = required_classes(label_map, rule)
     if rule == "contiguous":
-        if wanted != num_classes:
+        if required != num_classes:
             raise UserError(
-                f"the label map has {wanted} classes, the model {num_classes}, and with "
+                f"the label map has {required} classes, the model {num_classes}, and with "
                 "model.class_slots=contiguous each has one of the model's",
                 where=label_map.where,
-                fix=_remedy(f"{wanted} (the number of items)", label_map, num_classes, rule),
+                fix=_remedy(f"{required} (the number of items)", label_map, num_classes, rule),
             )
         return ClassSlots(tuple(item.id for item in label_map))
-    if wanted > num_classes:
+    if required > num_classes:
         raise UserError(
-            f"the label map goes up to id {wanted}, the model has {num_classes} classes",
+            f"the label map goes up to id {required}, the model has {num_classes} classes",
             where=label_map.where,
-            fix=_remedy(f"{wanted} (the greatest id, gaps included)", label_map, num_classes, rule),
+            fix=_remedy(f"{required} (the greatest id, with gaps)", label_map, num_classes, rule),
         )
     return ClassSlots(tuple(range(1, num_classes + 1)))
 
 
 def _remedy(number: str, label_map: LabelMap, num_classes: int, rule: SlotRule) -> str:
     other: SlotRule = "label_map_id" if rule == "contiguous" else "contiguous"
-    fits = classes_wanted(label_map, other) == num_classes
+    fits = required_classes(label_map, other) == num_classes
     return (
         f"set model.num_classes={number}, or "
         + f"set model.class_slots={other}, or " * fits

@@ -126,7 +126,7 @@ def _is_upright(info: ImageInfo, claimed: tuple[int, int], exif: Exif) -> tuple[
         return exif == "upright", "as asked for"
     stored = (info.height, info.width)
     if info.upright_size == stored:
-        return True, "size tells nothing"
+        return True, "size does not decide"
     if claimed == info.upright_size:
         return True, "annotation has the rotated size"
     if claimed == stored:

@@ -101,7 +101,7 @@ class ConversionLog(ProblemLog):
             UserError: the policy is `fail`.
         """
         if self.bad_boxes == "fail":
-            fix = "correct it, or let such boxes be mended or dropped with --bad-boxes fix"
+            fix = "correct it, or let such boxes be fixed or dropped with --bad-boxes fix"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
         self.add(reason, where, detail, action=action)
 

@@ -117,7 +117,7 @@ class ExampleSource:
         faults += [f"image/object/{detail}" for detail in parsed.wrong_lists]
         where = self.location(index)
         if self._bad_boxes == "fail" and faults:
-            fix = "correct the data, or set data.bad_boxes=fix to mend what can be mended"
+            fix = "correct the data, or set data.bad_boxes=fix to fix what can be fixed"
             raise UserError(faults[0], where=where, fix=fix)
         if self._first_time(self._reviewed, index):
             add = self.problems.add

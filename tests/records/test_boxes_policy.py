@@ -26,14 +26,14 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_fix(name):
-    stored, reason, mended = CASES[name]
+    stored, reason, fixed = CASES[name]
     example, problems = apply_box_policy(make_example([GOOD, stored], [1, 2]), {}, "fix")
-    expected = [GOOD] if mended is None else [GOOD, mended]
+    expected = [GOOD] if fixed is None else [GOOD, fixed]
     np.testing.assert_allclose(example.boxes, np.array(expected, np.float32), atol=1e-7)
     assert example.class_ids.tolist() == [1, 2][: len(expected)]
     (problem,) = problems
     assert (problem.reason, problem.box) == (reason, 1)
-    assert problem.action == ("dropped" if mended is None else "fixed")
+    assert problem.action == ("dropped" if fixed is None else "fixed")
     assert "ymin" in problem.detail
 
 

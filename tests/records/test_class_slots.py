@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.class_slots import ClassSlots, assign_slots, classes_wanted
+from stillbox.records.class_slots import ClassSlots, assign_slots, required_classes
 from stillbox.records.label_map import LabelMap
 from stillbox.records.label_map_text import LabelMapItem
 
@@ -40,7 +40,7 @@ def test_without_gaps_both_rules_are_the_same():
 @pytest.mark.parametrize("rule", ["label_map_id", "contiguous"])
 def test_an_id_without_a_slot_becomes_the_index_after_the_last(rule):
     # `assign_targets` gives that index a target of zeros; it must not be another class's.
-    classes = classes_wanted(SHAPES, rule)
+    classes = required_classes(SHAPES, rule)
     assert indices(assign_slots(SHAPES, classes, rule), 0, 6, 90, -1) == [classes] * 4
     assert indices(ClassSlots((1, 3, 5)), 2, 4) == [3, 3]
 
@@ -90,4 +90,4 @@ def test_coco_has_80_contiguous_classes():
     slots = assign_slots(coco, 80, "contiguous")
     assert slots.ids == tuple(wanted)
     assert indices(slots, 1, 13, 90) == [0, 11, 79]
-    assert classes_wanted(coco, "label_map_id") == 90
+    assert required_classes(coco, "label_map_id") == 90

@@ -94,7 +94,7 @@ def test_exif_rotation_follows_the_annotation(claimed, exif, turned, why):
 
 def test_a_rotation_that_keeps_the_size_is_taken_upright():
     image = prepare_image(image_bytes(40, 60, orientation=3), (40, 60))
-    assert image.notes[0][0] == "EXIF orientation (size tells nothing)"
+    assert image.notes[0][0] == "EXIF orientation (size does not decide)"
     assert pixels(image.encoded)[:, 0].mean() > 235  # half a turn: bright is left
 
 

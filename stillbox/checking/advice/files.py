@@ -7,7 +7,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.inputs.augment.labels import labels_without_slots
-from stillbox.records.class_slots import assign_slots, classes_wanted
+from stillbox.records.class_slots import assign_slots, required_classes
 from stillbox.records.label_map import LabelMap, is_label_map
 
 
@@ -43,7 +43,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
         try:
             slots = assign_slots(label_map, classes, model.class_slots)
         except UserError as error:
-            wanted = classes_wanted(label_map, model.class_slots)
+            wanted = required_classes(label_map, model.class_slots)
             fix = f"--set model.num_classes={wanted}"
             yield Advice("error", "model.num_classes", f"{error.where}: {error.what}", fix)
             continue
