@@ -26,6 +26,7 @@ from stillbox.experiment.schema import (
 )
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import build_detector
+from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 
@@ -153,7 +154,8 @@ def _report(
     model: OneStage, truth: TruthBoxes, total: int, label_map: LabelMap | None
 ) -> AnchorReport:
     # The shapes of feature maps are those of a built detector, whose weights are not used.
-    detector: Any = build_detector(model)
+    detector = build_detector(model)
+    assert isinstance(detector, OneStageDetector)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher = model.matcher
     plain = isinstance(matcher, ArgmaxMatcher) and isinstance(model.similarity, IouSimilarity)

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stillbox.checking.advice import Advice, advise
-from stillbox.checking.config_records import RecordsAsked, records_findings
+from stillbox.checking.config_records import RecordsToCheck, records_findings
 from stillbox.checking.data_findings import SEVERITIES, Severity
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, read_config
@@ -87,7 +87,7 @@ def check_config(
     config: str | Path,
     overrides: Sequence[str] = (),
     *,
-    records: RecordsAsked = "present",
+    records: RecordsToCheck = "present",
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConfigCheck:
     """Checks a config. Nothing is raised: what is refused is a finding.

@@ -13,14 +13,14 @@ from stillbox.experiment.schema import Experiment, Records
 from stillbox.records.label_map import missing_label_map
 from stillbox.records.patterns import expand
 
-RecordsAsked = Literal["present", "all", "none"]
+RecordsToCheck = Literal["present", "all", "none"]
 
 # Read within a second or two.
 _SAMPLE = 200
 
 
 def records_findings(
-    experiment: Experiment, asked: RecordsAsked, on_record: Callable[[int, int], None]
+    experiment: Experiment, which: RecordsToCheck, on_record: Callable[[int, int], None]
 ) -> Iterator[Advice]:
     """Yields problems of the records of training and evaluation; arguments: `check_config`."""
     unreal = {broken.path for broken in paths_are_real(experiment)}
@@ -29,28 +29,28 @@ def records_findings(
         ("evaluation", experiment.data.evaluation),
     ):
         path = f"data.{name}.paths"
-        if asked == "none" or not records.paths or path in unreal:
+        if which == "none" or not records.paths or path in unreal:
             continue
         try:
             expand(records.paths)
         except UserError as error:
-            if asked == "all":
+            if which == "all":
                 yield Advice("error", path, str(error))
             else:
                 yield Advice("note", path, f"not checked: {error.where}: {error.what}")
             continue
-        yield from _check(experiment, name, records, asked, on_record)
+        yield from _check(experiment, name, records, which, on_record)
 
 
 def _check(
     experiment: Experiment,
     name: str,
     records: Records,
-    asked: RecordsAsked,
+    which: RecordsToCheck,
     on_record: Callable[[int, int], None],
 ) -> Iterator[Advice]:
     path, model = f"data.{name}.paths", experiment.model
-    sample = 0 if asked == "all" else _SAMPLE
+    sample = 0 if which == "all" else _SAMPLE
     try:
         label_map = read_label_map(records)
         check = check_records(
@@ -78,7 +78,7 @@ def _check(
         path,
         f"{check.records:,} of {check.total:,} records checked: {check.boxes:,} boxes, at most "
         f"{check.most_boxes} in an image",
-        "" if check.records == check.total else "--records looks at all of them",
+        "" if check.records == check.total else "--records checks all of them",
     )
 
 
