@@ -10,10 +10,13 @@ from stillbox.errors import UserError
 from stillbox.experiment.schema import (
     ConditionalShapeResizer,
     FixedShapeResizer,
+    IdentityResizer,
     KeepAspectRatioResizer,
+    PadToMultipleResizer,
     Resizer,
     ScaleJitterResizer,
 )
+from stillbox.experiment.variants import implementation_of, implements
 from stillbox.inputs.interpolation import METHODS, Floats, resize_part
 from stillbox.inputs.sample import Pixels
 
@@ -86,17 +89,31 @@ def resized_size(size: Size, resizer: Resizer) -> Size:
     With the aspect ratio kept, the short side becomes `min_dimension` unless that makes the long
     one greater than `max_dimension` (fact sheet 3.1). float32 and rounding half to even, as TF1.
     """
-    if isinstance(resizer, FixedShapeResizer):
-        return resizer.height, resizer.width
-    if isinstance(resizer, KeepAspectRatioResizer):
-        height, width = _scaled(size, resizer.min_dimension, min(size))
-        if max(height, width) > resizer.max_dimension:
-            height, width = _scaled(size, resizer.max_dimension, max(size))
-        return height, width
-    if isinstance(resizer, ConditionalShapeResizer):
-        return _conditional_size(size, resizer)
-    if isinstance(resizer, ScaleJitterResizer):
-        return _fitted(size, resizer, 1.0)
+    resized: Size = implementation_of(resizer)(resizer, size)
+    return resized
+
+
+@implements(FixedShapeResizer)
+def _fixed(resizer: FixedShapeResizer, size: Size) -> Size:
+    return resizer.height, resizer.width
+
+
+@implements(KeepAspectRatioResizer)
+def _aspect_ratio_kept(resizer: KeepAspectRatioResizer, size: Size) -> Size:
+    height, width = _scaled(size, resizer.min_dimension, min(size))
+    if max(height, width) > resizer.max_dimension:
+        height, width = _scaled(size, resizer.max_dimension, max(size))
+    return height, width
+
+
+@implements(ScaleJitterResizer)
+def _fitted_to_frame(resizer: ScaleJitterResizer, size: Size) -> Size:
+    return _fitted(size, resizer, 1.0)
+
+
+@implements(PadToMultipleResizer)
+@implements(IdentityResizer)
+def _unchanged(resizer: Resizer, size: Size) -> Size:
     return size
 
 
@@ -114,7 +131,8 @@ def _fitted(size: Size, resizer: ScaleJitterResizer, scale: float) -> Size:
     return height, width
 
 
-def _conditional_size(size: Size, resizer: ConditionalShapeResizer) -> Size:
+@implements(ConditionalShapeResizer)
+def _conditional(resizer: ConditionalShapeResizer, size: Size) -> Size:
     if resizer.condition == "greater":
         side = max(size)
         target = min(side, resizer.threshold)

@@ -14,7 +14,11 @@ ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antia
 
 
 class Resizer(Variant):
-    """From an image of any size to the network input."""
+    """From an image of any size to the network input.
+
+    Called as `(config, size)`, height and width of an image in pixels; returns those that it has
+    inside the network input.
+    """
 
     @property
     def input_size(self) -> tuple[int, int]:
