@@ -67,3 +67,23 @@ def test_the_reader_of_the_page_reads_its_file(done):
     _, run = done
     assert re.search(r"^  steps: 100 ", run.stdout, re.MULTILINE)
     assert re.search(r"^name: short$", run.stdout, re.MULTILINE)
+
+
+def test_an_entry_point_makes_parts_available_without_import(done, tmp_path):
+    folder, _ = done
+    (tmp_path / "own_parts.py").write_text(FILES["charbonnier.py"])
+    information = tmp_path / "own_parts-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[stillbox.parts]\nown = own_parts\n")
+    words = ["config", str(folder / "tiny.yaml"), "--set", "model.loss.localization=charbonnier"]
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from stillbox.cli.main import main"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}; sys.exit(main({words!r}))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("imports: [own_parts]\n")
+    assert re.search(r"kind: charbonnier .*\n +epsilon: 0\.001", run.stdout)
