@@ -1,4 +1,4 @@
-"""Every augmentation of the language with all its fields set, and what it must become."""
+"""Every augmentation of the language with all its fields set, and its expected result."""
 
 from stillbox.experiment import schema
 

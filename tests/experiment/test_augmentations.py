@@ -94,7 +94,7 @@ def test_every_class_of_the_schema_is_reached():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # The proto says 500,000; the builder passes only what is set, and the operation says this.
+        # The proto says 500,000; the builder passes only what is set, and the operation has this.
         ("random_downscale_to_target_pixels {}", schema.RandomDownscaleToTargetPixels()),
         ("random_horizontal_flip {}", schema.RandomHorizontalFlip(probability=0.5)),
         ("random_horizontal_flip { probability: 0 }", schema.RandomHorizontalFlip(probability=0.0)),
@@ -319,7 +319,7 @@ def test_a_contrast_that_the_policy_never_changes_is_warned_about():
     assert not silent(policy="v3", contrast="mean")
 
 
-# ---- resizers whose canvas somebody must give ----------------------------------------------------
+# ---- resizers that require a canvas ----
 
 
 def with_resizer(text):
@@ -339,14 +339,14 @@ def with_resizer(text):
         ("pad_to_multiple_resizer { multiple: 32 }", schema.PadToMultipleResizer(multiple=32)),
     ],
 )
-def test_a_resizer_without_a_shape_asks_for_a_canvas(text, expected):
+def test_a_resizer_without_a_shape_requires_a_canvas(text, expected):
     reading = with_resizer(text)
     assert reading.experiment.model.resizer == expected
     with pytest.raises(UserError, match="gives images of many shapes") as caught:
         check(reading.experiment, reading.origins)
     assert caught.value.where.startswith("p.config:")
     assert "--set model.resizer.canvas=[" in caught.value.fix
-    # What the message says is what mends it.
+    # The remedy of the message mends it.
     origins = dict(reading.origins)
     mended = apply_overrides(reading.experiment, ["model.resizer.canvas=[320,640]"], origins)
     assert mended.model.resizer.input_size == (320, 640)

@@ -40,7 +40,7 @@ def test_the_python_example_runs(capsys):
     assert "--set train.batch_size=32" in capsys.readouterr().out
 
 
-def test_the_errors_are_those_that_a_person_gets():
+def test_the_errors_are_those_of_the_page():
     first, second = blocks("text")
     with pytest.raises(UserError) as caught:
         read_pipeline_config("\n" * 11 + "model { ssd { \n num_clases: 1 } }", "pets.config")

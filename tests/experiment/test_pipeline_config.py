@@ -170,7 +170,7 @@ def test_the_sample_reads_field_by_field():
     )
 
 
-def test_every_value_that_was_set_knows_its_line_and_column():
+def test_every_value_that_is_set_has_line_and_column():
     origins = read(SAMPLE).origins
     line = line_of("matched_threshold: 0.6")
     assert origins["model.matcher.matched_threshold"] == f"p.config:{line}:9"
@@ -184,7 +184,7 @@ def test_every_value_that_was_set_knows_its_line_and_column():
 def test_without_the_override_the_base_network_keeps_its_own_hyperparameters():
     text = changed(("override_base_feature_extractor_hyperparams: true", ""))
     model = read(text).experiment.model
-    # Fact sheet 1.3: L2 4e-5 on depthwise kernels too, decay .9997, eps .001, relu6, sigma .09.
+    # mobilenet_v1.py of slim: L2 4e-5 on depthwise kernels too, decay .9997, eps .001, sigma .09.
     assert model.backbone.conv == schema.ConvHyperparams(
         activation="relu6",
         regularizer=schema.L2(weight=4e-5),
@@ -197,7 +197,7 @@ def test_without_the_override_the_base_network_keeps_its_own_hyperparameters():
     assert model.neck.conv == read(SAMPLE).experiment.model.neck.conv
 
 
-def test_defaults_that_surprise_people_are_on_and_noted():
+def test_surprising_defaults_hold_and_are_noted():
     text = changed(("use_dropout: true", ""), ("use_moving_averages: true", ""))
     reading = read(text)
     assert reading.experiment.model.head.dropout
@@ -293,7 +293,7 @@ def test_optimizers_and_schedules_combine(text, schedule, name, optimizer):
     assert read(config).experiment.train.optimizer == optimizer(schedule=schedule)
 
 
-def test_keep_aspect_ratio_is_always_padded_and_says_so():
+def test_keep_aspect_ratio_is_always_padded_with_a_warning():
     old = "fixed_shape_resizer { height: 160 width: 192 }"
     new = "keep_aspect_ratio_resizer { min_dimension: 200 max_dimension: 300 resize_method: AREA }"
     reading = read(changed((old, new)))

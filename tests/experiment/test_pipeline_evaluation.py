@@ -47,7 +47,7 @@ def refusal(fields):
         ),
     ],
 )
-def test_metrics_are_read_and_the_first_says_which_checkpoint_is_best(fields, metrics, best):
+def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metrics, best):
     evaluation = read(fields).experiment.evaluation
     assert (evaluation.metrics, evaluation.best_metric) == (metrics, best)
     assert evaluation.voc_interpolation == "all_points"  # the original's

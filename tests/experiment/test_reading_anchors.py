@@ -102,7 +102,7 @@ def test_the_keypoint_coder_is_refused_by_name():
     assert "there is: faster_rcnn_box_coder, mean_stddev_box_coder, square_box_c" in str(e.value)
 
 
-def test_the_bipartite_matcher_reads_and_says_what_its_field_does_not_do():
+def test_the_bipartite_matcher_is_read_and_its_field_noted():
     matcher, log = read_section(
         read_matcher, "Matcher", "bipartite_matcher { use_matmul_gather: true }"
     )

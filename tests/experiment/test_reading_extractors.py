@@ -76,7 +76,7 @@ def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
 @pytest.mark.parametrize(
     ("kind", "hyperparams"),
     [
-        # Fact sheet 1.3. slim leaves depthwise kernels of v2 alone, and v1 does not.
+        # slim leaves depthwise kernels of v2 alone, and v1 does not.
         ("ssd_mobilenet_v1", ("relu6", 4e-5, 0.9997, 0.001, True)),
         ("ssd_mobilenet_v2", ("relu6", 4e-5, 0.9997, 0.001, False)),
         ("ssd_resnet50_v1_fpn", ("relu", 1e-4, 0.997, 1e-5, True)),
@@ -178,7 +178,7 @@ def test_synchronised_batch_norm_sees_the_whole_batch_and_plain_one_a_replica():
     assert norm == dataclasses.replace(plain, statistics="global")
 
 
-def test_the_base_network_follows_the_word_for_batch_norm_where_it_is_overridden():
+def test_an_overridden_base_network_has_the_configured_kind_of_batch_norm():
     synchronised = HYPERPARAMS.replace("batch_norm", "sync_batch_norm")
     for kind in ("ssd_mobilenet_v1", "ssd_resnet50_v1_fpn"):
         for fields, given, statistics in (
@@ -213,13 +213,13 @@ def test_every_field_of_the_weight_shared_predictor_reads():
     assert log.notes == []
 
 
-def test_the_first_generation_has_relu6_in_its_towers_and_says_so():
+def test_the_first_generation_has_relu6_in_its_towers_with_a_note():
     read, log = head(WEIGHT_SHARED % HYPERPARAMS)
     assert read.conv == dataclasses.replace(CONV, activation="relu6")
     assert "relu6 in the towers whatever is configured" in log.notes[0]
 
 
-def test_the_first_generation_ignores_the_bias_of_depthwise_class_heads_and_says_so():
+def test_the_first_generation_ignores_the_bias_of_depthwise_class_heads_with_a_note():
     text = (
         "convolutional_box_predictor { use_depthwise: true use_dropout: false kernel_size: 3 "
         f"class_prediction_bias_init: -4.6 {HYPERPARAMS} }}"

@@ -25,7 +25,7 @@ TEMPLATES = (
     "spinenet190_retinanet",
     "spinenet-mbconv49_retinanet",
 )
-# What a dictionary says about a run and a recipe leaves to whoever starts it.
+# Fields that a dictionary sets and a recipe leaves to the command line.
 RUN = {"train.fine_tune.scope", "evaluation.per_category"}
 # Where things lie is everybody's own.
 PLACES = {
@@ -39,7 +39,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_resolves_under_its_own_name_and_raises_no_eyebrow(name):
+def test_a_recipe_resolves_under_its_name_without_warnings(name):
     resolved = resolve(name)
     assert resolved.experiment.name == name
     assert warnings_about(resolved.experiment, resolved.origins) == ()

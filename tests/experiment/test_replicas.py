@@ -1,4 +1,4 @@
-"""What the words "per replica" stand for."""
+"""Settings per replica as groups of images."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_a_replica_is_so_many_images_and_a_single_one_is_the_batch(replicas, mea
     assert replace(changed, neck=MODEL.neck) == MODEL
 
 
-def test_a_model_without_the_words_is_the_same_model():
+def test_a_model_without_per_replica_is_unchanged():
     model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
     assert replicas_as_groups(model, 32, 8) is model
 

@@ -39,7 +39,7 @@ def test_what_is_printed_is_itself_a_config(folder):
     assert resolve("printed.yaml").experiment == first.experiment
 
 
-def test_the_dialect_shows_in_the_content_where_the_name_says_nothing(folder):
+def test_the_dialect_is_recognised_by_content_without_a_known_suffix(folder):
     (folder / "pipeline").write_text(SAMPLE)
     (folder / "mine").write_text("model:\n  num_classes: 5\n")
     assert resolve("./pipeline").experiment.model.num_classes == 3
@@ -91,14 +91,14 @@ def test_a_file_that_is_no_text_is_refused(folder):
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_resolves_without_a_warning_and_says_what_to_expect(name):
+def test_every_recipe_resolves_without_a_warning_and_has_a_header(name):
     resolved = resolve(name)
     assert resolved.experiment.name == name
     assert resolved.warnings == ()
     assert "Expected" in recipe_path(name).read_text(encoding="utf-8").partition("\nname:")[0]
 
 
-def test_the_coco_recipe_asks_for_its_paths():
+def test_the_coco_recipe_requires_its_paths():
     resolved = resolve(RECIPE)
     with pytest.raises(UserError, match="no records to train on"):
         check_trainable(resolved.experiment, resolved.origins)

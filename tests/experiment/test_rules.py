@@ -183,7 +183,7 @@ def test_values_at_the_edge_are_fine(overrides):
     check(*overridden(*overrides))
 
 
-def test_everything_that_is_broken_is_told_at_once():
+def test_every_broken_rule_is_in_one_message():
     experiment, origins = overridden("train.batch_size=0", "model.num_classes=0")
     with pytest.raises(UserError) as caught:
         check(experiment, origins)
@@ -227,7 +227,7 @@ def test_an_experiment_that_is_ready_may_train():
         ),
     ],
 )
-def test_training_wants_what_it_needs_and_says_what_to_set(overrides, message, fix):
+def test_what_training_lacks_is_refused_with_the_set_that_gives_it(overrides, message, fix):
     experiment, origins = overridden(*READY, *overrides)
     check(experiment, origins)
     with pytest.raises(UserError) as caught:
@@ -270,7 +270,7 @@ def test_training_on_one_batch_is_warned_about():
     assert "only this batch is learnt" in warning
 
 
-def test_replicas_of_nothing_are_warned_about():
+def test_replicas_without_effect_are_warned_about():
     experiment, origins = overridden("devices.replicas=8")
     (warning,) = warnings_about(experiment, origins)
     assert warning.startswith("--set devices.replicas=8: replicas 8 has no effect: neither")

@@ -1,4 +1,4 @@
-"""What anchors, coders, matchers, losses and post-processing may not be."""
+"""Rules about anchors, coders, matchers, losses and post-processing."""
 
 import pytest
 
@@ -133,7 +133,7 @@ def test_contradictions_are_refused_with_a_fix(overrides, message):
         ["model.similarity=neg_sq_dist", "model.matcher=bipartite"],
     ],
 )
-def test_distances_have_thresholds_of_their_own(overrides):
+def test_thresholds_of_distances_are_not_limited_to_0_and_1(overrides):
     check(overridden(*overrides), {})
 
 

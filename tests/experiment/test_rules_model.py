@@ -128,7 +128,7 @@ def test_a_pyramid_takes_any_size_that_is_padded_to_its_stride():
     accepted(*PYRAMID, "model.resizer.height=608")
 
 
-def test_a_coarse_pyramid_asks_for_less():
+def test_a_coarse_pyramid_needs_smaller_multiples():
     levels = ["model.neck.max_level=4", "model.anchors.max_level=4"]
     accepted(*PYRAMID, *levels, "model.resizer.height=624")
 

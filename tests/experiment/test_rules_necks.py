@@ -1,4 +1,4 @@
-"""What a neck asks of backbone, input and anchors."""
+"""Rules about the neck, and the backbone, input and anchors that fit it."""
 
 import pytest
 

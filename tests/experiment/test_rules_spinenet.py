@@ -1,4 +1,4 @@
-"""SpineNet's blocks make a network, and the network the maps that are read (fact sheet 3.5)."""
+"""SpineNet's blocks make a network, and the network the maps that are read."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def refused(*overrides):
 def test_the_published_blocks_are_allowed(kind):
     backbone = taken(f"model.backbone={{kind: {kind}}}").backbone
     # The outputs, from the first to the last; node 11 of SpineNet and node 12 of the other are read
-    # by nothing else and join the next output of their level (fact sheet 3.5).
+    # by nothing else and join the next output of their level.
     outputs = [block.level for block in backbone.blocks if block.output]
     joins = {i: joined for i, joined in enumerate(backbone.joined()) if joined}
     if kind == "spinenet":
@@ -40,7 +40,7 @@ def test_the_published_blocks_are_allowed(kind):
         assert (outputs, joins) == ([4, 3, 5, 7, 6], {13: (12,)})
 
 
-def test_blocks_of_ones_own_are_allowed():
+def test_other_sound_blocks_are_accepted():
     blocks = "[{level: 4}, {level: 3, inputs: [1, 2], output: true}]"
     levels = "model.backbone={min_level: 3, max_level: 3}"
     others = [f"model.{part}={{min_level: 3, max_level: 3}}" for part in ("neck", "anchors")]

@@ -30,7 +30,7 @@ def all_classes():
     return found
 
 
-def test_an_experiment_goes_through_plain_values_and_back():
+def test_plain_values_read_back_as_the_same_experiment():
     experiment = schema.Experiment(
         train=schema.Training(
             optimizer=schema.RmsProp(schedule=schema.CosineSchedule()),

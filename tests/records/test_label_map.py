@@ -143,7 +143,7 @@ def test_coco_is_built_in(tmp_path, monkeypatch):
     # A record's class text is COCO's name, whichever of the two names it is matched with.
     assert coco.id_of("hair drier") == coco.id_of("hair drier", use_display_name=True) == 89
     assert coco.where == "built-in label map coco"
-    # What a conversion of COCO writes is the same map.
+    # A conversion of COCO writes the same map.
     assert LabelMap.from_text(coco.to_text()) == coco
 
 

@@ -151,7 +151,7 @@ def test_what_protobuf_refuses_is_refused_with_its_place(text):
         decode(text)
 
 
-def test_an_unknown_field_leads_to_the_nearest():
+def test_an_unknown_field_suggests_the_nearest():
     with pytest.raises(UserError) as caught:
         decode("model {\n  ssd {\n    num_clases: 3\n  }\n}")
     assert str(caught.value) == (
@@ -159,7 +159,7 @@ def test_an_unknown_field_leads_to_the_nearest():
     )
 
 
-def test_an_unknown_enum_value_leads_to_the_nearest():
+def test_an_unknown_enum_value_suggests_the_nearest():
     with pytest.raises(UserError) as caught:
         decode("model { ssd { post_processing { score_converter: SIGMOIDE } } }")
     assert caught.value.where == "f:1:50"

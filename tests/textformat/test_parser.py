@@ -55,7 +55,7 @@ def theirs(text):
         "3.e2",
     ],
 )
-def test_numbers_mean_what_protobuf_says_they_mean(number):
+def test_numbers_are_protobufs(number):
     text = f"number_value: {number}"
     assert decoded(text) == theirs(text)
 
@@ -86,7 +86,7 @@ def test_what_protobuf_refuses_as_a_number_is_refused(number):
         r'"\u00e9\U0001F43F"',
     ],
 )
-def test_strings_mean_what_protobuf_says_they_mean(literal):
+def test_strings_are_protobufs(literal):
     text = f"string_value: {literal}"
     assert decoded(text) == theirs(text)
 
@@ -146,7 +146,7 @@ def test_quoted_and_bare_words_are_told_apart():
     assert only_value("a: 'RELU_6'") == Scalar("RELU_6", True, "f:1:4")
 
 
-def test_every_field_and_value_knows_its_line_and_column():
+def test_every_field_and_value_has_line_and_column():
     (model,) = parse("# one\nmodel {\n\tssd <\n    n: 3\n  >\n}", "m.config").fields
     (ssd,) = model.values[0].fields
     (n,) = ssd.values[0].fields

@@ -1,4 +1,4 @@
-"""docs/params_dict.md says of every key what the reader does with it."""
+"""docs/params_dict.md has the effect of every key."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_an_honoured_name_changes_its_field(key, expected):
     assert expected in effects()[key].honoured
 
 
-def test_what_is_listed_without_effect_has_none():
+def test_fields_without_effect_change_nothing():
     for path, reason in NO_EFFECT.items():
         assert not effects()[path].honoured, path
         assert reason in effects()[path].reasons(), path

@@ -1,4 +1,4 @@
-"""docs/pipeline_config.md says of every field what the reader does with it."""
+"""docs/pipeline_config.md has the effect of every field."""
 
 import re
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_an_honoured_name_changes_its_field(message, field, expected):
     assert expected in effects()[message][field].honoured
 
 
-def test_what_is_listed_without_effect_has_none():
+def test_fields_without_effect_change_nothing():
     for message, fields in NO_EFFECT.items():
         for name, reason in fields.items():
             effect = effects()[message][name]
@@ -79,7 +79,7 @@ def test_what_is_listed_without_effect_has_none():
             assert reason in effect.reasons(), (message, name)
 
 
-def test_what_is_listed_as_refused_is_refused_for_that_reason():
+def test_refused_fields_are_refused_for_the_listed_reason():
     for label, reason in REFUSED.items():
         message, _, field = label.rpartition(".")
         assert reason in effects()[message][field].refused.values(), label

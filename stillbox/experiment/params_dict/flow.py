@@ -21,13 +21,13 @@ class Scanner:
         self._text, self._where, self._at = text, where, 0
 
     def whole_value(self) -> Node:
-        """Returns the one value that the text holds.
+        """Returns the one value of the text.
 
         Raises:
             UserError: there is more, or less.
         """
         value = self._value(",]}")
-        if self._rest().strip():
+        if self._peek():
             raise self._broken("nothing more")
         return value
 
@@ -37,84 +37,69 @@ class Scanner:
         Raises:
             UserError: the text has another form.
         """
-        while self._rest().strip():
-            name, equals, _ = self._rest().partition("=")
-            if not equals or "," in name.strip():
-                raise self._broken("name=value")
-            self._at += len(name) + 1
-            yield name.strip(), self._value(",")
-            self._skip()
-            if self._rest() and not self._take(","):
+        while self._peek():
+            yield self._name("=", "name=value"), self._value(",")
+            if self._peek() and not self._take(","):
                 raise self._broken("a comma")
 
-    def _rest(self) -> str:
-        return self._text[self._at :]
-
-    def _skip(self) -> None:
-        self._at = len(self._text) - len(self._rest().lstrip())
+    def _peek(self) -> str:
+        """Returns the next character that is no space, empty at the end."""
+        rest = self._text[self._at :].lstrip()
+        self._at = len(self._text) - len(rest)
+        return rest[:1]
 
     def _take(self, character: str) -> bool:
-        self._skip()
-        if not self._rest().startswith(character):
+        if self._peek() != character:
             return False
         self._at += 1
         return True
 
     def _broken(self, wanted: str) -> UserError:
-        found = repr(self._rest().strip()[:30]) if self._rest().strip() else "the end"
+        rest = self._text[self._at :].strip()
         return UserError(
-            f"{wanted} is expected before {found}",
+            f"{wanted} is expected before {repr(rest[:30]) if rest else 'the end'}",
             where=self._where,
             fix="put text that holds any of , [ ] { } in quotes",
         )
 
     def _value(self, ends: str) -> Node:
-        self._skip()
-        first = self._rest()[:1]
+        first = self._peek()
         if first == "{":
             return self._mapping()
         if first == "[":
-            return self._list()
-        if first in ("'", '"'):
-            return self._quoted(first)
-        return self._plain(ends)
+            return Node([self._value(",]") for _ in self._items("]")], self._where)
+        return self._quoted(first) if first in ("'", '"') else self._plain(ends)
+
+    def _items(self, closing: str) -> Iterator[None]:
+        """Yields in front of each item in brackets, and reads the commas between them."""
+        self._at += 1
+        while not self._take(closing):
+            yield
+            if not self._take(",") and self._peek() != closing:
+                raise self._broken(f"a comma or {closing}")
 
     def _mapping(self) -> Node:
         content: dict[str, Node] = {}
-        self._take("{")
-        while not self._take("}"):
-            name = self._name()
+        for _ in self._items("}"):
+            name = self._name(":", "name: value")
             if name in content:
-                raise UserError(
-                    f"{name!r} is given twice", where=self._where, fix="keep one of them"
-                )
+                what = f"{name!r} is given twice"
+                raise UserError(what, where=self._where, fix="keep one of them")
             content[name] = self._value(",}")
-            if not self._take(",") and not self._rest().lstrip().startswith("}"):
-                raise self._broken("a comma or }")
         return Node(content, self._where)
 
-    def _name(self) -> str:
-        self._skip()
-        first = self._rest()[:1]
+    def _name(self, separator: str, wanted: str) -> str:
+        first = self._peek()
         if first in ("'", '"'):
             name = str(self._quoted(first).value)
-            if not self._take(":"):
-                raise self._broken("a colon")
+            if not self._take(separator):
+                raise self._broken("a colon" if separator == ":" else "an equals sign")
             return name
-        name, colon, _ = self._rest().partition(":")
-        if not colon or any(character in name for character in ",[]{}"):
-            raise self._broken("name: value")
+        name, found, _ = self._text[self._at :].partition(separator)
+        if not found or any(character in name for character in ",[]{}"):
+            raise self._broken(wanted)
         self._at += len(name) + 1
         return name.strip()
-
-    def _list(self) -> Node:
-        items = []
-        self._take("[")
-        while not self._take("]"):
-            items.append(self._value(",]"))
-            if not self._take(",") and not self._rest().lstrip().startswith("]"):
-                raise self._broken("a comma or ]")
-        return Node(items, self._where)
 
     def _quoted(self, quote: str) -> Node:
         end = self._at + 1
@@ -131,8 +116,7 @@ class Scanner:
         """Reads up to one of `ends` that closes nothing inside the value, as in `train-[0-9]*`."""
         open_brackets: list[str] = []
         start = self._at
-        while self._at < len(self._text):
-            character = self._text[self._at]
+        for character in self._text[start:]:
             if open_brackets and character == open_brackets[-1]:
                 open_brackets.pop()
             elif character in _CLOSES:

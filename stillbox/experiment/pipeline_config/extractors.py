@@ -71,7 +71,10 @@ def read_extractor(section: MessageSection) -> Extractor:
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
     )
     backbone = _read_backbone(section, kind, keras=keras)
-    feature_neck = _NECKS[neck[1] if neck else ""](section, backbone, hyperparams, keras)
+    read_neck = _NECKS[neck[1] if neck else ""]
+    feature_neck = read_neck(section, backbone, hyperparams)
+    if isinstance(feature_neck, Fpn) and keras:
+        feature_neck = dataclasses.replace(feature_neck, top_down="smoothed")
     last = backbone.levels[max(backbone.levels)]
     if last not in feature_neck.taps_of(backbone):
         # The original builds the whole network, and its checkpoints and penalty contain it.
@@ -156,7 +159,7 @@ def _overridden(section: MessageSection, base: ConvHyperparams, *, keras: bool) 
 
 
 def _read_extra_layers(
-    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
+    section: MessageSection, backbone: Backbone, conv: ConvHyperparams
 ) -> SsdLayers:
     # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
     taps = _SSD_TAPS[type(backbone)]
@@ -177,9 +180,7 @@ def _read_extra_layers(
     return neck
 
 
-def _read_ppn(
-    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
-) -> Ppn:
+def _read_ppn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Ppn:
     if section.value("use_depthwise"):
         section.note(
             "use_depthwise",
@@ -189,25 +190,19 @@ def _read_ppn(
     return Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
 
 
-def _read_fpn(
-    section: MessageSection, backbone: Backbone, conv: ConvHyperparams, keras: bool
-) -> Fpn:
+def _read_fpn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Fpn:
     path = "model.neck"
-    scaled: dict[str, Any] = {}
+    names = {"depthwise": "use_depthwise"}
     if not isinstance(backbone, ResNetV1):
-        scaled = section.fill(
-            path, "depth_multiplier", "min_depth", explicit_padding="use_explicit_padding"
-        )
-    return Fpn(
-        conv=conv,
-        top_down="smoothed" if keras else "sum",
-        **scaled,
-        **section.fill(path, depthwise="use_depthwise"),
-        **section.child("fpn").fill(path, "min_level", "max_level", depth="additional_layer_depth"),
+        names |= {"depth_multiplier": "depth_multiplier", "min_depth": "min_depth"}
+        names["explicit_padding"] = "use_explicit_padding"
+    levels = section.child("fpn").fill(
+        path, "min_level", "max_level", depth="additional_layer_depth"
     )
+    return Fpn(conv=conv, top_down="sum", **levels, **section.fill(path, **names))
 
 
-_NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams, bool], Neck]] = {
+_NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams], Neck]] = {
     "": _read_extra_layers,
     "ppn": _read_ppn,
     "fpn": _read_fpn,

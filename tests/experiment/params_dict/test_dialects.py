@@ -1,4 +1,4 @@
-"""Both dialects of the dictionary (TPU detection fact sheet 1.3)."""
+"""Both dialects of the dictionary: today's and that of 2020."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_each_spelling_of_2020_is_named_with_todays():
     assert any("not given have the defaults of the last version" in n for n in reading.notes)
 
 
-def test_todays_dictionary_hears_nothing_of_2020():
+def test_todays_dictionary_has_no_note_about_2020():
     reading = read_flat({path: key.default for path, key in FINAL.items()})
     assert reading.warnings == ()
     assert len(reading.notes) == 1 and "use_sync_bn is false" in reading.notes[0]
@@ -182,7 +182,7 @@ def test_both_dialects_in_one_file():
     assert (model.head.depth, model.head.layers_before) == (64, 2)
 
 
-def test_a_later_layer_has_the_last_word_in_either_dialect():
+def test_a_later_layer_overrides_in_either_dialect():
     old = tree_of({"retinanet_head.retinanet_head_num_filters": 64}, "old")
     today = tree_of({"retinanet_head.num_filters": 32}, "today")
     assert read_layers([old, today]).experiment.model.head.depth == 32
@@ -207,7 +207,7 @@ def test_a_later_layer_has_the_last_word_in_either_dialect():
             {"retinanet_parser.use_bfloat16": False},
             "architecture.use_bfloat16 is true (the default)",
         ),
-        # What was no restriction, and built another pyramid than the anchors were made for.
+        # No restriction in the original, which built another pyramid than that of the anchors.
         ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
         ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
         (

@@ -88,7 +88,7 @@ def test_a_template_is_taken_where_its_file_is_absent(folder):
         read_params(template="retinanet_nasfp")
 
 
-def test_ones_own_file_goes_before_the_template_of_its_name(folder):
+def test_a_file_goes_before_the_template_of_its_name(folder):
     (folder / "retinanet_nasfpn.yaml").write_text("train: {total_steps: 7}\n")
     experiment = read_params(config_file="retinanet_nasfpn.yaml").experiment
     assert (experiment.train.steps, experiment.model.neck.kind) == (7, "retinanet_fpn")
@@ -112,7 +112,7 @@ def test_a_template_and_the_published_file_are_one(name):
     )
 
 
-def test_restrictions_of_ones_own():
+def test_given_restrictions_are_checked():
     assert read_params(restrictions=["anchor.num_scales <= 3"]).experiment
     with pytest.raises(UserError, match=r"anchor\.num_scales < 3 is required"):
         read_params(restrictions=["anchor.num_scales < 3"])

@@ -1,4 +1,4 @@
-"""What a dictionary becomes (TPU detection fact sheet 1, 3, 5 and 6)."""
+"""From parameter dictionaries to experiments."""
 
 import math
 import re
@@ -156,7 +156,7 @@ def test_the_default_training():
             "train.learning_rate.type=cosine",
             {0: 0.0067, 250: 0.04335, 500: 0.08, 5000: 0.0720216, 11500: 0.04, 22500: 0.0},
         ),
-        # Model Garden's test (fact sheet 10).
+        # The values of Model Garden's own test.
         (
             "train.learning_rate.init_learning_rate=0.2, "
             "train.learning_rate.warmup_learning_rate=0.1, train.learning_rate.warmup_steps=100, "
@@ -198,7 +198,7 @@ def test_optimizers(kind, optimizer):
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
-        # Fact sheet 3.5: endpoints, filter scale, alpha, repeats.
+        # `detection/modeling/architecture/spinenet.py`: endpoints, filter scale, alpha, repeats.
         ("49S", (128, 0.65, 0.5, 1)),
         ("49", (256, 1.0, 0.5, 1)),
         ("96", (256, 1.0, 0.5, 2)),
@@ -215,7 +215,7 @@ def test_spinenets(model, sizes):
     assert spine.conv.activation == "relu"
 
 
-def test_a_spinenet_of_ones_own():
+def test_block_specs_of_2020_are_read():
     specs = '[[3, "bottleneck", [0, 1], false], [4, "residual", [1, 2], true]]'
     reading = read_params(
         params_override=f"{{architecture: {{backbone: spinenet, multilevel_features: identity}}, "
@@ -347,7 +347,7 @@ def test_the_label_map(tmp_path):
     assert any(f"the label map is {beside}: it is beside the records" in n for n in reading.notes)
 
 
-def test_no_label_map_says_how_to_give_one(tmp_path):
+def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train: {train_file_pattern: a-*}\narchitecture: {num_classes: 4}\n")
     with pytest.raises(UserError, match=r"--set data\.train\.label_map="):

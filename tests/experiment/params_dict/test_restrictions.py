@@ -1,4 +1,4 @@
-"""Keys that must agree (TPU detection fact sheet 1.3 and 1.4; goldens I.restr_* of ops.json)."""
+"""Keys that must agree (goldens I.restr_* of ops.json)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The forms of an override (TPU detection fact sheet 1.4; goldens I.* of ops.json)."""
+"""The forms of an override (goldens I.* of ops.json)."""
 
 import pytest
 
@@ -102,9 +102,9 @@ def test_a_file(tmp_path):
     assert layer["train.total_steps"].where == f"{file}:2:3"
 
 
-def test_nothing_is_nothing():
+def test_an_empty_text_gives_nothing():
     assert values("") == values("  ") == values("{}") == {}
-    # What a shell makes of a variable that is not set.
+    # A shell turns a variable that is not set into this.
     assert values("{ train: { train_file_pattern: , total_steps: 4 } }") == {
         "train.train_file_pattern": "",
         "train.total_steps": 4,
@@ -148,7 +148,7 @@ def test_whole_numbers_stay_whole():
 def test_text_takes_what_was_typed():
     assert values("spinenet.model_id=49") == values("{spinenet: {model_id: 49}}")
     assert values("spinenet.model_id=49") == {"spinenet.model_id": "49"}
-    # A date to YAML, and somebody's folder to its owner.
+    # A date in YAML, but meant as the name of a folder.
     assert values("model_dir=2020-04-02") == {"model_dir": "2020-04-02"}
 
 
@@ -191,7 +191,7 @@ def test_what_is_refused(text, said):
     assert "fix:" in message or "is " in message
 
 
-def test_an_empty_section_says_nothing(tmp_path):
+def test_an_empty_section_is_accepted(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  # total_steps: 5\neval:\n  suffix: b\n")
     assert values(str(file)) == {"eval.suffix": "b"}
