@@ -1,4 +1,4 @@
-"""The original's four models with deterministic weights and a test batch (fact sheet 2, 6.2)."""
+"""The original's four models with deterministic weights and a test batch."""
 
 import json
 import zlib
@@ -94,7 +94,7 @@ def batch(side: int) -> Batch:
 
 
 def _legacy_bilinear(image: np.ndarray, side: int) -> np.ndarray:
-    """TF1's resize without half-pixel centres (fact sheet 3.1)."""
+    """TF1's resize without half-pixel centres."""
     for axis in (0, 1):
         length = image.shape[axis]
         source = np.arange(side, dtype=np.float32) * np.float32(length / side)

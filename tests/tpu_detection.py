@@ -1,6 +1,6 @@
 """The detectors of "Object Detection Models on TPU": descriptions, arrays, deterministic weights.
 
-Goldens come from running the original's graphs (TPU detection fact sheet, 10).
+Goldens come from running the original's graphs.
 """
 
 import json

@@ -13,7 +13,7 @@ SOUND = {"jax": "0.10.0", "jaxlib": "0.10.0"}
 @pytest.mark.parametrize(
     ("versions", "problem"),
     [
-        # The rows of the export matrix (field fact sheet 4.2).
+        # The rows of the export matrix.
         ({}, None),
         ({"tensorflow": "2.21.0"}, None),
         ({"jax": "0.10.1", "jaxlib": "0.10.1", "tensorflow": "2.21.0"}, "cannot load"),

@@ -105,7 +105,7 @@ def test_eight_times_the_batch_has_eight_times_the_rate_in_an_eighth_of_the_step
 
 @pytest.mark.parametrize(
     ("epoch", "rate"),
-    # The original's at a global batch of 1,024, 115 steps an epoch (SSD ResNet-34 fact sheet 10).
+    # The original's at a global batch of 1,024, 115 steps an epoch.
     [
         (1, 0.0138514),
         (7, 0.09696),

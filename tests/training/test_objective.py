@@ -315,7 +315,7 @@ def test_class_weights_multiply_the_slots_of_their_class():
 
 
 def test_logits_of_zeros_cost_ln_2_a_slot():
-    # 2 images of 2 anchors with 2 slots each, whatever the targets (fact sheet 6.1, row 36).
+    # 2 images of 2 anchors with 2 slots each, whatever the targets.
     classification, _, _ = toy_loss(
         toy_batch([BOX], []), with_loss(normalize_by_matches=False), logits=((0.0, 0.0),) * 2
     )
@@ -444,7 +444,7 @@ def test_a_coder_knows_the_pixels_of_the_network_input():
 
 
 def test_the_labels_of_one_anchor_equal_the_published_test():
-    # RetinaNet for TPU, fact sheet 10: levels 3 to 6 of 512 x 512, sizes 2 and 2 sqrt(2) strides.
+    # RetinaNet for TPU: levels 3 to 6 of 512 x 512, sizes 2 and 2 sqrt(2) strides.
     # The box is the first anchor, 16 x 16; the second, of twice its area, overlaps it by 1/2.
     anchors = schema.MultiscaleAnchors(
         min_level=3, max_level=6, anchor_scale=2.0, aspect_ratios=(1.0,), order="scale_major"

@@ -1,4 +1,4 @@
-"""Update rules against the original's executed values (fact sheet 3.9)."""
+"""Update rules against the original's executed values."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""The published models run forward: maps, logits, losses, targets, detections (fact sheet 6.2)."""
+"""The published models run forward: maps, logits, losses, targets, detections."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 from tests.reference import FPN, PPN, RESNET
 
-# The forward golden of the pooling pyramid is not given; these are the fact sheet's figures.
+# The forward golden of the pooling pyramid is not recorded; these are figures of the original.
 PPN_LOSSES = {"eval": (0.887544, 3.332873), "train": (0.953201, 3.246708)}
 
 

@@ -1,4 +1,4 @@
-"""Learning rates against the original's, executed and published (fact sheet 3.8, 6.1)."""
+"""Learning rates against the original's, executed and published."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_rates_equal_the_executed_original(name):
     ("schedule", "steps", "expected"),
     [
         (cosine(1.0, 100, 0.1, 9), [0, 4, 8, 9, 100, 101], [0.1, 0.5, 0.9, 1.0, 0.0, 0.0]),
-        # RetinaNet for TPU, fact sheet 10: steps and cosine of its published test.
+        # RetinaNet for TPU: steps and cosine of its published test.
         (
             schema.ManualStepSchedule(
                 learning_rate=0.1,

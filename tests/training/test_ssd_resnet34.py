@@ -1,4 +1,4 @@
-"""SSD ResNet-34: targets, losses and rates against the executed original (fact sheet 10)."""
+"""SSD ResNet-34: targets, losses and rates against the executed original."""
 
 from dataclasses import replace
 from functools import cache
