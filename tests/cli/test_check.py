@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from stillbox.checking.ahead_of_time import compiling, largest_batch
+from stillbox.checking.ahead_of_time import largest_batch, report
 from stillbox.checking.ahead_of_time.memory import Memory
 from stillbox.checking.ahead_of_time.steps import StepCheck
 
@@ -92,7 +92,7 @@ def compiler(monkeypatch):
             return replace(check, refused="too large", fix="lower it", needed=memory.total)
         return check
 
-    monkeypatch.setattr(compiling, "check_step", check_step)
+    monkeypatch.setattr(report, "check_step", check_step)
     monkeypatch.setattr(largest_batch, "check_step", check_step)
     return asked
 

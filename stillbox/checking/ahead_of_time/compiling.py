@@ -6,7 +6,7 @@ Nothing is computed, so that the target need not be present.
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from stillbox.checking.ahead_of_time.costs import (
 )
 from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
-from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck, StepName
+from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
@@ -32,24 +32,13 @@ from stillbox.training.program import train_program
 Say = Callable[[str], None]
 
 
-def check_steps(
-    experiment: schema.Experiment,
-    target: Target,
-    *,
-    steps: Iterable[StepName] = STEPS,
-    say: Say = lambda line: None,
-) -> list[StepCheck]:
-    """Compiles the steps of an experiment for a target; `say` prints the progress.
-
-    A step that cannot be compiled is a verdict, not an error.
-    """
-    return [check_step(experiment, target, step, say) for step in steps]
-
-
 def check_step(
     experiment: schema.Experiment, target: Target, step: StepName, say: Say = lambda line: None
 ) -> StepCheck:
-    """Compiles one step of an experiment for a target; arguments as for `check_steps`."""
+    """Compiles one step of an experiment for a target; `say` prints the progress.
+
+    A step that cannot be compiled is a verdict, not an error.
+    """
     began = time.monotonic()
     images = {
         "train": experiment.train.batch_size,

@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from stillbox.checking.ahead_of_time.compiling import Say, check_steps
+from stillbox.checking.ahead_of_time.compiling import Say, check_step
 from stillbox.checking.ahead_of_time.largest_batch import BatchSearch, find_batch
 from stillbox.checking.ahead_of_time.memory import Memory
-from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck
 from stillbox.checking.ahead_of_time.targets import Target, count
 from stillbox.experiment.schema import Experiment
 
@@ -82,12 +82,11 @@ def check_target(
 
     With `find` it searches the largest batch as well; the training step is then that of this batch.
     """
-    if not find:
-        return TargetCheck(target, check_steps(experiment, target, say=say))
-    found = find_batch(experiment, target, say)
-    train = found.best or found.trials[-1]
-    others = check_steps(experiment, target, steps=("evaluate", "predict"), say=say)
-    return TargetCheck(target, [train, *others], found)
+    found = find_batch(experiment, target, say) if find else None
+    steps = [check_step(experiment, target, step, say) for step in STEPS[1 if found else 0 :]]
+    if found:
+        steps.insert(0, found.best or found.trials[-1])
+    return TargetCheck(target, steps, found)
 
 
 def _step(check: StepCheck, target: Target) -> RenderableType:

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from stillbox.checking.ahead_of_time.compiling import check_step, check_steps
+from stillbox.checking.ahead_of_time.compiling import check_step
 from stillbox.checking.ahead_of_time.report import TargetCheck
 from stillbox.checking.ahead_of_time.steps import STEPS
 from stillbox.checking.ahead_of_time.targets import Target, find_target
@@ -43,6 +43,10 @@ def test_all_steps_are_compiled_for_this_machine(experiment, cpu):
     assert train.collectives == {}
     assert train.roofline is None
     assert predict.memory.total < evaluate.memory.total < train.memory.total
+
+
+def check_steps(experiment, target, say=lambda line: None):
+    return [check_step(experiment, target, step, say) for step in STEPS]
 
 
 def _mesh(experiment, target):
