@@ -18,7 +18,7 @@ from stillbox.predicting.predictor import Predictor
 if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, Progress
-    from stillbox.evaluation.watch import StepWatch
+    from stillbox.evaluation.step_observer import StepObserver
     from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
     from stillbox.predicting.backend import Pixels
@@ -186,7 +186,7 @@ def evaluate(
     runtime: str = "",
     output: str | Path | None = None,
     progress: "Progress | None" = None,
-    watch: "StepWatch | None" = None,
+    observer: "StepObserver | None" = None,
     say: Say = _silent,
 ) -> Evaluation:
     """Scores a model on the records that its experiment names, and writes a report.
@@ -200,7 +200,7 @@ def evaluate(
         output: folder of the report; `evaluation` in the given folder, or here for a config, if
             not given.
         progress: called after every batch.
-        watch: observes the batches of a model; an export has none.
+        observer: observes the batches of a model; an export has none.
         say: called with what was taken from a weights file, and before the images are read.
 
     Raises:
@@ -211,7 +211,7 @@ def evaluate(
 
     prepare_process()
     directory = None if weights is not None or isinstance(source, Experiment) else Path(source)
-    score = _scorer(source, weights, step, overrides, runtime, watch, say)
+    score = _scorer(source, weights, step, overrides, runtime, observer, say)
     folder = Path(output) if output else (directory or Path()) / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
     dataset = open_evaluation(score.experiment)
@@ -247,12 +247,12 @@ def _scorer(
     step: Step,
     overrides: Sequence[str],
     runtime: str,
-    watch: "StepWatch | None",
+    observer: "StepObserver | None",
     say: Say,
 ) -> _Scorer:
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import score_dataset
-    from stillbox.evaluation.watch import UNWATCHED
+    from stillbox.evaluation.step_observer import NO_OBSERVER
     from stillbox.predicting.scoring import score_backend
 
     if isinstance(source, str | Path) and is_export(Path(source)):
@@ -277,7 +277,7 @@ def _scorer(
             dataset,
             progress,
             trained=model.label_map,
-            watch=watch or UNWATCHED,
+            observer=observer or NO_OBSERVER,
         )
 
     return _Scorer(model.experiment, model.source, run)

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             **model_arguments(arguments),
             output=output,
             progress=progress,
-            watch=profiler,
+            observer=profiler,
             say=say_aside,
         )
     for warning in scored.warnings:
@@ -86,7 +86,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
             Patience(existing=True),
             say_aside,
             progress=progress,
-            watch=profiler,
+            observer=profiler,
         ).run()
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))

@@ -190,7 +190,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     output = arguments.model_dir / name
     with batch_profiler(arguments.profile, output, "evaluate") as profiler:
         CheckpointWatcher(
-            experiment, arguments.checkpoint_dir, output, patience, say, watch=profiler
+            experiment, arguments.checkpoint_dir, output, patience, say, observer=profiler
         ).run()
     return 0
 

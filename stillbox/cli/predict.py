@@ -81,7 +81,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     refuse_missing(images)
     folder.mkdir(parents=True, exist_ok=True)
     records = []
-    found = predictor.stream(images, min_score=arguments.min_score, watch=profiler)
+    found = predictor.stream(images, min_score=arguments.min_score, observer=profiler)
     with profiler:
         for one, name in zip(found, picture_names(images), strict=True):
             one.save(folder / name, min_score=arguments.min_score)

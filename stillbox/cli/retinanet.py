@@ -105,7 +105,7 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
             patience,
             say,
             progress=progress,
-            watch=profiler,
+            observer=profiler,
         ).run()
     return 0
 
@@ -130,7 +130,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     profiler = batch_profiler(arguments.profile, arguments.model_dir, "predict")
     with progress_bar("images") as progress, profiler:
         result = score_dataset(
-            detect, experiment, dataset, progress, trained=model.label_map, watch=profiler
+            detect, experiment, dataset, progress, trained=model.label_map, observer=profiler
         )
     detections = results_to_coco(result.results)
     output = arguments.model_dir / _PREDICTIONS

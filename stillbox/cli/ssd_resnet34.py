@@ -117,7 +117,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     predictor = load(arguments.model_dir, step="latest", overrides=arguments.overrides)
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
-        (found,) = predictor.stream([arguments.inference], watch=profiler)
+        (found,) = predictor.stream([arguments.inference], observer=profiler)
     for one in islice(found, _SHOWN):
         ymin, xmin, ymax, xmax = one.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"

@@ -21,7 +21,7 @@ from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, Report, write_report
-from stillbox.evaluation.watch import UNWATCHED, StepWatch
+from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -58,7 +58,7 @@ def score_dataset(
     progress: Progress | None = None,
     *,
     trained: LabelMap | None = None,
-    watch: StepWatch = UNWATCHED,
+    observer: StepObserver = NO_OBSERVER,
 ) -> EvaluationResult:
     """Runs a detector over `dataset` and scores it.
 
@@ -82,13 +82,13 @@ def score_dataset(
 
     def watched(batch: Batch) -> Detections:
         found = detect(batch.images, batch.true_sizes)
-        watch.dispatched(found)
+        observer.dispatched(found)
         return found
 
     with StallReporter() as stalls:
         result = evaluate(
             watched,
-            watch.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
+            observer.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
             dataset.source,
             dataset.class_names,
             slots=slots,

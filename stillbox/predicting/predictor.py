@@ -6,7 +6,7 @@ from typing import overload
 
 import numpy as np
 
-from stillbox.evaluation.watch import UNWATCHED, StepWatch
+from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, is_one_image, read_image
@@ -71,22 +71,22 @@ class Predictor:
         images: Iterable[ImageLike],
         *,
         min_score: float = 0.0,
-        watch: StepWatch = UNWATCHED,
+        observer: StepObserver = NO_OBSERVER,
     ) -> Iterator[Detections]:
         """Yields the detections of each image in order; holds one batch of images in memory.
 
         Args:
             images: see `predict`.
             min_score: least score of a detection that is yielded.
-            watch: observes the batches.
+            observer: observes the batches.
         """
-        for batch in watch.mark(_batches(images, self.batch_size)):
+        for batch in observer.mark(_batches(images, self.batch_size)):
             read = [read_image(image) for image in batch]
             prepared = [
                 self.backend.prepare(pixels, where=source or None) for pixels, source in read
             ]
             found = self.run(prepared)
-            watch.dispatched([])
+            observer.dispatched([])
             for (pixels, source), one in zip(read, found, strict=True):
                 yield self.detections(pixels, one, source).at_least(min_score)
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from stillbox.devices.job import is_main_process
-from stillbox.evaluation.watch import Item, StepWatch
+from stillbox.evaluation.step_observer import Item, StepObserver
 from stillbox.profiling.page import headline, summary_page, text_lines
 from stillbox.profiling.programs import running_programs
 from stillbox.profiling.steps import ProfileSteps
@@ -21,7 +21,7 @@ _PAGE, _TEXT, _MEMORY = "summary.html", "summary.txt", "memory.prof"
 _PROGRAM = ".hlo.pb"
 
 
-class StepProfiler(StepWatch):
+class StepProfiler(StepObserver):
     """Annotates every step for any trace, and traces some of them itself.
 
     The trace begins when the device has finished the step before, and ends when it has finished

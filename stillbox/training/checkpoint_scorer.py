@@ -14,7 +14,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram, score_program
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
-from stillbox.evaluation.watch import UNWATCHED, StepWatch
+from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
@@ -44,7 +44,7 @@ class CheckpointScorer:
         output: the folder of the results.
         say: called with each line of output.
         progress: called with the progress of a checkpoint.
-        watch: observes every batch.
+        observer: observes every batch.
 
     Raises:
         UserError: the evaluation set cannot be used.
@@ -57,10 +57,10 @@ class CheckpointScorer:
         output: Path,
         say: Say,
         progress: Progress | None = None,
-        watch: StepWatch = UNWATCHED,
+        observer: StepObserver = NO_OBSERVER,
     ) -> None:
         self._experiment, self._directory, self._output = experiment, directory, output
-        self._say, self._progress, self._watch = say, progress, watch
+        self._say, self._progress, self._observer = say, progress, observer
         self._dataset = open_evaluation(experiment)
 
     @cached_property
@@ -129,7 +129,7 @@ class CheckpointScorer:
             self._dataset,
             self._progress,
             trained=model.label_map,
-            watch=self._watch,
+            observer=self._observer,
         )
         self._record(step, model, result, summaries)
         return result.scores

@@ -14,7 +14,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import Progress
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.scores import Scores
-from stillbox.evaluation.watch import UNWATCHED, StepWatch
+from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
 from stillbox.training.checkpoint_scorer import CheckpointScorer, Say
 from stillbox.training.summaries import Summaries
@@ -61,7 +61,7 @@ class CheckpointWatcher:
         say: called with each line of output.
         on_scores: called with step and scores of each checkpoint.
         progress: called with the progress of a checkpoint.
-        watch: observes every batch of all checkpoints.
+        observer: observes every batch of all checkpoints.
 
     Raises:
         UserError: the evaluation set cannot be used, or the folder is not a model directory.
@@ -76,12 +76,14 @@ class CheckpointWatcher:
         say: Say = print,
         on_scores: OnScores = lambda step, scores: None,
         progress: Progress | None = None,
-        watch: StepWatch = UNWATCHED,
+        observer: StepObserver = NO_OBSERVER,
     ) -> None:
         self._output, self._patience = output, patience
         self._say, self._on_scores = say, on_scores
         self._directory = _model_directory(checkpoints)
-        self._scorer = CheckpointScorer(experiment, self._directory, output, say, progress, watch)
+        self._scorer = CheckpointScorer(
+            experiment, self._directory, output, say, progress, observer
+        )
         self._vanished = 0
 
     def run(self) -> tuple[int, ...]:

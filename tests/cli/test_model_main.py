@@ -47,7 +47,7 @@ def watched_with(monkeypatch):
     seen = []
 
     class Watcher:
-        def __init__(self, *arguments, watch):
+        def __init__(self, *arguments, observer):
             seen.append(arguments)
 
         def run(self):

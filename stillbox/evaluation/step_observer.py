@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
-class StepWatch:
+class StepObserver:
     """Observes the steps of a loop, as `profiling.profiler.StepProfiler`; this one does nothing."""
 
     def mark(self, items: Iterator[Item]) -> Iterator[Item]:
@@ -17,5 +17,5 @@ class StepWatch:
         """Receives arrays that the step computes: it is done when they are ready."""
 
 
-UNWATCHED = StepWatch()
+NO_OBSERVER = StepObserver()
 """Observes nothing."""
