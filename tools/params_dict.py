@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
-from stillbox.experiment.params_dict.dialects import OTHER_DEFAULTS, RENAMED, REPEATED
-from stillbox.experiment.params_dict.foreign import SECTIONS, TYPES
 from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key, Kind
 from stillbox.experiment.params_dict.merging import spell
+from stillbox.experiment.params_dict.old_keys import OTHER_DEFAULTS, RENAMED, REPEATED
+from stillbox.experiment.params_dict.other_models import SECTIONS, TYPES
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
 from stillbox.experiment.params_dict.templates import TEMPLATES, tree_of
 from stillbox.experiment.values import Plain
@@ -142,12 +142,12 @@ alone.
 """
 _OTHER = "see [Other models](#other-models)"
 _KINDS: dict[Kind, str] = {
-    "flag": "true, false",
-    "whole": "whole number",
-    "real": "number",
-    "text": "text",
-    "wholes": "whole numbers",
-    "reals": "numbers",
+    "bool": "true, false",
+    "int": "whole number",
+    "float": "number",
+    "str": "text",
+    "ints": "whole numbers",
+    "floats": "numbers",
 }
 
 
@@ -174,12 +174,12 @@ def _values(path: str) -> tuple[Plain, ...]:
     key = KEYS[path]
     if path in _VALUES:
         return _VALUES[path]
-    if key.kind == "flag":
+    if key.kind == "bool":
         # What is not given may follow a key whose default is either of them.
         return (True, False) if key.default is None else (not key.default,)
-    if key.kind == "text":
+    if key.kind == "str":
         return ("probe",)
-    if key.kind == "real":
+    if key.kind == "float":
         return (float(key.default or 0) + 0.25,)
     return (5 if key.default is None else key.default + 1,)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.experiment.params_dict.dialects import RENAMED, REPEATED
 from stillbox.experiment.params_dict.keys import FINAL, KEYS, OLD
 from stillbox.experiment.params_dict.no_effect import NO_EFFECT, REFUSED
+from stillbox.experiment.params_dict.old_keys import RENAMED, REPEATED
 from tools.params_dict import effects, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "params_dict.md"

@@ -17,7 +17,7 @@ NECKS = ("fpn", "nasfpn")
 BLOCKS = (*BACKBONES, *NECKS)
 """All sections that are only in use if something chooses them."""
 
-Kind = Literal["flag", "whole", "real", "text", "wholes", "reals"]
+Kind = Literal["bool", "int", "float", "str", "ints", "floats"]
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ _FINAL: dict[str, Any] = {
         "num_classes": 91,
         "use_bfloat16": True,
         "space_to_depth_block_size": 1,
-        "pre_parser": Unset("text"),
+        "pre_parser": Unset("str"),
         "output_flat_fpn_features": False,
     },
     "train": {
         "iterations_per_loop": 100,
         "train_batch_size": 64,
         "total_steps": 22500,
-        "num_shards": Unset("whole"),
-        "num_cores_per_replica": Unset("whole"),
-        "input_partition_dims": Unset("wholes"),
+        "num_shards": Unset("int"),
+        "num_cores_per_replica": Unset("int"),
+        "input_partition_dims": Unset("ints"),
         "optimizer": {"type": "momentum", "momentum": 0.9},
         "learning_rate": {
             "type": "step",
@@ -73,7 +73,7 @@ _FINAL: dict[str, Any] = {
             "learning_rate_steps": (15000, 20000),
         },
         "checkpoint": {"path": "", "prefix": "", "skip_variables_regex": ""},
-        "frozen_variable_prefix": Unset("text"),
+        "frozen_variable_prefix": Unset("str"),
         "regularization_variable_regex": r".*(kernel|weight):0$",
         "l2_weight_decay": 0.0001,
         "gradient_clip_norm": 0.0,
@@ -85,9 +85,9 @@ _FINAL: dict[str, Any] = {
     "eval": {
         "type": "box",
         "eval_batch_size": 8,
-        "eval_samples": Unset("whole"),
+        "eval_samples": Unset("int"),
         "min_eval_interval": 180,
-        "eval_timeout": Unset("whole"),
+        "eval_timeout": Unset("int"),
         "num_steps_per_eval": 1000,
         "use_json_file": True,
         "val_json_file": "",
@@ -105,17 +105,17 @@ _FINAL: dict[str, Any] = {
         "use_sync_bn": False,
         "activation": "relu",
     },
-    "dropblock": {"dropblock_keep_prob": Unset("real"), "dropblock_size": Unset("whole")},
-    "resnet": {"resnet_depth": 50, "init_drop_connect_rate": Unset("real")},
+    "dropblock": {"dropblock_keep_prob": Unset("float"), "dropblock_size": Unset("int")},
+    "resnet": {"resnet_depth": 50, "init_drop_connect_rate": Unset("float")},
     "spinenet": {
         "model_id": "49",
-        "init_drop_connect_rate": Unset("real"),
+        "init_drop_connect_rate": Unset("float"),
         "use_native_resize_op": False,
     },
     "spinenet_mbconv": {
         "model_id": "49",
         "se_ratio": 0.2,
-        "init_drop_connect_rate": Unset("real"),
+        "init_drop_connect_rate": Unset("float"),
         "use_native_resize_op": False,
     },
     "fpn": {"fpn_feat_dims": 256, "use_separable_conv": False, "use_batch_norm": True},
@@ -123,9 +123,9 @@ _FINAL: dict[str, Any] = {
         "fpn_feat_dims": 256,
         "num_repeats": 5,
         "use_separable_conv": False,
-        "init_drop_connect_rate": Unset("real"),
+        "init_drop_connect_rate": Unset("float"),
         "block_fn": "conv",
-        "activation": Unset("text"),
+        "activation": Unset("str"),
         "use_sum_for_combination": False,
     },
     "anchor": {"num_scales": 3, "aspect_ratios": (1.0, 2.0, 0.5), "anchor_size": 4.0},
@@ -142,7 +142,7 @@ _FINAL: dict[str, Any] = {
         "regenerate_source_id": False,
     },
     "retinanet_head": {
-        "anchors_per_location": Unset("whole"),
+        "anchors_per_location": Unset("int"),
         "num_convs": 4,
         "num_filters": 256,
         "use_separable_conv": False,
@@ -167,49 +167,48 @@ _FINAL: dict[str, Any] = {
     },
 }
 
-_LEVELS = {"min_level": Unset("whole"), "max_level": Unset("whole")}
+_LEVELS = {"min_level": Unset("int"), "max_level": Unset("int")}
 NORM: Mapping[str, Kind] = {
-    "batch_norm_momentum": "real",
-    "batch_norm_epsilon": "real",
-    "batch_norm_trainable": "flag",
-    "use_sync_bn": "flag",
+    "batch_norm_momentum": "float",
+    "batch_norm_epsilon": "float",
+    "batch_norm_trainable": "bool",
+    "use_sync_bn": "bool",
 }
 """Keys of each block's own `batch_norm` in 2020."""
 _NORM = {name: Unset(kind) for name, kind in NORM.items()}
-_DROPBLOCK = {"dropblock_keep_prob": Unset("real"), "dropblock_size": Unset("whole")}
+_DROPBLOCK = {"dropblock_keep_prob": Unset("float"), "dropblock_size": Unset("int")}
 _OLD: dict[str, Any] = {
-    "train": {"space_to_depth_block_size": Unset("whole")},
+    "train": {"space_to_depth_block_size": Unset("int")},
     "anchor": _LEVELS,
-    "resnet": {"activation": Unset("text"), "batch_norm": _NORM, "dropblock": _DROPBLOCK},
+    "resnet": {"activation": Unset("str"), "batch_norm": _NORM, "dropblock": _DROPBLOCK},
     "spinenet": {
         **_LEVELS,
-        "filter_size_scale": Unset("real"),
-        "block_repeats": Unset("whole"),
-        "resample_alpha": Unset("real"),
-        "endpoints_num_filters": Unset("whole"),
-        "block_specs": Unset("text"),
-        "activation": Unset("text"),
+        "filter_size_scale": Unset("float"),
+        "block_repeats": Unset("int"),
+        "resample_alpha": Unset("float"),
+        "endpoints_num_filters": Unset("int"),
+        "block_specs": Unset("str"),
+        "activation": Unset("str"),
         "batch_norm": _NORM,
     },
     "fpn": {**_LEVELS, "batch_norm": _NORM},
     "nasfpn": {**_LEVELS, "batch_norm": _NORM, "dropblock": _DROPBLOCK},
     "retinanet_parser": {
-        "use_bfloat16": Unset("flag"),
-        "use_autoaugment": Unset("flag"),
-        "autoaugment_policy_name": Unset("text"),
+        "use_bfloat16": Unset("bool"),
+        "use_autoaugment": Unset("bool"),
+        "autoaugment_policy_name": Unset("str"),
     },
     "retinanet_head": {
         **_LEVELS,
-        "num_classes": Unset("whole"),
-        "retinanet_head_num_convs": Unset("whole"),
-        "retinanet_head_num_filters": Unset("whole"),
-        "activation": Unset("text"),
+        "num_classes": Unset("int"),
+        "retinanet_head_num_convs": Unset("int"),
+        "retinanet_head_num_filters": Unset("int"),
+        "activation": Unset("str"),
         "batch_norm": _NORM,
     },
-    "retinanet_loss": {"num_classes": Unset("whole")},
-    "postprocess": {**_LEVELS, "num_classes": Unset("whole")},
+    "retinanet_loss": {"num_classes": Unset("int")},
+    "postprocess": {**_LEVELS, "num_classes": Unset("int")},
 }
-_KINDS: dict[type, Kind] = {bool: "flag", int: "whole", float: "real", str: "text"}
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
@@ -220,9 +219,9 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, K
         elif isinstance(item, Unset):
             yield path, Key(item.kind, None)
         elif isinstance(item, tuple):
-            yield path, Key("reals" if isinstance(item[0], float) else "wholes", item)
+            yield path, Key("floats" if isinstance(item[0], float) else "ints", item)
         else:
-            yield path, Key(_KINDS[type(item)], item)
+            yield path, Key(type(item).__name__, item)  # type: ignore[arg-type]
 
 
 FINAL: Mapping[str, Key] = dict(_flatten(_FINAL))

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.params_dict.foreign import SECTIONS, refuse_type
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, Key, Kind, names_in
+from stillbox.experiment.params_dict.other_models import SECTIONS, refuse_type
 from stillbox.experiment.values import NUMBER, Node, Plain
 
 _TOO_LARGE = 1e300
 _WANTED: dict[Kind, str] = {
-    "flag": "true or false",
-    "whole": "a whole number",
-    "real": "a number",
-    "text": "text",
-    "wholes": "a list of whole numbers",
-    "reals": "a list of numbers",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "ints": "a list of whole numbers",
+    "floats": "a list of numbers",
 }
 
 
@@ -114,7 +114,7 @@ def convert(key: Key, node: Node, path: str) -> Plain:
         if key.default is None:
             return None
         # A shell turns an empty variable into null.
-        if key.kind == "text":
+        if key.kind == "str":
             return ""
         _refuse(node, path, key.kind)
     if isinstance(node.value, dict):
@@ -123,19 +123,19 @@ def convert(key: Key, node: Node, path: str) -> Plain:
             where=node.where,
             fix=f"{path}={'' if key.default is None else spell(key.default)}",
         )
-    if key.kind in ("wholes", "reals"):
+    if key.kind in ("ints", "floats"):
         if not isinstance(node.value, list):
             _refuse(node, path, key.kind)
-        one: Kind = "whole" if key.kind == "wholes" else "real"
+        one: Kind = "int" if key.kind == "ints" else "float"
         return tuple(_scalar(one, item, f"{path}.{at}") for at, item in enumerate(node.value))
     return _scalar(key.kind, node, path)
 
 
 def _scalar(kind: Kind, node: Node, path: str) -> Plain:
     value = node.value
-    if kind == "text":
+    if kind == "str":
         return _text(node, path)
-    if kind == "flag":
+    if kind == "bool":
         if not isinstance(value, bool):
             _refuse(node, path, kind)
         return value
@@ -145,7 +145,7 @@ def _scalar(kind: Kind, node: Node, path: str) -> Plain:
         _refuse(node, path, kind)
     if not abs(value) < _TOO_LARGE:  # or nan
         _refuse(node, path, kind)
-    if kind == "real":
+    if kind == "float":
         return float(value)
     # 9e4 is a whole number.
     if value != int(value):
@@ -157,13 +157,13 @@ def _text(node: Node, path: str) -> str:
     if isinstance(node.value, str):
         return node.value
     if isinstance(node.value, list | bool):
-        _refuse(node, path, "text")
+        _refuse(node, path, "str")
     # `model_id: 49` means the text.
     return node.text if node.text is not None else str(node.value)
 
 
 def _refuse(node: Node, path: str, kind: Kind) -> NoReturn:
-    fix = "put it in quotes" if kind == "text" and not isinstance(node.value, list) else None
+    fix = "put it in quotes" if kind == "str" and not isinstance(node.value, list) else None
     raise UserError(f"{path} is {_WANTED[kind]}, not {_shown(node)}", where=node.where, fix=fix)
 
 

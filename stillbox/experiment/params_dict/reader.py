@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.params_dict.dialects import OldKeys, fold, rename
-from stillbox.experiment.params_dict.foreign import FIX, SECTIONS, TYPES, refuse_type
 from stillbox.experiment.params_dict.inputs import read_augmentations, read_data
 from stillbox.experiment.params_dict.keys import names_in
 from stillbox.experiment.params_dict.merging import Params, read_layer
 from stillbox.experiment.params_dict.model import read_model
+from stillbox.experiment.params_dict.old_keys import OldKeys, fold, rename
+from stillbox.experiment.params_dict.other_models import FIX, SECTIONS, TYPES, refuse_type
 from stillbox.experiment.params_dict.restrictions import check_restriction
 from stillbox.experiment.params_dict.section import KeySection
 from stillbox.experiment.params_dict.training import (

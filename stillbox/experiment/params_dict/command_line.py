@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.override_text import read_file, read_text
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
 from stillbox.experiment.params_dict.templates import TEMPLATES, template_tree, tree_of
-from stillbox.experiment.params_dict.texts import read_file, read_text
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.values import Node
 
@@ -27,7 +27,7 @@ def read_params(
 
     Args:
         config_file: a YAML file; if there is no such file, the built-in template of its name.
-        params_override: names and values as one text, see `texts.read_text`.
+        params_override: names and values as one text, see `override_text.read_text`.
         model: the model whose defaults are meant.
         template: the name of a built-in template that the file overrides.
         flags: dotted path -> value, `Node(8, "--num_cores=8")`; they override everything.

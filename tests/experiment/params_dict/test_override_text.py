@@ -4,7 +4,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.merging import read_layer
-from stillbox.experiment.params_dict.texts import read_text
+from stillbox.experiment.params_dict.override_text import read_text
 
 
 def values(text):
