@@ -20,7 +20,7 @@ from tests.checkpoints.detectors import build, random_arrays
 
 @cache
 def ssd():
-    """The description of SSD ResNetBackbone-34."""
+    """The description of SSD ResNet-34."""
     return resolve("ssd_resnet34").experiment.model
 
 
@@ -30,7 +30,7 @@ def with_backbone(**fields):
 
 
 class Holder(nnx.Module):
-    """As much of a detector as a backbone."""
+    """A module that has only the backbone of a detector."""
 
     def __init__(self, config, tap):
         rng = np.random.default_rng(1)
@@ -53,12 +53,12 @@ def _without_numbers(make):
 
 @cache
 def shapes():
-    """All arrays of SSD ResNetBackbone-34."""
+    """All arrays of SSD ResNet-34."""
     return _without_numbers(lambda: build_detector(ssd()))
 
 
 def backbone_shapes(depth, **fields):
-    """All arrays of a whole ResNetBackbone."""
+    """All arrays of a complete ResNet."""
     config = schema.ResNet(depth=depth, last_layer="group_4", **fields)
     return _without_numbers(lambda: Holder(config, "group_4"))
 
@@ -80,7 +80,7 @@ def tf1_arrays(scope="detection"):
 
 
 def torch_arrays():
-    """The same as torchvision names them; of its last group only one block."""
+    """The same under torchvision's names; its last group has one block only."""
     arrays = {}
 
     def convolution(conv, norm):

@@ -86,7 +86,7 @@ def _arrays(world):
 
 
 def _network(world, arrays, x, pool):
-    """Stem, pooling, a plain block and one that strides: `[B, H, W, 3]` to `[B, H/8, W/8, 128]`."""
+    """Stem, pooling, a plain block and a strided one: `[B, H, W, 3]` to `[B, H/8, W/8, 128]`."""
     layers = iter(zip(world.layers, (STEM, *PLAIN, *STRIDED), strict=True))
 
     def layer(x):

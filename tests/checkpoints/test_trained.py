@@ -27,7 +27,7 @@ def settings(experiment):
 
 @pytest.fixture
 def directory(settings, scenes, tmp_path):
-    """Checkpoints of steps 1 to 3 full of their step; averages are a hundred times that."""
+    """Checkpoints of steps 1 to 3; all values are the step, averages a hundred times that."""
     _, params, stats = split_detector(build_detector(settings.model))
     with closing(
         ModelDirectory.create(

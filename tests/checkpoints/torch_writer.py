@@ -61,7 +61,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Reference:
-    """Something outside of the pickle."""
+    """A persistent id."""
 
     value: Any
 
@@ -205,13 +205,13 @@ def write_tar(path, saved, *, part_of=None):
 
 
 class _Storages:
-    """Hands out keys, and remembers what they stand for."""
+    """Assigns keys to storages."""
 
     def __init__(self, view=()):
         self.arrays, self.keys, self.view = {}, {}, view
 
     def refer(self, value):
-        """Replaces arrays by what torch says instead."""
+        """Replaces arrays by torch's calls that rebuild them."""
         match value:
             case np.ndarray():
                 strides = tuple(

@@ -53,12 +53,12 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def resize(self, width, height):
-        """Gives the page, not the window, this size; a window is never as narrow as a phone."""
+        """Sets the size of the page; a window cannot be as narrow as a phone."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.devtools("Emulation.setDeviceMetricsOverride", metrics)
 
     def prefer(self, scheme):
-        """Makes the system `light` or `dark`."""
+        """Sets the preferred colour scheme, `light` or `dark`."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.devtools("Emulation.setEmulatedMedia", {"features": [feature]})
 
@@ -93,7 +93,7 @@ class Browser:
         return base64.b64decode(self._call("GET", "/screenshot"))
 
     def complaints(self):
-        """Returns what the console of the page has said since the last call."""
+        """Returns the messages of the page's console since the last call."""
         return [line["message"] for line in self._call("POST", "/se/log", {"type": "browser"})]
 
 

@@ -71,7 +71,7 @@ def broken(rng, files):
 
 
 def _at(rng, content):
-    # Headers lie in front, and are worth more than pixels.
+    # Headers are at the start, and errors there reach more code than those in pixels.
     return rng.randrange(min(len(content), 64 if rng.random() < 0.5 else len(content)) or 1)
 
 
@@ -112,7 +112,7 @@ def _splice(rng, content, files):
 
 
 def _mend_png(content):
-    """Makes the checksums right, so that the decoder looks at what is behind them."""
+    """Corrects the checksums, so that the decoder reads the chunks."""
     at = 8
     while at + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, at)

@@ -36,7 +36,7 @@ def batcher(backend):
 
 
 def blocked(batcher, backend):
-    """Keeps the model busy with one image, so that what comes next gathers."""
+    """Keeps the model busy with one image, so that later images wait."""
     backend.open.clear()
     future = batcher.submit(prepared(backend, 0)[0])
     assert backend.entered.wait(10)

@@ -23,7 +23,7 @@ RED = encoded(204)
 
 
 def bomb(width, height):
-    """A PNG of some bytes whose header says that it has this size."""
+    """A small PNG file with this size in its header."""
 
     def chunk(kind, content):
         body = kind + content

@@ -18,7 +18,7 @@ def close(values, wanted):
 
 
 def check_one(row, score=0.8):
-    """The two objects of the fake model, filled up to four rows as the original does."""
+    """The two objects of the fake model, padded to four rows as the original does."""
     close(row["detection_boxes"], [[0, 0, 0.5, 0.5], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
     close(row["detection_classes"], [1, 3, 1, 1])
     close(row["detection_scores"], [score, 0.1, 0, 0])
