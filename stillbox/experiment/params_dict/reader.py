@@ -18,8 +18,9 @@ from stillbox.experiment.params_dict.training import (
     read_evaluation,
     read_training,
 )
-from stillbox.experiment.reading import Reading, ReadLog
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Export, Training
+from stillbox.experiment.sections import ReadLog
 from stillbox.experiment.values import Node
 
 _EXPERIMENT = {"recipe", *(field.name for field in dataclasses.fields(Experiment))}

@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from stillbox.experiment.params_dict.keys import KEYS
 from stillbox.experiment.params_dict.merging import Params, spell
 from stillbox.experiment.params_dict.no_effect import NO_EFFECT, REFUSED, idle_keys
-from stillbox.experiment.reading import Reader, ReadLog, Section, Unread
+from stillbox.experiment.sections import Reader, ReadLog, Section, Unread
 from stillbox.experiment.values import Value
 
 

@@ -1,7 +1,6 @@
 """`AnchorGenerator`."""
 
 from stillbox.experiment.pipeline_config.section import choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     AnchorGrid,
     FlexibleGridAnchors,
@@ -9,6 +8,7 @@ from stillbox.experiment.schema import (
     MultiscaleAnchors,
     SsdAnchors,
 )
+from stillbox.experiment.sections import part
 
 read_anchors = choice(
     "anchor_generator_oneof",

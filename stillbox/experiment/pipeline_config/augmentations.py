@@ -4,7 +4,6 @@ from typing import get_args, get_type_hints
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import Reader, part
 from stillbox.experiment.schema import (
     AdjustGamma,
     Augmentation,
@@ -46,6 +45,7 @@ from stillbox.experiment.schema import (
     SsdRandomCropPadFixedAspectRatio,
     SubtractChannelMean,
 )
+from stillbox.experiment.sections import Reader, part
 from stillbox.experiment.values import Value
 
 POLICIES: tuple[str, ...] = get_args(get_type_hints(AutoAugment)["policy"])

@@ -3,7 +3,6 @@
 from typing import Any
 
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     ClassCurve,
     ClassCurveCalibration,
@@ -13,6 +12,7 @@ from stillbox.experiment.schema import (
     SigmoidCalibration,
     TemperatureCalibration,
 )
+from stillbox.experiment.sections import part
 
 
 def _read_curve(section: MessageSection, path: str) -> CurveCalibration:

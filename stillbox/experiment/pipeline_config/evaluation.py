@@ -3,8 +3,8 @@
 from typing import Any
 
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import Evaluation
+from stillbox.experiment.sections import part
 
 METRICS: dict[str, Any] = {
     "coco_detection_metrics": "coco",

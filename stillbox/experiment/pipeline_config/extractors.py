@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.layers import read_hyperparams
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     Backbone,
     ConvHyperparams,
@@ -21,6 +20,7 @@ from stillbox.experiment.schema import (
     ResNetV1,
     SsdLayers,
 )
+from stillbox.experiment.sections import part
 
 _RESNETS = tuple(f"ssd_resnet{depth}_v1" for depth in (50, 101, 152))
 EXTRACTORS = (

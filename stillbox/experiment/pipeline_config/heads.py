@@ -5,8 +5,8 @@ import dataclasses
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.layers import read_hyperparams
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import ConvolutionalHead, Head, WeightSharedHead
+from stillbox.experiment.sections import part
 
 _NAMES = {
     "layers_before": "num_layers_before_predictor",

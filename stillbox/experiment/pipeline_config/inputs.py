@@ -4,8 +4,8 @@ import dataclasses
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import Data, Records
+from stillbox.experiment.sections import part
 
 _read = part(
     Records,

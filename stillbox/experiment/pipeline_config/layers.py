@@ -1,7 +1,6 @@
 """`Hyperparams`: how convolutions are regularised, initialised, normalised, activated."""
 
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     L1,
     L2,
@@ -11,6 +10,7 @@ from stillbox.experiment.schema import (
     TruncatedNormal,
     VarianceScaling,
 )
+from stillbox.experiment.sections import part
 
 # Plain batch norm takes the statistics of one replica's images, synchronised batch norm of all.
 _NORMS = {"batch_norm": "per_replica", "sync_batch_norm": "global"}

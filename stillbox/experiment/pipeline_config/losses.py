@@ -1,7 +1,6 @@
 """`Loss` and the fields of `Ssd` that combine its parts."""
 
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     BootstrappedSigmoidLoss,
     GiouLoss,
@@ -16,6 +15,7 @@ from stillbox.experiment.schema import (
     SoftmaxAgainstLogitsLoss,
     SoftmaxLoss,
 )
+from stillbox.experiment.sections import part
 
 _read_classification = choice(
     "classification_loss",

@@ -1,7 +1,6 @@
 """`BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
 
 from stillbox.experiment.pipeline_config.section import choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     ArgmaxMatcher,
     BipartiteMatcher,
@@ -13,6 +12,7 @@ from stillbox.experiment.schema import (
     SquareBoxCoder,
     ThresholdedIouSimilarity,
 )
+from stillbox.experiment.sections import part
 
 read_box_coder = choice(
     "box_coder_oneof",

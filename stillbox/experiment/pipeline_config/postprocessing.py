@@ -5,8 +5,8 @@ from typing import Any
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.calibration import read_calibration
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import BoxEncodingsClip, Nms, Postprocessing
+from stillbox.experiment.sections import part
 
 _read_nms = part(
     Nms,

@@ -7,8 +7,9 @@ from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.model import read_model
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.pipeline_config.training import read_training
-from stillbox.experiment.reading import Reading, ReadLog
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Training
+from stillbox.experiment.sections import ReadLog
 from stillbox.textformat.decoder import Decoder
 from stillbox.textformat.parser import parse
 

@@ -2,7 +2,6 @@
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -11,6 +10,7 @@ from stillbox.experiment.schema import (
     PadToMultipleResizer,
     Resizer,
 )
+from stillbox.experiment.sections import part
 
 _WITHOUT_SHAPE = ("identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer")
 _read_conditional = part(

@@ -6,7 +6,7 @@ from typing import Any
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
-from stillbox.experiment.reading import Reader, ReadLog, Section, Unread
+from stillbox.experiment.sections import Reader, ReadLog, Section, Unread
 from stillbox.experiment.values import Value
 from stillbox.textformat.decoder import Entry, Message
 from stillbox.textformat.schema import FieldType

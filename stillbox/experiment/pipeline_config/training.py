@@ -2,7 +2,6 @@
 
 from stillbox.experiment.pipeline_config.augmentations import read_augmentation
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.reading import part
 from stillbox.experiment.schema import (
     Adam,
     ConstantSchedule,
@@ -15,6 +14,7 @@ from stillbox.experiment.schema import (
     ScheduleStep,
     Training,
 )
+from stillbox.experiment.sections import part
 
 _read_schedule = choice(
     "learning_rate",
