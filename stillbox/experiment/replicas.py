@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 from stillbox.experiment.schema import BatchNorm, Model
+from stillbox.experiment.values import sections_of
 
 Part = TypeVar("Part")
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:
-    """Returns a model whose batch norms say `groups` where they said `per_replica`.
+    """Returns a model with statistics of `groups` in place of `per_replica`.
 
     Layers are then independent of devices: a replica is `batch_size / replicas` images that
     follow each other. A single replica is the whole batch, which is `global`.
@@ -26,18 +27,16 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
 
 
 def depends_on_replicas(model: Model) -> bool:
-    """Whether anything of a model is said per replica."""
+    """Returns whether a model has settings per replica."""
     norms = any(norm.statistics == "per_replica" for _, norm in batch_norms(model))
     return norms or model.counts_per_replica
 
 
-def batch_norms(part: Any, path: str = "model") -> Iterator[tuple[str, BatchNorm]]:  # noqa: ANN401
+def batch_norms(model: Model) -> Iterator[tuple[str, BatchNorm]]:
     """Yields the batch norms of a model, each with its dotted path."""
-    if isinstance(part, BatchNorm):
-        yield path, part
-    elif dataclasses.is_dataclass(part):
-        for field in dataclasses.fields(part):
-            yield from batch_norms(getattr(part, field.name), f"{path}.{field.name}")
+    for path, section in sections_of(model, "model"):
+        if isinstance(section, BatchNorm):
+            yield path, section
 
 
 def _replace_norms(part: Part, meaning: dict[str, Any]) -> Part:

@@ -64,6 +64,19 @@ def leaf_paths(value: Value, prefix: str = "") -> Iterator[str]:
         yield from leaf_paths(item, f"{prefix}.{name}" if prefix else name)
 
 
+def sections_of(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:
+    """Yields a section of an experiment and all sections in it, each with its dotted path."""
+    if dataclasses.is_dataclass(value):
+        yield path, value
+        inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif isinstance(value, tuple):
+        inside = {str(index): item for index, item in enumerate(value)}
+    else:
+        return
+    for name, item in inside.items():
+        yield from sections_of(item, f"{path}.{name}" if path else name)
+
+
 def differences(before: Value, after: Value) -> Iterator[tuple[str, Plain, Plain]]:
     """Yields path, old and new plain value of every field in which two experiments differ.
 

@@ -20,6 +20,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+_LIST = "restrictions"
 _RESTRICTION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<sign>==|!=|<=|>=|<|>)\s*(?P<right>.+?)\s*")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -29,16 +30,13 @@ Place = Callable[[str], str | None]
 """From a key's path to where it is given; None for a default."""
 
 
-def check_restriction(
-    text: str, value: Look, where: Place, *, listed: str = "restrictions", fix: str | None = None
-) -> None:
+def check_restriction(text: str, value: Look, where: Place, *, fix: str | None = None) -> None:
     """Checks that two keys, or a key and a constant, stand in a relation.
 
     Args:
         text: a key, one of == != < > <= >=, and a key or a constant.
         value: value of a key.
         where: where it is given.
-        listed: where the restriction itself stands, for messages about it.
         fix: remedy for a dictionary that breaks it.
 
     Raises:
@@ -48,9 +46,9 @@ def check_restriction(
     if match is None:
         signs = " ".join(_OPERATORS)
         raise UserError(
-            f"{text!r} is no restriction", where=listed, fix=f"two keys and one of {signs}"
+            f"{text!r} is no restriction", where=_LIST, fix=f"two keys and one of {signs}"
         )
-    left, right = (_operand(match[side], listed, value) for side in ("left", "right"))
+    left, right = (_operand(match[side], value) for side in ("left", "right"))
     try:
         holds = _OPERATORS[match["sign"]](left, right)
     except TypeError:
@@ -67,11 +65,11 @@ def check_restriction(
     )
 
 
-def _operand(text: str, listed: str, value: Look) -> Plain:
+def _operand(text: str, value: Look) -> Plain:
     if text in KEYS:
         return value(text)
     if _KEY.fullmatch(text):
-        raise UserError(f"there is no key {text!r}", where=listed, fix=nearest(text, KEYS))
+        raise UserError(f"there is no key {text!r}", where=_LIST, fix=nearest(text, KEYS))
     # Lists of Python programs say None.
     return None if text == "None" else yaml.safe_load(text)
 

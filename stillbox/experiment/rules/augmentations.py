@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stillbox.experiment.rules.rule import Broken, rule, sections_of
+from stillbox.experiment.rules.rule import Broken, rule
 from stillbox.experiment.schema import (
     Augmentation,
     AutoAugment,
@@ -17,6 +17,7 @@ from stillbox.experiment.schema import (
     SsdIouCrop,
     SubtractChannelMean,
 )
+from stillbox.experiment.values import sections_of
 
 # AutoAugment's policies with a step that changes contrast and a probability above 0.
 _POLICIES_WITH_CONTRAST = ("v2", "v3")

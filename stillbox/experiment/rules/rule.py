@@ -12,6 +12,7 @@ from stillbox.experiment.schema import (
     OneStage,
     ScaleJitterResizer,
 )
+from stillbox.experiment.values import sections_of
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,6 @@ def find(experiment: Experiment) -> Iterator[Broken]:
                 for broken in check(section):
                     place = ".".join(filter(None, (path, broken.path)))
                     yield dataclasses.replace(broken, path=place)
-
-
-def sections_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """Yields a section of an experiment and all sections in it, each with its dotted path."""
-    if dataclasses.is_dataclass(value):
-        yield path, value
-        inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    elif isinstance(value, tuple):
-        inside = {str(index): item for index, item in enumerate(value)}
-    else:
-        return
-    for name, item in inside.items():
-        yield from sections_of(item, f"{path}.{name}" if path else name)
 
 
 def input_sides(model: Model) -> Iterator[tuple[str, int]]:
