@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := demo
 
-.PHONY: setup test proof lint demo site clean
+.PHONY: setup test quick proof lint demo site clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,13 @@ lint: setup
 
 test: setup lint
 	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup
+
+# Packages below models and training: their tests compile small functions only.
+QUICK := $(addprefix tests/, boxes checkpoints evaluation experiment inputs predicting records textformat tools)
+
+# The time limit keeps it quick: a slower test belongs to another package.
+quick: setup
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup --timeout 30 $(QUICK)
 
 proof: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[proof]'
@@ -42,4 +49,4 @@ site: setup
 	@echo "to read it: python3 -m http.server --directory site"
 
 clean:
-	rm -rf $(VENV) $(DEMO) site
+	rm -rf $(VENV) $(DEMO) site .pytest_cache
