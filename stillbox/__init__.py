@@ -1,6 +1,6 @@
 """stillbox: anchor-based object detectors as fixed-shape XLA programs.
 
-The names below are loaded when they are first used; importing stillbox starts no device.
+The names below are imported at their first use; importing stillbox starts no device.
 """
 
 import os
@@ -26,10 +26,10 @@ __all__ = ["__version__", *_NAMES]
 
 
 def __getattr__(name: str) -> object:
-    # import_module and not an import statement: the package would import its own upper floors.
+    # import_module, since an import statement would make this package depend on its upper layers.
     if name not in _NAMES:
         raise AttributeError(f"module 'stillbox' has no attribute {name!r}")
-    # Before jax is imported: its loader of cached programs prints pages about tuning flags.
+    # Set before jax is imported: its loader of cached programs prints pages of tuning flags.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return getattr(import_module(_NAMES[name]), name)
 

@@ -1,9 +1,10 @@
-"""What `import stillbox` shows: the verbs as functions. The command line calls these."""
+"""The public functions of `stillbox`; the command line calls these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import Outcome
 
+    Score = Callable[[Dataset, Progress | None], EvaluationResult]
+
 Config = str | Path | Experiment
 """A recipe's name, a config file, or an experiment."""
 Step = int | Literal["best", "latest"]
@@ -35,7 +38,7 @@ _EXPORT_IMAGES = 4
 
 
 def _silent(line: str) -> None:
-    """Says nothing."""
+    """Prints nothing."""
 
 
 def load(
@@ -53,17 +56,16 @@ def load(
     Args:
         source: a model directory, the folder of an export, or a config for `weights`.
         weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
-        step: which checkpoint of a model directory.
-        overrides: changes of the form `field=value`, as `--set` takes them.
-        runtime: runs an export by something else than its format's first choice: `openvino` for
-            ONNX.
+        step: checkpoint of a model directory.
+        overrides: changes of the form `field=value`, as in `--set`.
+        runtime: of an export, such as `openvino` for ONNX; empty: the format's default.
         batch_size: images at a time.
-        say: called with what was taken from a weights file.
+        say: called with a report on a weights file.
 
     Raises:
         UserError: there is no such model, or its weights do not fit.
     """
-    if isinstance(source, str | Path) and is_export(Path(source)):
+    if _is_export(source, runtime):
         from stillbox.exporting.backend import ExportBackend
 
         if weights or overrides:
@@ -72,9 +74,7 @@ def load(
                 where=str(source),
                 fix="export again with them",
             )
-        return Predictor(ExportBackend(Path(source), runtime), batch_size=batch_size)
-    if runtime:
-        raise _no_runtime(source, runtime)
+        return Predictor(ExportBackend(Path(str(source)), runtime), batch_size=batch_size)
     from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
     prepare_process()
@@ -90,14 +90,7 @@ def load_model(
     overrides: Sequence[str] = (),
     say: Say = _silent,
 ) -> "TrainedModel":
-    """Loads weights with the experiment and the label map that belong to them.
-
-    Args:
-        source: a model directory, or a config for `weights`.
-        weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
-        step: which checkpoint of a model directory.
-        overrides: changes of the form `field=value`.
-        say: called with what was taken from a weights file.
+    """Loads weights with their experiment and label map; for the arguments see `load`.
 
     Raises:
         UserError: there is no such model, or its weights do not fit.
@@ -119,10 +112,10 @@ def load_model(
 
 
 def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
-    """Returns the experiment of a config, with changes.
+    """Returns the experiment of a config, with overrides.
 
     Raises:
-        UserError: it cannot be read, or contradicts itself.
+        UserError: the config cannot be read, or the result is inconsistent.
     """
     if not isinstance(config, Experiment):
         return resolve(config, overrides).experiment
@@ -137,13 +130,13 @@ def train(
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
 ) -> "Outcome":
-    """Trains into a model directory, or resumes the run that is there.
+    """Trains into a model directory, or resumes its run.
 
     Args:
-        config: what to train.
-        model_directory: where checkpoints, metrics and everything else goes.
-        overrides: changes of the form `field=value`, as `--set` takes them.
-        origins: dotted field -> where it was set, for messages.
+        config: the experiment.
+        model_directory: folder of checkpoints, metrics and all other results.
+        overrides: changes of the form `field=value`, as in `--set`.
+        origins: source position by dotted field, for messages.
         profile: steps to trace.
 
     Raises:
@@ -165,11 +158,11 @@ class Evaluation:
     report: Path
     """The page with scores, curves and pictures."""
     experiment: Experiment
-    """What was scored, on which records."""
+    """Model and records that were scored."""
     source: str
-    """Where the weights come from."""
+    """Origin of the weights."""
     warnings: tuple[str, ...]
-    """What is odd about the records, the classes and the label map."""
+    """Possible faults of the records, the classes and the label map."""
 
     @property
     def summary(self) -> Mapping[str, float | None]:
@@ -189,19 +182,16 @@ def evaluate(
     observer: "StepObserver | None" = None,
     say: Say = _silent,
 ) -> Evaluation:
-    """Scores a model on the records that its experiment names, and writes a report.
+    """Scores a model on the records of its experiment, and writes a report.
 
     Args:
         source: a model directory, the folder of an export, or a config for `weights`.
-        weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
-        step: which checkpoint of a model directory.
-        overrides: changes of the form `field=value`.
-        runtime: runs an export by something else than its format's first choice.
-        output: folder of the report; `evaluation` in the given folder, or here for a config, if
-            not given.
+        weights: see `load`; likewise `step`, `overrides` and `runtime`.
+        output: folder of the report; default: `evaluation` in the given folder, or for a config
+            in the working directory.
         progress: called after every batch.
-        observer: observes the batches of a model; an export has none.
-        say: called with what was taken from a weights file, and before the images are read.
+        observer: observes the batches of a model, not those of an export.
+        say: called with a report on a weights file, and before the images are read.
 
     Raises:
         UserError: model, records and label map do not fit together.
@@ -211,68 +201,45 @@ def evaluate(
 
     prepare_process()
     directory = None if weights is not None or isinstance(source, Experiment) else Path(source)
-    score = _scorer(source, weights, step, overrides, runtime, observer, say)
+    if _is_export(source, runtime):
+        experiment, name, score = _export_scorer(source, weights, overrides, runtime)
+    else:
+        model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
+        experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
     folder = Path(output) if output else (directory or Path()) / "evaluation"
-    folder.mkdir(parents=True, exist_ok=True)  # before an hour is spent on what cannot be kept
-    dataset = open_evaluation(score.experiment)
-    limit = score.experiment.evaluation.max_examples or len(dataset)
-    say(f"{score.source}: scoring {min(limit, len(dataset))} images")
-    result = score.run(dataset, progress)
+    folder.mkdir(parents=True, exist_ok=True)  # before the scoring, which can take an hour
+    dataset = open_evaluation(experiment)
+    limit = experiment.evaluation.max_examples or len(dataset)
+    say(f"{name}: scoring {min(limit, len(dataset))} images")
+    result = score(dataset, progress)
     history = read_history(directory / HISTORY) if directory else History()
-    page = write_evaluation(
-        result, score.experiment, dataset, folder, source=score.source, history=history
-    )
+    page = write_evaluation(result, experiment, dataset, folder, source=name, history=history)
     left_out = [f"{result.left_out} unusable records were not scored"] * bool(result.left_out)
     warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
     return Evaluation(
-        result=result,
-        report=page,
-        experiment=score.experiment,
-        source=score.source,
-        warnings=warnings,
+        result=result, report=page, experiment=experiment, source=name, warnings=warnings
     )
 
 
-class _Scorer(NamedTuple):
-    """A model or an export, ready to be scored."""
+def _export_scorer(
+    source: Config, weights: str | Path | None, overrides: Sequence[str], runtime: str
+) -> "tuple[Experiment, str, Score]":
+    from stillbox.exporting.manifest import EXPERIMENT
+    from stillbox.predicting.scoring import score_backend
 
-    experiment: Experiment
-    source: str
-    run: "Callable[[Dataset, Progress | None], EvaluationResult]"
+    backend = load(source, weights=weights, runtime=runtime).backend
+    experiment = as_experiment(Path(str(source)) / EXPERIMENT, overrides)
+    return experiment, backend.source, partial(score_backend, backend, experiment)
 
 
-def _scorer(
-    source: Config,
-    weights: str | Path | None,
-    step: Step,
-    overrides: Sequence[str],
-    runtime: str,
-    observer: "StepObserver | None",
-    say: Say,
-) -> _Scorer:
+def _model_scorer(model: "TrainedModel", observer: "StepObserver | None") -> "Score":
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import score_dataset
     from stillbox.evaluation.step_observer import NO_OBSERVER
-    from stillbox.predicting.scoring import score_backend
 
-    if isinstance(source, str | Path) and is_export(Path(source)):
-        from stillbox.exporting.manifest import EXPERIMENT
-
-        backend = load(source, weights=weights, runtime=runtime).backend
-        experiment = as_experiment(Path(source) / EXPERIMENT, overrides)
-        return _Scorer(
-            experiment,
-            backend.source,
-            lambda dataset, progress: score_backend(backend, experiment, dataset, progress),
-        )
-    if runtime:
-        raise _no_runtime(source, runtime)
-    model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
-
-    def run(dataset: "Dataset", progress: "Progress | None") -> "EvaluationResult":
-        detect = score_program(model.experiment).bind(model.params, model.stats)
+    def score(dataset: "Dataset", progress: "Progress | None") -> "EvaluationResult":
         return score_dataset(
-            detect,
+            score_program(model.experiment).bind(model.params, model.stats),
             model.experiment,
             dataset,
             progress,
@@ -280,15 +247,20 @@ def _scorer(
             observer=observer or NO_OBSERVER,
         )
 
-    return _Scorer(model.experiment, model.source, run)
+    return score
 
 
-def _no_runtime(source: Config, runtime: str) -> UserError:
-    return UserError(
-        f"only an export runs in {runtime}",
-        where=str(source),
-        fix=f"stillbox export {source} --format onnx, and give its folder",
-    )
+def _is_export(source: Config, runtime: str) -> bool:
+    """Returns whether the source is an export; refuses a runtime for anything else."""
+    if isinstance(source, str | Path) and is_export(Path(source)):
+        return True
+    if runtime:
+        raise UserError(
+            f"only an export runs in {runtime}",
+            where=str(source),
+            fix=f"stillbox export {source} --format onnx, and give its folder",
+        )
+    return False
 
 
 def export(
@@ -308,42 +280,37 @@ def export(
 
     Args:
         source: a model directory, or a config for `weights`.
-        output: folder of the artefact; `DIR/export/FORMAT` if not given.
-        weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
-        step: which checkpoint of a model directory.
-        overrides: changes of the form `field=value`.
-        images: image files to compare on, and to calibrate on; records of the evaluation, or
-            drawn scenes, if none are given.
-        overwrite: replace an export that is there.
-        settings: what the artefact is to be; the experiment's own signature and the defaults, if
-            not given.
+        output: folder of the artefact; default: `export/FORMAT` in the model directory, or for a
+            config in the working directory.
+        weights: see `load`; likewise `step` and `overrides`.
+        images: image files to compare on, and to calibrate on; default: records of the evaluation,
+            or drawn scenes if there are none.
+        overwrite: replace an existing export.
+        settings: format, input and signature; default: the experiment's signature.
         say: called with a line for each stage.
         changes: fields of `ExportSettings`, such as `format="onnx"`.
 
     Raises:
-        UserError: an extra is missing, the format cannot hold the model, or the artefact differs
-            from the checkpoint. Nothing is left behind.
+        UserError: settings are wrong, the folder is taken, an extra is missing, the format cannot
+            hold the model, or the artefact differs from the checkpoint. Nothing is left behind.
     """
-    from stillbox.exporting.export import export_model
+    from stillbox.exporting.export import check_free, export_model
 
     prepare_process()
+    chosen = replace(settings or ExportSettings(), **changes).checked()
+    in_directory = weights is None and not isinstance(source, Experiment)
+    base = Path(str(source)) if in_directory else Path()
+    folder = Path(output) if output else base / "export" / chosen.format
+    check_free(folder, overwrite=overwrite)
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
-    settings = replace(settings or _own_settings(model, changes), **changes).checked()
-    if output is None and weights is None and not isinstance(source, Experiment):
-        output = Path(source) / "export" / settings.format
-    folder = Path(output) if output else Path("export") / settings.format
+    if settings is None and "signature" not in changes and chosen.format != "tflite":
+        chosen = replace(chosen, signature=model.experiment.export.signature)
     found = _export_images(model, images)
-    return export_model(model, folder, settings, found, overwrite=overwrite, say=say)
-
-
-def _own_settings(model: "TrainedModel", changes: Mapping[str, Any]) -> ExportSettings:
-    """Returns the settings that an experiment asks for; TFLite has one signature only."""
-    own = model.experiment.export.signature
-    return ExportSettings(signature="detection_api" if changes.get("format") == "tflite" else own)
+    return export_model(model, folder, chosen, found, overwrite=overwrite, say=say)
 
 
 def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[Pixels]":
-    """Returns images to compare an export on: the given ones, or what there is."""
+    """Returns the given images, or some of the evaluation set, or drawn scenes."""
     from stillbox.evaluation.scoring import open_evaluation
     from stillbox.predicting.images import read_image
     from stillbox.records.scenes_drawing import draw_scene
@@ -354,5 +321,5 @@ def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[
         dataset = open_evaluation(model.experiment)
         records = range(min(_EXPORT_IMAGES, len(dataset)))
         return [dataset.image(record) for record in records]
-    except UserError:  # the records may be on another machine by now
+    except UserError:  # the records may be on another machine
         return [draw_scene(np.random.default_rng(seed)).image for seed in range(_EXPORT_IMAGES)]

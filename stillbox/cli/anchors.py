@@ -5,34 +5,26 @@ import json
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_config, resolve_config
+from stillbox.cli.arguments import (
+    add_config,
+    add_option,
+    add_records,
+    resolve_config,
+    with_records,
+)
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.records import add_records, with_records
 from stillbox.errors import UserError
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "anchors", help="see how well anchors cover a data set", description=__doc__
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_config(parser)
     add_records(parser)
-    parser.add_argument(
-        "--limit",
-        type=int,
-        default=5000,
-        help="look at no more records than this, from all over the set; 0: at all (default: 5000)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("anchors"),
-        metavar="DIR",
-        help="folder for anchors.png and anchors.json (default: anchors)",
-    )
+    about = "most records to read, spread over the set; 0: all"
+    add_option(parser, "--limit", 5000, about)
+    about = "folder for anchors.png and anchors.json"
+    add_option(parser, "--output", Path("anchors"), about, "DIR")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,14 +32,14 @@ def run(arguments: argparse.Namespace) -> int:
     import jax
     from rich.console import Console
 
-    # Shapes are all that is wanted of jax, and an accelerator may be busy with something better.
+    # Only shapes are computed; an accelerator may be in use by another program.
     jax.config.update("jax_platforms", "cpu")
     from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_figure
     from stillbox.checking.anchors import examine_anchors
     from stillbox.evaluation.curves import figure_png
 
     if arguments.limit < 0:
-        raise UserError("a limit is not negative", where="--limit", fix="0 looks at all records")
+        raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     with progress_bar("records") as progress:
         report = examine_anchors(experiment, limit=arguments.limit, on_record=progress)

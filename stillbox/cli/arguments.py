@@ -2,17 +2,80 @@
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
+from stillbox.experiment.schema import Experiment
 
 if TYPE_CHECKING:
     from stillbox.devices.launcher import ProcessInfo
 
+Parser = argparse.ArgumentParser
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Adds CONFIG and --set."""
+
+def add_option(
+    parser: "argparse._ActionsContainer",
+    name: str,
+    default: float | str | Path,
+    about: str,
+    metavar: str = "N",
+    *,
+    short: str | None = None,
+) -> None:
+    """Adds an option of its default's type, with the default in its help."""
+    names = (short, name) if short else (name,)
+    about = f"{about} (default: {default})"
+    parser.add_argument(*names, type=type(default), default=default, help=about, metavar=metavar)
+
+
+def add_switch(parser: Parser, name: str, about: str) -> None:
+    """Adds a flag in all forms that absl accepts: --x, --x=true, --nox."""
+    parser.add_argument(
+        f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=about
+    )
+    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return words[text.lower()]
+
+
+def add_hidden(parser: Parser, names: Iterable[str]) -> None:
+    """Adds flags of an original that the help does not list."""
+    for name in names:
+        parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
+
+
+def refuse_flags(
+    arguments: argparse.Namespace,
+    fixes: Mapping[str, str],
+    unset: tuple[str, ...] = ("false", "f", "0"),
+) -> None:
+    """Refuses flags of an original that are not supported.
+
+    Args:
+        arguments: of the command line.
+        fixes: remedy by flag.
+        unset: values that request nothing.
+
+    Raises:
+        UserError: a flag has another value.
+    """
+    for name, fix in fixes.items():
+        value = getattr(arguments, name)
+        if value is not None and value.lower() not in unset:
+            raise UserError(f"--{name} is not supported", fix=fix)
+
+
+def add_config(parser: Parser) -> None:
+    """Adds CONFIG, --set and --import."""
     parser.add_argument(
         "config",
         metavar="CONFIG",
@@ -21,7 +84,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
+def add_overrides(parser: Parser) -> None:
     """Adds --set and --import."""
     parser.add_argument(
         "--import",
@@ -42,29 +105,48 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_profile(parser: argparse.ArgumentParser, what: str, where: str) -> None:
-    """Adds --profile.
-
-    Args:
-        parser: of the verb.
-        what: what it counts, such as `steps of this run`.
-        where: the folder that the trace goes into.
-    """
+def add_records(parser: Parser) -> None:
+    """Adds RECORDS and --label-map."""
     parser.add_argument(
-        "--profile",
-        default="0,0",
-        metavar="FIRST,LAST",
-        help=f"trace these {what} into {where}/plugins/profile and say where their time goes "
-        "(default: none)",
+        "records",
+        nargs="*",
+        metavar="RECORDS",
+        help="TFRecord files or patterns (default: the config's own training records)",
+    )
+    parser.add_argument(
+        "--label-map",
+        help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)",
     )
 
 
-def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Adds what says which process of a job this is, where no launcher does."""
+def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
+    """Returns the experiment with RECORDS and --label-map as its training records."""
+    train = experiment.data.train
+    train = replace(
+        train,
+        paths=tuple(arguments.records) or train.paths,
+        label_map=arguments.label_map or train.label_map,
+    )
+    return replace(experiment, data=replace(experiment.data, train=train))
+
+
+def add_profile(parser: Parser, what: str, where: str) -> None:
+    """Adds --profile, which traces `what`, such as `steps of this run`, into the folder `where`."""
+    add_option(
+        parser,
+        "--profile",
+        "0,0",
+        f"trace these {what} into {where}/plugins/profile and print where their time goes; "
+        "0,0: none",
+        "FIRST,LAST",
+    )
+
+
+def add_processes(parser: Parser) -> None:
+    """Adds the options that identify this process in a job without a launcher."""
     group = parser.add_argument_group(
         "several processes",
-        "mpirun, srun, GKE and Cloud TPU say by themselves which process of a job this is; "
-        "elsewhere give all three.",
+        "mpirun, srun, GKE and Cloud TPU identify each process of a job; elsewhere give all three.",
     )
     group.add_argument(
         "--coordinator",
@@ -76,10 +158,10 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def find_own_place(arguments: argparse.Namespace) -> "ProcessInfo | None":
-    """Returns which process of a job this is; None where it is the only one, or goes by itself.
+    """Returns this process's place in its job; None if it is the only one.
 
     Raises:
-        UserError: what was said about it is not enough, or makes no sense.
+        UserError: the options are incomplete or contradictory.
     """
     from stillbox.devices.launcher import find_process
 
@@ -90,21 +172,6 @@ def find_own_place(arguments: argparse.Namespace) -> "ProcessInfo | None":
         processes=arguments.processes,
         process=arguments.process,
     )
-
-
-def add_switch(parser: argparse.ArgumentParser, name: str, about: str) -> None:
-    """Adds a flag in all forms that absl takes: --x, --x=true, --nox."""
-    parser.add_argument(
-        f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=about
-    )
-    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
-
-
-def _boolean(text: str) -> bool:
-    words = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-    if text.lower() not in words:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return words[text.lower()]
 
 
 def resolve_config(arguments: argparse.Namespace) -> Resolved:
@@ -123,17 +190,17 @@ def show_remarks(resolved: Resolved) -> None:
 
 
 def warn(text: str) -> None:
-    """Tells a person something that may be a fault."""
+    """Prints a possible fault to standard error."""
     print(f"warning: {text}", file=sys.stderr)
 
 
 def note(text: str) -> None:
-    """Tells a person something that is no fault."""
+    """Prints a remark that is no fault to standard error."""
     print(f"note: {text}", file=sys.stderr)
 
 
-def checkpoint_choice(text: str) -> int | Literal["best", "latest"]:
-    """Reads --step.
+def parse_step(text: str) -> int | Literal["best", "latest"]:
+    """Parses --step.
 
     Raises:
         UserError: it is neither a number nor one of the two words.

@@ -1,4 +1,8 @@
-"""`stillbox check`: what is wrong with a config, before anything is spent on it."""
+"""`stillbox check`: find everything that is wrong with a config, before a run.
+
+Ends with 2 if something is refused or does not fit on the target, with 1 if there are warnings and
+--strict is given, otherwise with 0.
+"""
 
 import argparse
 import json
@@ -18,14 +22,8 @@ if TYPE_CHECKING:  # jax takes a second to import
     from stillbox.checking.ahead_of_time.targets import Target
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "check",
-        help="look for everything that is wrong with a config",
-        description=f"{__doc__} Ends with 2 where something is refused or does not fit on the "
-        "target, with 1 where there are warnings and --strict is given, otherwise with 0.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_config(parser)
     records = parser.add_mutually_exclusive_group()
     records.add_argument(
@@ -34,43 +32,45 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         action="store_const",
         const="all",
         default="present",
-        help="read every record and decode every image (default: some, where they are here)",
+        help="read every record and decode every image (default: some, if they exist here)",
     )
     records.add_argument(
         "--no-records",
         dest="records",
         action="store_const",
         const="none",
-        help="look at no record",
+        help="read no record",
     )
-    parser.add_argument("--strict", action="store_true", help="end with 1 where there are warnings")
+    parser.add_argument("--strict", action="store_true", help="end with 1 if there are warnings")
     parser.add_argument("--notes", action="store_true", help="show all notes")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="compile the steps of training, evaluation and prediction for these devices, which "
-        "need not be here: a TPU slice such as v5e:2x4 or v3-8, GPUs such as h200:8, or cpu or "
-        "cuda for what is here; takes minutes",
+        help="compile the steps of training, evaluation and prediction for devices of another "
+        "machine: a TPU slice such as v5e:2x4 or v3-8, or GPUs such as h200:8; or for cpu or cuda "
+        "of this one; takes minutes",
     )
     parser.add_argument(
         "--find-batch",
         action="store_true",
-        help="look for the largest train.batch_size that fits on the target",
+        help="find the largest train.batch_size that fits on the target",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the findings, and what the target's compiler says."""
+    """Prints the findings, and the report of the target's compiler."""
     from stillbox.checking.config import check_config
 
     if arguments.find_batch and not arguments.target:
         raise UserError(
             "a batch fits on some target", where="--find-batch", fix="add --target v5e:2x4"
         )
-    # A target that does not exist is said before anything is looked at.
-    target = _find_target(arguments.target) if arguments.target else None
+    target = None
+    if arguments.target:
+        from stillbox.checking.ahead_of_time.targets import find_target
+
+        target = find_target(arguments.target)
     with progress_bar("records") as progress:
         check = check_config(
             arguments.config, arguments.overrides, records=arguments.records, on_record=progress
@@ -90,12 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not sound or (compiled is not None and not compiled.fits):
         return 2
     return 1 if arguments.strict and check.count("warning") else 0
-
-
-def _find_target(name: str) -> "Target":
-    from stillbox.checking.ahead_of_time.targets import find_target
-
-    return find_target(name)
 
 
 def _compile(arguments: argparse.Namespace, target: "Target") -> "TargetCheck":

@@ -2,20 +2,14 @@
 
 import argparse
 
-from stillbox.cli.arguments import add_config, resolve_config
+from stillbox.cli.arguments import add_config as add_arguments
+from stillbox.cli.arguments import resolve_config
 
-
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "config", help="print the resolved experiment as YAML", description=__doc__
-    )
-    add_config(parser)
-    parser.set_defaults(run=run)
+__all__ = ["add_arguments", "run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the experiment; a config that cannot be used has raised by then."""
+    """Prints the experiment."""
     from stillbox.experiment.yaml_config import to_yaml
 
     resolved = resolve_config(arguments)

@@ -1,4 +1,4 @@
-"""`stillbox data`: convert foreign annotations to records, check, count and look at them."""
+"""`stillbox data`: convert annotations to records; check, count and show records."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from rich.console import Console
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
 from stillbox.cli import data_augmentations, data_scenes
+from stillbox.cli.arguments import add_option
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
@@ -25,24 +26,28 @@ from stillbox.records.tfrecord import shard_name
 from stillbox.records.voc import read_image_set, read_voc
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `data` with its verbs to the command line."""
-    parser = subparsers.add_parser("data", help="convert, check, count and look at data")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verbs of `data`."""
     verbs = parser.add_subparsers(dest="data_verb", required=True)
     convert_parser = verbs.add_parser("convert", help="COCO JSON or VOC XML to TFRecords")
     formats = convert_parser.add_subparsers(dest="data_format", required=True)
     _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
     _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
-    check = verbs.add_parser("check", help="is this data sound?")
+    check = verbs.add_parser("check", help="find errors in records")
     _add_records(check)
-    check.add_argument("--max-boxes", type=int, default=100, help="room for boxes in a batch")
-    check.add_argument("--num-classes", type=int, default=0, help="classes of the model")
+    add_option(check, "--max-boxes", 100, "most boxes of an image in a batch")
+    add_option(check, "--num-classes", 0, "classes of the model; 0: not checked")
     check.set_defaults(run=run_check)
-    stats = verbs.add_parser("stats", help="what is in this data?")
+    stats = verbs.add_parser("stats", help="count classes, boxes and sizes in records")
     _add_records(stats)
     stats.set_defaults(run=run_stats)
-    data_augmentations.add_verb(verbs)
-    data_scenes.add_verb(verbs)
+    for name, module, about in (
+        ("augmentations", data_augmentations, "show augmented images and boxes"),
+        ("scenes", data_scenes, "draw the synthetic data set of shapes"),
+    ):
+        verb = verbs.add_parser(name, help=about, description=module.__doc__)
+        verb.set_defaults(run=module.run)
+        module.add_arguments(verb)
 
 
 def _add_records(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +62,7 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, default=0, help="threads; 0: one for each core")
+    add_option(parser, "--workers", 0, "threads; 0: one for each core")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
@@ -74,8 +79,8 @@ def _add_coco(parser: argparse.ArgumentParser) -> None:
 def _add_voc(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", help="folder with Annotations, JPEGImages and ImageSets")
     parser.add_argument("--set", help="image set, as train for ImageSets/Main/train.txt")
-    parser.add_argument("--annotations", help="folder of the XML files, if it is another one")
-    parser.add_argument("--images", help="folder of the images, if it is another one")
+    parser.add_argument("--annotations", help="folder of the XML files (default: ROOT/Annotations)")
+    parser.add_argument("--images", help="folder of the images (default: ROOT/JPEGImages)")
     _add_output(parser)
     parser.set_defaults(run=run_voc)
 
@@ -84,13 +89,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, help="folder for shards, label map and report")
     parser.add_argument("--name", help="name of the set, as train")
     parser.add_argument("--label-map", help="use the ids of this label map: a .pbtxt file, or coco")
-    parser.add_argument("--shards", type=int, default=0, help="files; 0: one for 1,000 images")
+    add_option(parser, "--shards", 0, "files; 0: one for 1,000 images")
     parser.add_argument(
         "--shard-names",
         choices=("record", "tfrecord"),
         default="record",
-        help="name files train.record-00000-of-00010, or train-00000-of-00010.tfrecord as "
-        "tpu/models and MLPerf do",
+        help="file names train.record-00000-of-00010, or train-00000-of-00010.tfrecord as in "
+        "tpu/models and MLPerf",
     )
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
@@ -98,7 +103,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--exif",
         choices=("auto", "upright", "stored"),
         default="auto",
-        help="what a rotation tag means for the boxes; auto: what the annotated size says",
+        help="frame of the boxes of images with a rotation tag; auto: by the annotated size",
     )
     parser.add_argument(
         "--skip-images-without-boxes", action="store_true", help="leave background images out"
@@ -108,7 +113,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("threads", "beam"),
         default="threads",
-        help="beam: as a pipeline of Apache Beam; the records are the same (default: threads)",
+        help="beam: as a pipeline of Apache Beam, with the same records (default: threads)",
     )
     parser.add_argument(
         "--beam-options",
@@ -135,11 +140,11 @@ def run_voc(args: argparse.Namespace) -> int:
     """Converts VOC XML."""
     if not args.root and not (args.annotations and args.images):
         raise UserError(
-            "it is not said where the VOC data lies",
+            "the folder of the VOC data is not given",
             fix="give --root, or --annotations and --images for a flat layout",
         )
     if args.set and not args.root:
-        raise UserError("--set needs --root, where ImageSets/Main lies", fix="give --root too")
+        raise UserError("--set needs --root, the folder with ImageSets/Main", fix="give --root too")
     root = Path(args.root or "")
     log = ConversionLog(args.bad_records, args.bad_boxes)
     items, label_map = read_voc(
@@ -194,7 +199,7 @@ def _convert(
 
 
 def _engine(args: argparse.Namespace) -> Engine:
-    """Returns what runs the conversion.
+    """Returns the engine of the conversion.
 
     Raises:
         UserError: an option belongs to the other engine.
@@ -215,7 +220,7 @@ def _engine(args: argparse.Namespace) -> Engine:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Checks records; 1 where something is an error."""
+    """Checks records; returns 1 if there are errors."""
     with progress_bar("records") as progress:
         check = check_records(
             args.records,
@@ -237,7 +242,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_stats(args: argparse.Namespace) -> int:
-    """Counts what is in records."""
+    """Counts classes, boxes and sizes in records."""
     with progress_bar("records") as progress:
         stats = records_stats(
             args.records,

@@ -1,32 +1,27 @@
-"""`stillbox data augmentations`: pictures of what training makes of images and boxes."""
+"""`stillbox data augmentations`: a picture of augmented images and boxes."""
 
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_config, resolve_config
-from stillbox.cli.records import add_records, with_records
+from stillbox.cli.arguments import (
+    add_config,
+    add_option,
+    add_records,
+    resolve_config,
+    with_records,
+)
 from stillbox.errors import UserError
 
 
-def add_verb(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb to `stillbox data`."""
-    parser = verbs.add_parser(
-        "augmentations", help="look at augmented images and boxes", description=__doc__
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_config(parser)
     add_records(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("augmentations.png"),
-        metavar="FILE",
-        help="the picture, .png or .jpg (default: augmentations.png)",
-    )
-    parser.add_argument("--images", type=int, default=4, help="how many images (default: 4)")
+    about = "the picture, .png or .jpg"
+    add_option(parser, "--output", Path("augmentations.png"), about, "FILE")
+    add_option(parser, "--images", 4, "number of images")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--epochs", type=int, default=5, help="of how many epochs (default: the first 5)"
-    )
+    add_option(shown, "--epochs", 5, "number of epochs, from the first")
     shown.add_argument(
         "--operations",
         type=float,
@@ -34,7 +29,6 @@ def add_verb(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="show each operation of AutoAugment at this level, 0 to 10, instead of the config's "
         "augmentations",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.experiment.schema import AutoAugment
     from stillbox.inputs.dataset import open_dataset
 
-    _refuse_what_is_out_of_range(arguments)
+    _check_ranges(arguments)
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     data, steps = experiment.data, experiment.train.augmentations
     dataset = open_dataset(data, data.train, experiment.model)
@@ -65,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_what_is_out_of_range(arguments: argparse.Namespace) -> None:
+def _check_ranges(arguments: argparse.Namespace) -> None:
     for option in ("images", "epochs"):
         if getattr(arguments, option) < 1:
             raise UserError("there is nothing to show", where=f"--{option}", fix="give 1 or more")

@@ -1,25 +1,23 @@
-"""`stillbox data scenes`: draw the embedded data set, which needs no download."""
+"""`stillbox data scenes`: draw the synthetic data set of shapes."""
 
 import argparse
 import sys
 from pathlib import Path
 
+from stillbox.cli.arguments import add_option
 
-def add_verb(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb to `stillbox data`."""
-    parser = verbs.add_parser(
-        "scenes", help="draw the embedded data set of shapes", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     parser.add_argument("--output", required=True, type=Path, help="folder of the data set")
-    parser.add_argument("--train", type=int, default=600, help="training scenes (default: 600)")
-    parser.add_argument("--val", type=int, default=100, help="held-out scenes (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other scenes")
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set found there")
-    parser.set_defaults(run=run)
+    add_option(parser, "--train", 600, "training scenes")
+    add_option(parser, "--val", 100, "held-out scenes")
+    add_option(parser, "--seed", 0, "of the random scenes")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing data set")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draws the scenes and says what was drawn."""
+    """Draws the scenes and prints a summary."""
     from stillbox.records.scenes import SceneSet, write_scenes
 
     def describe(name: str, scenes: SceneSet) -> str:

@@ -3,16 +3,12 @@
 import argparse
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "doctor", help="look at versions, devices and memory", description=__doc__
-    )
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds nothing: the verb has no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the examination; 1 if something is wrong."""
+    """Prints the examination; returns 1 if something is wrong."""
     from stillbox.checking.doctor import examine
 
     examination = examine()

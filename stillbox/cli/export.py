@@ -1,9 +1,10 @@
-"""`stillbox export`: a model for other runtimes. It is loaded and compared before it appears."""
+"""`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillbox.cli.arguments import add_option
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
@@ -12,40 +13,30 @@ from stillbox.exporting.settings import FORMATS, INPUT_TYPES
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
 
-# The TPU page's word for the same input.
+# The same input in "Object Detection Models on TPU".
 _ALIASES = {"image_bytes": "encoded_image_string_tensor"}
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser("export", help="a model for other runtimes", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_model(parser, "best, latest or a number", exports=False)
-    parser.add_argument(
-        "--format",
-        default="saved_model",
-        metavar="FORMAT",
-        help=", ".join(FORMATS) + " (default: saved_model)",
-    )
+    about = ", ".join(FORMATS)
+    add_option(parser, "--format", "saved_model", about, "FORMAT")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="where the artefact goes (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)",
+        help="folder of the artefact (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an export that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
     _add_input(parser)
     _add_outputs(parser)
-    _add_making(parser)
-    parser.set_defaults(run=run)
+    _add_conversion(parser)
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input-type",
-        default="image_tensor",
-        metavar="TYPE",
-        help=", ".join((*INPUT_TYPES, *_ALIASES)) + " (default: image_tensor)",
-    )
+    about = ", ".join((*INPUT_TYPES, *_ALIASES))
+    add_option(parser, "--input-type", "image_tensor", about, "TYPE")
     parser.add_argument(
         "--input-name",
         default="",
@@ -55,17 +46,14 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-size",
         metavar="HEIGHT,WIDTH",
-        help="size of the images that it takes (default: any; tflite, stablehlo: the network "
-        "input's)",
+        help="size of the input images (default: any; tflite, stablehlo: the network input's)",
     )
     parser.add_argument(
         "--any-size",
         action="store_true",
         help="stablehlo: images of any size; each new size compiles the program anew",
     )
-    parser.add_argument(
-        "--batch-size", type=int, default=1, metavar="N", help="images at a time; 0: any"
-    )
+    add_option(parser, "--batch-size", 1, "images at a time; 0: any")
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +79,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _add_making(parser: argparse.ArgumentParser) -> None:
+def _add_conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         nargs="+",
@@ -100,12 +88,8 @@ def _add_making(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="compare, and calibrate, on these (default: records of the evaluation)",
     )
-    parser.add_argument(
-        "--platforms",
-        default="cpu,cuda,tpu",
-        metavar="NAMES",
-        help="what a SavedModel or StableHLO is compiled for (default: cpu,cuda,tpu)",
-    )
+    about = "platforms of a SavedModel or StableHLO"
+    add_option(parser, "--platforms", "cpu,cuda,tpu", about, "NAMES")
     parser.add_argument(
         "--quantize",
         choices=("none", "int8"),
@@ -115,7 +99,7 @@ def _add_making(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exports and prints how far the artefact is from the checkpoint."""
+    """Exports, and prints the difference of the artefact from the checkpoint."""
     from stillbox.api import export
 
     changes = {} if arguments.signature is None else {"signature": arguments.signature}
@@ -146,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show_export(exported: "Exported") -> None:
-    """Prints what was written, what it needs, and how it was verified."""
+    """Prints the files of an artefact, its requirements and its verification."""
     manifest = exported.manifest
     print(f"{exported.folder}: {manifest.settings.format}")
     for name, about in manifest.files.items():
@@ -157,10 +141,10 @@ def show_export(exported: "Exported") -> None:
 
 
 def image_size(text: str | None, where: str) -> tuple[int, int] | None:
-    """Reads `HEIGHT,WIDTH`.
+    """Parses `HEIGHT,WIDTH`.
 
     Raises:
-        UserError: it is something else.
+        UserError: the text has another form.
     """
     if text is None:
         return None

@@ -1,13 +1,13 @@
 """`stillbox export_saved_model`: the export of "Object Detection Models on TPU" with its flags.
 
-`stillbox export DIR --signature tpu` does the same in stillbox's own words.
+`stillbox export DIR --signature tpu` does the same with stillbox's own options.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_overrides, add_switch, note, show_remarks
+from stillbox.cli.arguments import add_option, add_overrides, add_switch, note, show_remarks
 from stillbox.cli.export import image_size, show_export
 from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
@@ -15,7 +15,6 @@ from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.resolve import resolve_reading
 
 SPELLINGS = ("export_saved_model.py",)
-"""Other names of this verb: what stands in people's scripts."""
 
 _INPUT_TYPES = {
     "image_bytes": "encoded_image_string_tensor",
@@ -26,27 +25,22 @@ _INPUT_TYPES = {
 _PARAMS = "params.yaml"
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "export_saved_model",
-        help='export with the flags of "Object Detection Models on TPU"',
-        description=__doc__,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     _add_model(parser)
     _add_input(parser)
     add_switch(parser, "output_image_info", "the output image_info (default: true)")
     add_switch(parser, "output_normalized_coordinates", "boxes in 0..1 of the original image")
     add_switch(parser, "cast_num_detections_to_float", "num_detections as float32")
     add_switch(parser, "cast_detection_classes_to_float", "detection_classes as float32")
-    parser.set_defaults(run=run, output_image_info=True)
+    parser.set_defaults(output_image_info=True)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="retinanet", help="whose defaults the parameters have")
+    about = "model whose defaults the parameters have"
+    add_option(parser, "--model", "retinanet", about, "NAME")
     parser.add_argument(
-        "--export_dir", type=Path, required=True, metavar="DIR", help="where the SavedModel goes"
+        "--export_dir", type=Path, required=True, metavar="DIR", help="folder of the SavedModel"
     )
     parser.add_argument(
         "--checkpoint_path",
@@ -59,22 +53,17 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--params_override", default="", metavar="TEXT", help="parameters that differ from those"
     )
     add_switch(parser, "use_tpu", "accepted: the artefact runs on CPU, GPU and TPU in any case")
-    add_switch(parser, "override_export_dir", "replace an export that is there")
+    add_switch(parser, "override_export_dir", "replace an existing export")
     add_overrides(parser)
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch_size", type=int, default=1, metavar="N", help="images at a time; -1: any"
-    )
+    add_option(parser, "--batch_size", 1, "images at a time; -1: any")
     parser.add_argument("--input_type", choices=tuple(_INPUT_TYPES), default="image_bytes")
-    parser.add_argument("--input_name", default="input", help="name of the input (default: input)")
-    parser.add_argument(
-        "--input_image_size",
-        default="640,640",
-        metavar="HEIGHT,WIDTH",
-        help="size of the network input (default: 640,640)",
-    )
+    about = "name of the input"
+    add_option(parser, "--input_name", "input", about, "NAME")
+    about = "size of the network input"
+    add_option(parser, "--input_image_size", "640,640", about, "HEIGHT,WIDTH")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str, Any]:
-    """Returns what is exported: a model directory as it is, or the parameters with weights."""
+    """Returns the arguments of `stillbox.export` that select a model."""
     overrides = [
         f"model.resizer.height={size[0]}",
         f"model.resizer.width={size[1]}",

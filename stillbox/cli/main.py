@@ -1,4 +1,4 @@
-"""The entry point: one file a verb, one place for exit codes.
+"""The entry point: one module for each verb, and the exit codes.
 
 Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss is not finite,
 130 and 143 stopped by a signal.
@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from stillbox import __version__
 from stillbox.cli import (
@@ -20,7 +21,8 @@ from stillbox.cli import (
     evaluate,
     export,
     export_saved_model,
-    exporter_main,
+    export_tflite_graph_tf2,
+    exporter_main_v2,
     model_main,
     predict,
     retinanet,
@@ -36,35 +38,45 @@ from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import import_parts
 
-_VERBS = {
-    "data": data,
-    "check": check,
-    "anchors": anchors,
-    "train": train,
-    "evaluate": evaluate,
-    "predict": predict,
-    "serve": serve,
-    "export": export,
-    "config": config,
-    "weights": weights,
-    "doctor": doctor,
-    "model_main": model_main,
-    "retinanet": retinanet,
-    "ssd_resnet34": ssd_resnet34,
-    "export_saved_model": export_saved_model,
-    **dict.fromkeys(exporter_main.VERBS, exporter_main),
+_TPU_PAGE = '"Object Detection Models on TPU"'
+_VERBS: dict[str, tuple[ModuleType, str]] = {
+    "data": (data, "convert, check, count and show data"),
+    "check": (check, "find everything that is wrong with a config"),
+    "anchors": (anchors, "show how well anchors cover a data set"),
+    "train": (train, "train an experiment into a model directory"),
+    "evaluate": (evaluate, "score a model and write a report"),
+    "predict": (predict, "detect objects in image files"),
+    "serve": (serve, "serve a model over HTTP"),
+    "export": (export, "write a model for other runtimes"),
+    "config": (config, "print the resolved experiment as YAML"),
+    "weights": (weights, "write weights for other programs"),
+    "doctor": (doctor, "show versions, devices and memory"),
+    "model_main": (model_main, "train or evaluate with the flags of the Object Detection API"),
+    "retinanet": (retinanet, f"train, evaluate or predict with the flags of {_TPU_PAGE}"),
+    "ssd_resnet34": (
+        ssd_resnet34,
+        "train, evaluate or predict with the flags of SSD ResNet-34's script",
+    ),
+    "export_saved_model": (export_saved_model, f"export with the flags of {_TPU_PAGE}"),
+    "exporter_main_v2": (
+        exporter_main_v2,
+        "export a SavedModel with the flags of the Object Detection API",
+    ),
+    "export_tflite_graph_tf2": (
+        export_tflite_graph_tf2,
+        "export a TFLite model with the flags of the Object Detection API",
+    ),
 }
+"""Module and help by verb. A module has `add_arguments(parser)` and `run(arguments)`; one of an
+original's command line also has `SPELLINGS`, the other names of its verb."""
 
-# Verbs by the other names that stand in people's scripts.
 _SPELLINGS = {
-    **dict.fromkeys(model_main.SPELLINGS, "model_main"),
-    **dict.fromkeys(retinanet.SPELLINGS, "retinanet"),
-    **dict.fromkeys(ssd_resnet34.SPELLINGS, "ssd_resnet34"),
-    **dict.fromkeys(export_saved_model.SPELLINGS, "export_saved_model"),
-    **{f"{verb}.py": verb for verb in exporter_main.VERBS},
+    spelling: verb
+    for verb, (module, _) in _VERBS.items()
+    for spelling in getattr(module, "SPELLINGS", ())
 }
 
-# What XLA's message of a failed allocation begins with.
+# The beginning of XLA's message about a failed allocation.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
@@ -76,15 +88,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stillbox {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in dict.fromkeys(_VERBS.values()):
-        verb.add_parser(verbs)
+    for name, (module, about) in _VERBS.items():
+        # The originals' flags are parsed by absl, which accepts no abbreviations.
+        abbreviated = not hasattr(module, "SPELLINGS")
+        verb = verbs.add_parser(
+            name, help=about, description=module.__doc__, allow_abbrev=abbreviated
+        )
+        if hasattr(module, "run"):
+            verb.set_defaults(run=module.run)
+        module.add_arguments(verb)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
-    # Every start from the compilation cache makes XLA print pages about tuning flags of the
-    # processor that it takes for instructions. What matters reaches us as exceptions.
+    # XLA prints pages of tuning flags whenever it loads a cached program, since it takes them for
+    # missing instructions of the processor. Errors come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     silence_libtpu()
     words = sys.argv[1:] if arguments is None else arguments
@@ -105,14 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
-    """Runs a verb and returns its exit code; every error becomes a sentence here."""
+    """Runs a verb and returns its exit code; prints an expected error as a sentence."""
     if place is not None:
         verb = f"{verb} (process {place.index} of {place.count})"
     try:
         import_parts(getattr(parsed, "imports", ()))
         with joined(place):
             code: int = parsed.run(parsed)
-        # Here and not at exit, where nobody would catch what goes wrong with it.
+        # Flushed here: errors at exit could not be caught.
         sys.stdout.flush()
     except UserError as error:
         return _complain(str(error), verb)
@@ -121,7 +140,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of a pipe has seen enough; without this the interpreter complains at exit.
+        # The reader of a pipe has closed it; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -129,7 +148,11 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     except RuntimeError as error:
         if _NO_MEMORY not in str(error):
             raise
-        return _complain(_describe_memory(error), verb)
+        return _complain(
+            f"the device has not enough memory: {str(error).splitlines()[0]}\n  fix: lower "
+            "train.batch_size or evaluation.batch_size, or the model.resizer's size",
+            verb,
+        )
     return code
 
 
@@ -138,16 +161,8 @@ def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
     return code
 
 
-def _describe_memory(error: RuntimeError) -> str:
-    first, *_ = str(error).splitlines()
-    return (
-        f"the device has not enough memory: {first}\n  fix: lower train.batch_size or "
-        "evaluation.batch_size, or the model.resizer's size"
-    )
-
-
 def _describe(error: OSError) -> str:
-    """Returns a sentence about a disk that is full, a folder that is read-only and the like."""
+    """Returns a sentence about a full disk, a read-only folder and the like."""
     if error.strerror is None:
         return str(error)
     where = f"{error.filename}: " if error.filename is not None else ""

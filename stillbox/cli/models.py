@@ -1,22 +1,19 @@
-"""Arguments that say which model a verb is for."""
+"""Arguments that select a model."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stillbox.cli.arguments import add_overrides, checkpoint_choice
+from stillbox.cli.arguments import add_overrides, parse_step, resolve_config
 from stillbox.errors import UserError
-
-if TYPE_CHECKING:
-    from stillbox.experiment.schema import Experiment
 
 
 def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = True) -> None:
-    """Adds DIR|CONFIG, --weights, --step, --set, and --runtime where the verb takes exports.
+    """Adds DIR|CONFIG, --weights, --step, --set, and --runtime.
 
     Args:
         parser: of the verb.
-        steps: what --step takes.
-        exports: whether an export will do.
+        steps: values of --step, for the help.
+        exports: whether the verb accepts exports.
     """
     parser.add_argument(
         "config",
@@ -36,13 +33,13 @@ def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = Tr
             "--runtime",
             default="",
             metavar="NAME",
-            help="what runs EXPORT, such as openvino for ONNX (default: the format's own)",
+            help="runtime of EXPORT, such as openvino for ONNX (default: the format's own)",
         )
     add_overrides(parser)
 
 
 def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments of `stillbox.load` and its siblings that say which model is meant.
+    """Returns the arguments of `stillbox.load` and its siblings that select a model.
 
     Warnings about a config go to standard error.
 
@@ -59,12 +56,6 @@ def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     if getattr(arguments, "runtime", ""):
         common["runtime"] = arguments.runtime
     if arguments.weights:
-        return {"source": _experiment(arguments), **common}
-    step = checkpoint_choice(arguments.step or "best")
+        return {"source": resolve_config(arguments).experiment, **common}
+    step = parse_step(arguments.step or "best")
     return {"source": arguments.config, "step": step, "overrides": arguments.overrides, **common}
-
-
-def _experiment(arguments: argparse.Namespace) -> "Experiment":
-    from stillbox.cli.arguments import resolve_config
-
-    return resolve_config(arguments).experiment

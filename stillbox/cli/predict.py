@@ -1,6 +1,6 @@
 """`stillbox predict`: detections in photographs, as JSON and as annotated pictures.
 
-With --engine ray: in very many of them, over the machines of a Ray cluster, as a Parquet table.
+With --engine ray: on the machines of a Ray cluster, as a Parquet table.
 """
 
 import argparse
@@ -8,16 +8,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillbox.cli.arguments import add_profile
+from stillbox.cli.arguments import add_option, add_profile
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import batch_profiler, say_aside
 from stillbox.errors import UserError
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser("predict", help="detect objects in image files", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_model(parser, "best, latest or a number")
     parser.add_argument(
         "images",
@@ -25,23 +24,16 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="IMAGE",
         help="image files; with --engine ray also patterns such as 's3://bucket/**'",
     )
-    parser.add_argument(
-        "--output",
-        default="predictions",
-        help="folder for predictions.json and the pictures, or for the table of --engine ray "
-        "(default: predictions)",
-    )
-    parser.add_argument(
-        "--min-score", type=float, default=0.3, help="least score that is shown (default: 0.3)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=1, metavar="N", help="images at a time (default: 1)"
-    )
+    about = "folder for predictions.json and the pictures, or for the table of --engine ray"
+    add_option(parser, "--output", "predictions", about, "FOLDER")
+    about = "least score of the shown detections"
+    add_option(parser, "--min-score", 0.3, about, "SCORE")
+    add_option(parser, "--batch-size", 1, "images at a time")
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
         default="local",
-        help="ray: over a Ray cluster, or a local one where RAY_ADDRESS names none",
+        help="ray: on a Ray cluster, or a local one if RAY_ADDRESS is not set (default: local)",
     )
     parser.add_argument(
         "--workers",
@@ -51,7 +43,6 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="processes of --engine ray (default: one for each GPU, or for each machine)",
     )
     add_profile(parser, "images", "the output folder")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,9 +67,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from stillbox.records.files import write_whole
 
     images, folder = [Path(image) for image in arguments.images], Path(arguments.output)
+    refuse_missing(images)
     profiler = batch_profiler(arguments.profile, folder, "predict")
     predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
-    refuse_missing(images)
     folder.mkdir(parents=True, exist_ok=True)
     records = []
     found = predictor.stream(images, min_score=arguments.min_score, observer=profiler)
@@ -88,18 +79,18 @@ def _run_here(arguments: argparse.Namespace) -> int:
             records.append({**one.to_dict(), "picture": name})
             print(f"{one.source}: {len(one)} objects -> {folder / name}")
     output = write_whole(folder / "predictions.json", json.dumps(records, indent=1).encode())
-    print(f"{output}: boxes are in pixels of the image as it is shown")
+    print(f"{output}: boxes are in pixels of the upright image")
     return 0
 
 
 def _run_ray(arguments: argparse.Namespace) -> int:
-    """Writes a table; 1 where some images could not be read."""
+    """Writes a table; returns 1 if some images could not be read."""
     import jax
 
     from stillbox.api import load
     from stillbox.scaling.ray_data import predict_files
 
-    # This process only hands out work: it must not hold an accelerator that a worker needs.
+    # This process only distributes work and must not hold a worker's accelerator.
     jax.config.update("jax_platforms", "cpu")
     predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
     with progress_bar("images") as progress:
@@ -117,15 +108,12 @@ def _run_ray(arguments: argparse.Namespace) -> int:
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:
-    """Returns a file name for the picture of each image, no two of them alike.
-
-    An image gives its picture the name; where another image had it before, a number is added.
-    """
+    """Returns a file name for the picture of each image: its stem, with a number if it is taken."""
     names: list[str] = []
     taken: set[str] = set()
     for image in images:
         name, number = f"{image.stem}.png", 1
-        # Not every file system tells capitals from small letters.
+        # Some file systems ignore case.
         while name.lower() in taken:
             number += 1
             name = f"{image.stem}_{number}.png"

@@ -1,4 +1,4 @@
-"""How a command line becomes one process of a job."""
+"""Runs a command line as one process of a job."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from stillbox.devices.launcher import ProcessInfo
 
-# What a collective ends with when a process is gone; who it was, and why, is said elsewhere.
+# Names in the errors of a collective after a process has ended; that process prints the cause.
 _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
@@ -21,7 +21,7 @@ def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]
         words: the command line.
         run: runs it in this process.
     """
-    # Here, so that a command that is alone does not wait for asyncio.
+    # Imported here: a single process does not need asyncio.
     from stillbox.devices.supervised import (
         EXPECTED_CODES,
         SUPERVISED,
@@ -33,7 +33,7 @@ def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]
     if SUPERVISED in os.environ:
         end_with_supervisor()
         code = _run_to_the_end(run)
-        # At once, without the minutes in which jax waits for all processes to end together.
+        # Ends at once; jax would wait minutes for all processes to end together.
         if code not in EXPECTED_CODES:
             report_failure(code)
         return code
@@ -57,10 +57,10 @@ def _run_to_the_end(run: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def joined(place: ProcessInfo | None) -> Iterator[None]:
-    """Joins the job for as long as it is entered. Only the first process talks.
+    """Joins the job while it is entered. Only the first process prints.
 
     Raises:
-        UserError: the other processes do not come.
+        UserError: the other processes do not join.
     """
     if place is None:
         yield

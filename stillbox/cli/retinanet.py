@@ -1,7 +1,7 @@
-"""`stillbox retinanet`: the command line of "Object Detection Models on TPU", with what it did.
+"""`stillbox retinanet`: the command line of "Object Detection Models on TPU".
 
-Its parameters become an experiment of the same meaning; `stillbox train`, `evaluate` and `predict`
-do the same in stillbox's own words. Training goes on where --model_dir stopped.
+Its parameters become an equivalent experiment; `stillbox train`, `evaluate` and `predict` do the
+same with stillbox's own options. Training resumes the run in --model_dir.
 """
 
 import argparse
@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.retinanet_flags import add_flags, explain_flags
-from stillbox.cli.running import batch_profiler, run_training, say
+from stillbox.cli.running import batch_profiler, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
 SPELLINGS = ("main.py",)
-"""Other names of this verb: what stands in people's scripts."""
 
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 _PARAMS = "params.yaml"
@@ -25,19 +24,12 @@ _RESULTS = "eval"
 _PREDICTIONS = "predictions.json"
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "retinanet",
-        help='train, evaluate or predict with the flags of "Object Detection Models on TPU"',
-        description=__doc__,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_flags(parser)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     add_processes(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,13 +74,11 @@ def _resolve(
 
 
 def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
-    """Scores checkpoints as they come, until that of the last step."""
+    """Scores new checkpoints until that of the last step."""
     experiment = _resolve(arguments, reading).experiment
 
-    from stillbox.devices.setup import prepare_process
-    from stillbox.training.watching import CheckpointWatcher, Patience
+    from stillbox.training.watching import Patience
 
-    prepare_process()
     value = reading.params.value
     patience = Patience(
         last_step=experiment.train.steps,
@@ -96,22 +86,12 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         interval=value("eval.min_eval_interval"),
     )
     output = arguments.model_dir / f"{_RESULTS}{value('eval.suffix')}"
-    profiler = batch_profiler(arguments.profile, output, "evaluate")
-    with progress_bar("images") as progress, profiler:
-        CheckpointWatcher(
-            experiment,
-            arguments.model_dir,
-            output,
-            patience,
-            say,
-            progress=progress,
-            observer=profiler,
-        ).run()
+    score_checkpoints(experiment, arguments.model_dir, output, patience, arguments.profile)
     return 0
 
 
 def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
-    """Writes what the newest checkpoint finds, in the form that COCO's server takes."""
+    """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
     experiment = _resolve(arguments, reading).experiment
 
     from stillbox.checkpoints.files import replace_durably

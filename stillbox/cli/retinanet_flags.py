@@ -1,26 +1,23 @@
-"""The flags of the original's `main.py`, and what they mean here.
-
-Source: TPU detection fact sheet 7. Names and defaults are the original's.
-"""
+"""The flags of tpu/models' `models/official/detection/main.py`, with its names and defaults."""
 
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_switch, note, warn
+from stillbox.cli.arguments import add_option, add_switch, note, warn
 
 MODES = ("train", "eval", "train_and_eval", "predict")
 
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
-# What they ask for is so in any case, or is not a matter of this program.
+# Flags that request what is always done, or what does not apply here.
 _MACHINES = {
     "tpu": _DEVICES,
     "num_cores": _DEVICES,
     "gcp_project": _DEVICES,
     "tpu_zone": _DEVICES,
     "tpu_job_name": _DEVICES,
-    "eval_master": "training and evaluation each run in the process that was started",
+    "eval_master": "training and evaluation run in this process",
 }
-# Flags that the original takes and never reads, and the parameter that it reads in their place.
+# Flags that the original never reads, and the parameter that it reads in their place.
 _UNREAD = {
     "data_dir": "train.train_file_pattern and eval.eval_file_pattern",
     "train_batch_size": "train.train_batch_size",
@@ -38,15 +35,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=MODES,
         default="train",
-        help="eval scores the checkpoints of --model_dir as they come; predict writes detections "
+        help="eval scores new checkpoints of --model_dir; predict writes detections "
         "(default: train)",
     )
     parser.add_argument(
-        "--model_dir", type=Path, required=True, metavar="DIR", help="where everything goes"
+        "--model_dir", type=Path, required=True, metavar="DIR", help="folder of all results"
     )
-    parser.add_argument(
-        "--model", default="retinanet", help="whose defaults the parameters begin with"
-    )
+    about = "model whose defaults the parameters have"
+    add_option(parser, "--model", "retinanet", about, "NAME")
     parser.add_argument(
         "--config_file", metavar="YAML", help="parameters that differ from the defaults"
     )
@@ -66,7 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def explain_flags(arguments: argparse.Namespace) -> None:
-    """Says which of the given flags mean something else here, or nothing at all."""
+    """Prints which of the given flags have another effect here, or none."""
     sentences: dict[str, list[str]] = {}
     for name, sentence in _MACHINES.items():
         if getattr(arguments, name) is not None:

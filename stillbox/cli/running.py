@@ -1,38 +1,41 @@
-"""What the verbs that train have in common."""
+"""Functions that verbs share: training, scoring, traces, lines of a log."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillbox.cli.bars import progress_bar
 from stillbox.experiment.resolve import Resolved
+from stillbox.experiment.schema import Experiment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from stillbox.evaluation.scores import Scores
     from stillbox.profiling.profiler import StepProfiler
+    from stillbox.training.watching import Patience
 
 
 def say(line: str) -> None:
-    """Prints a line at once: whoever reads a log wants to know what is waited for."""
+    """Prints a line to standard output and flushes it, for readers of a log."""
     print(line, flush=True)
 
 
 def say_aside(line: str) -> None:
-    """Prints a line at once to standard error, beside what a command answers."""
-    # Looked up at each call: a bar on the terminal puts itself in the stream's place.
+    """Prints a line to standard error and flushes it."""
+    # Looked up at each call, since a progress bar replaces the stream.
     print(line, file=sys.stderr, flush=True)
 
 
 def batch_profiler(
-    profile: str, directory: Path, name: str, say: "Callable[[str], None]" = say
+    profile: str, directory: Path, name: str, say: Callable[[str], None] = say
 ) -> "StepProfiler":
-    """Returns what marks the batches of a verb that scores or predicts, and traces some of them.
+    """Returns a profiler for the batches of a verb that scores or predicts.
 
     Args:
         profile: first and last batch of a trace, `0,0` for none.
-        directory: where the trace goes.
-        name: what the marks are called.
-        say: told where the trace lies and what it says.
+        directory: folder of the trace.
+        name: of the batches in the trace.
+        say: called with the place of the trace and its summary.
     """
     from stillbox.profiling.profiler import StepProfiler
     from stillbox.profiling.steps import ProfileSteps
@@ -41,14 +44,17 @@ def batch_profiler(
 
 
 def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0,0") -> int:
-    """Trains and says how it ended; returns 128 plus the signal's number where one ended it early.
+    """Trains, prints the reason of the end, and returns the exit code.
 
     Args:
-        resolved: what to train.
-        model_directory: where everything goes.
+        resolved: the experiment.
+        model_directory: folder of all results.
         profile: first and last step of a trace, `0,0` for none.
+
+    Returns:
+        128 plus the signal's number if a signal ended the run early, otherwise 0.
     """
-    # Here, so that --help and what is refused before do not wait for jax.
+    # Imported here: --help and errors in the arguments need no jax.
     from stillbox.api import train
     from stillbox.profiling.steps import ProfileSteps
 
@@ -56,3 +62,32 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
     outcome = train(resolved.experiment, model_directory, origins=resolved.origins, profile=steps)
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
     return 128 + outcome.interrupted if outcome.interrupted else 0
+
+
+def score_checkpoints(
+    experiment: Experiment,
+    checkpoints: Path,
+    output: Path,
+    patience: "Patience",
+    profile: str,
+    *,
+    say: Callable[[str], None] = say,
+    on_scores: "Callable[[int, Scores], None]" = lambda step, scores: None,
+) -> None:
+    """Scores the checkpoints of a model directory, see `CheckpointWatcher`, with a progress bar."""
+    from stillbox.devices.setup import prepare_process
+    from stillbox.training.watching import CheckpointWatcher
+
+    prepare_process()
+    profiler = batch_profiler(profile, output, "evaluate", say)
+    with progress_bar("images") as progress, profiler:
+        CheckpointWatcher(
+            experiment,
+            checkpoints,
+            output,
+            patience,
+            say,
+            on_scores,
+            progress=progress,
+            observer=profiler,
+        ).run()

@@ -1,4 +1,4 @@
-"""`stillbox serve`: a trained model or an export behind HTTP, with a page to try it."""
+"""`stillbox serve`: a trained model or an export over HTTP, with a page to try it."""
 
 import argparse
 import logging
@@ -12,23 +12,22 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stillbox.cli.arguments import add_option, note
+from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.running import say, say_aside
+from stillbox.errors import UserError
+from stillbox.serving.settings import BATCH_SIZES, ServeSettings
+
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from stillbox.predicting.backend import Backend
 
-from stillbox.cli.arguments import note
-from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import say_aside
-from stillbox.errors import UserError
-from stillbox.serving.settings import BATCH_SIZES, ServeSettings
-
 KEY_VARIABLE = "STILLBOX_API_KEY"
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser("serve", help="serve a model over HTTP", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_model(parser, "best, latest or a number")
     parser.add_argument("--name", help="the model's name in addresses (default: the folder's)")
     parser.add_argument(
@@ -36,18 +35,15 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     )
     _add_address(parser.add_argument_group("address"))
     _add_limits(parser.add_argument_group("batches and limits"))
-    parser.set_defaults(run=run)
 
 
 def _add_address(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
-    group.add_argument("--port", type=int, default=8501, help="0: any free one (default: 8501)")
-    group.add_argument(
-        "--api-key", metavar="KEY", help=f"clients have to show it; also by ${KEY_VARIABLE}"
-    )
-    group.add_argument(
-        "--insecure", action="store_true", help="let other machines ask without a key"
-    )
+    add_option(group, "--host", "127.0.0.1", "address", "HOST")
+    add_option(group, "--port", 8501, "0: any free one", "PORT")
+    about = f"key that clients have to send; also by ${KEY_VARIABLE}"
+    group.add_argument("--api-key", metavar="KEY", help=about)
+    about = "accept requests of other machines without a key"
+    group.add_argument("--insecure", action="store_true", help=about)
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
     group.add_argument("--access-log", action="store_true", help="print a line for each request")
@@ -59,25 +55,22 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         "--batch-sizes",
         type=_sizes,
         metavar="N,N",
-        help=f"compiled at the start (default: {sizes}, as far as the model takes them)",
+        help=f"compiled at the start (default: those of {sizes} that the model accepts)",
     )
-    for name, kind, about in (
-        ("max_delay_ms", float, "milliseconds that an image waits for a batch to fill"),
-        ("queue", int, "images inside at a time; beyond them clients get 503"),
-        ("max_images", int, "images of a request"),
-        ("max_body", int, "bytes of a request"),
-        ("max_pixels", int, "pixels of an image"),
-        ("timeout", float, "seconds for a request to arrive, and for its answer"),
-        ("min_score", float, "least score that /detect answers with"),
+    for name, about in (
+        ("max_delay_ms", "most milliseconds that an image waits for its batch"),
+        ("queue", "most images at a time; clients get 503 beyond them"),
+        ("max_images", "most images of a request"),
+        ("max_body", "most bytes of a request"),
+        ("max_pixels", "most pixels of an image"),
+        ("timeout", "most seconds for a request to arrive, and for its answer"),
+        ("min_score", "least score of the detections of /detect"),
     ):
-        default = getattr(ServeSettings, name)
-        group.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, help=f"{about} (default: {default})"
-        )
+        add_option(group, f"--{name.replace('_', '-')}", getattr(ServeSettings, name), about)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Loads the model, compiles its batches and serves until a signal comes."""
+    """Loads the model, compiles its batches and serves until a signal."""
     settings = _settings(arguments)
     _check_tls(arguments.tls_cert, arguments.tls_key)
     _check_address(arguments)
@@ -104,12 +97,12 @@ def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette
     predictor = load(**model_arguments(arguments), say=say_aside)
     _check_export(predictor.backend)
     app = build_app(predictor, settings)
-    app.state.engine.start(_say)
+    app.state.engine.start(say)
     return app
 
 
 def _check_export(backend: "Backend") -> None:
-    """Refuses an export that would compile a program for every size of image."""
+    """Refuses an export that compiles a program for every size of image."""
     from stillbox.exporting.backend import ExportBackend
 
     if not isinstance(backend, ExportBackend):
@@ -132,7 +125,7 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    # Its lines about broken forms would let clients fill the log.
+    # Clients could fill the log with broken forms.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
@@ -147,12 +140,12 @@ def _serve(
     scheme = "https" if arguments.tls_cert else "http"
     host, port = bound.getsockname()[:2]
     bound.listen(2048)
-    _say(f"{settings.name} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
+    say(f"{settings.name} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
     uvicorn.Server(config).run(sockets=[bound])
 
 
 def _settings(arguments: argparse.Namespace) -> ServeSettings:
-    """Returns the settings; what was not given keeps its default."""
+    """Returns the settings, with defaults for what is not given."""
     given: dict[str, Any] = {
         field.name: value
         for field in fields(ServeSettings)
@@ -171,7 +164,7 @@ def _key(arguments: argparse.Namespace) -> str:
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Refuses files that make no TLS, before the model is loaded."""
+    """Refuses unusable TLS files, before the model is loaded."""
     if (certificate is None) != (key is None):
         raise UserError(
             "a certificate and its key belong together",
@@ -191,17 +184,17 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
 
 
 def _check_address(arguments: argparse.Namespace) -> None:
-    """Refuses what would be open to others by mistake."""
+    """Refuses an address that is open to others by mistake."""
     if _is_loopback(arguments.host):
         return
     if not _key(arguments) and not arguments.insecure:
         raise UserError(
-            f"{arguments.host} lets other machines ask, and there is no key",
+            f"{arguments.host} is open to other machines, and there is no key",
             where="--host",
-            fix=f"set ${KEY_VARIABLE}, or add --insecure where the network is closed",
+            fix=f"set ${KEY_VARIABLE}, or add --insecure in a closed network",
         )
     if _key(arguments) and arguments.tls_cert is None:
-        note("the key travels in clear; --tls-cert and --tls-key encrypt it, as does a proxy")
+        note("the key is sent unencrypted; --tls-cert and --tls-key encrypt it, as does a proxy")
 
 
 def _is_loopback(host: str) -> bool:
@@ -212,10 +205,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Takes the port before the model is loaded; nobody can connect yet."""
+    """Binds the port before the model is loaded, without accepting connections."""
     with ExitStack() as stack:
         try:
-            if not 0 <= port < 2**16:  # the resolver would cut it
+            if not 0 <= port < 2**16:  # the resolver would truncate it
                 raise OSError("there is no such port")
             (family, kind, _, _, address), *_ = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
@@ -238,7 +231,3 @@ def _sizes(text: str) -> tuple[int, ...]:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 1,2,4,8") from None
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

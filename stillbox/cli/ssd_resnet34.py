@@ -1,19 +1,17 @@
-"""`stillbox ssd_resnet34`: SSD ResNet-34's own command line, with what it did.
+"""`stillbox ssd_resnet34`: SSD ResNet-34's own command line.
 
 Flags become overrides of the recipe `ssd_resnet34`; `stillbox train`, `evaluate` and `predict` do
-the same in stillbox's own words. Training goes on where --model_dir stopped, up to --epochs in all.
+the same with stillbox's own options. Training resumes the run in --model_dir, up to --epochs.
 """
 
 import argparse
 import shlex
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_overrides, add_processes, resolve_config
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import batch_profiler, run_training, say
+from stillbox.cli.arguments import add_overrides, add_processes, note, resolve_config
+from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
 from stillbox.cli.ssd_resnet34_overrides import (
     evaluation_overrides,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores
 
 SPELLINGS = ("ssd.py",)
-"""Other names of this verb: what stands in people's scripts."""
 
 _RECIPE = "ssd_resnet34"
 _RESULTS = "eval"
@@ -33,18 +30,11 @@ _SHOWN = 10
 _PICTURE = Path("out.png")
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "ssd_resnet34",
-        help="train, evaluate or predict with the flags of SSD ResNet-34's script",
-        description=__doc__,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_flags(parser)
     add_overrides(parser)
     add_processes(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,31 +54,24 @@ def _train(arguments: argparse.Namespace) -> int:
         every = next(text for text in overrides if text.startswith("train.checkpoint_every="))
         overrides.append(every.replace("checkpoint", "evaluate"))
     arguments.config, arguments.overrides = _RECIPE, [*overrides, *arguments.overrides]
-    _explain(arguments)
+    words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
+    words += [word for text in arguments.overrides for word in ("--set", text)]
+    note(f"these flags are short for\n  {shlex.join(words)}")
     resolved = resolve_config(arguments)
     note_size(resolved.experiment, arguments)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
-def _explain(arguments: argparse.Namespace) -> None:
-    """Says what the flags come to in stillbox's own words."""
-    words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
-    words += [word for text in arguments.overrides for word in ("--set", text)]
-    print(f"note: these flags are short for\n  {shlex.join(words)}", file=sys.stderr)
-
-
 def _evaluate(arguments: argparse.Namespace) -> int:
-    """Scores every checkpoint of the model directory that is not scored yet."""
+    """Scores every checkpoint of the model directory without scores."""
     from stillbox.checkpoints.model_directory import ModelDirectory
-    from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import resolve
-    from stillbox.training.watching import CheckpointWatcher, Patience
+    from stillbox.training.watching import Patience
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
     experiment = resolve(directory.path / "experiment.yaml", overrides).experiment
-    prepare_process()
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():
@@ -96,12 +79,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         say(f"Current AP: {_number(scores.summary['AP'])}")
 
     results, patience = arguments.model_dir / _RESULTS, Patience(existing=True)
-    profiler = batch_profiler(arguments.profile, results, "evaluate")
-    with progress_bar("images") as progress, profiler:
-        CheckpointWatcher(
-            experiment, arguments.model_dir, results, patience, say, report, progress, profiler
-        ).run()
-    # Those of earlier calls too: they are not computed again.
+    profile = arguments.profile
+    score_checkpoints(experiment, arguments.model_dir, results, patience, profile, on_scores=report)
+    # Scores of earlier calls too.
     for step, summary in read_history(results / HISTORY).evaluations:
         say(f"COCO/AP value for step {step} = {_number(summary['AP'])}")
     return 0

@@ -1,22 +1,19 @@
-"""The flags of SSD ResNet-34's original script, and what they mean for an experiment.
-
-Source: SSD ResNet-34 fact sheet 1.1. Names and defaults are the original's.
-"""
+"""The flags of SSD ResNet-34's original script `ssd.py`, with its names and defaults."""
 
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import find_own_place, note
+from stillbox.cli.arguments import add_option, find_own_place, note
 from stillbox.errors import UserError
 
-# What they ask for is so in any case, or is not a matter of this program.
+# Flags that request what is always done, or what does not apply here.
 _SWITCHES = {
-    "no_hpu": "this runs on the devices that JAX finds, whatever they are",
-    "vis_dataloader": "the first batch is drawn into TensorBoard in any case",
-    "use_cocoeval_cc": "COCO's numbers are computed by a compiled library in any case",
+    "no_hpu": "all devices that JAX finds are used",
+    "vis_dataloader": "TensorBoard always shows the first batch",
+    "use_cocoeval_cc": "COCO's metrics are always computed by a compiled library",
 }
 _VALUES = {
-    "recipe_cache": "compiled programs are kept in stillbox's own cache, see `stillbox doctor`",
+    "recipe_cache": "compiled programs are in stillbox's own cache, see `stillbox doctor`",
     "hvd_workers": "it was for a launcher of the original's",
     "num_workers_per_hls": "it was for a launcher of the original's",
     "kubernetes_run": "it was for a launcher of the original's",
@@ -46,16 +43,18 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "(default: train)",
     )
     parser.add_argument("--inference", type=Path, metavar="IMAGE", help="detect in one image")
-    _add(parser, "--model_dir", Path("/tmp/ssd"), "where everything goes", "DIR")
+    add_option(parser, "--model_dir", Path("/tmp/ssd"), "folder of all results", "DIR")
     parser.add_argument(
         "--use_horovod", action="store_true", help="--batch_size is that of each process"
     )
-    _add(parser, "--profile", "0,0", "trace steps A to B of this run, or batches; 0,0: none", "A,B")
-    _add(parser, "--log_step_count_steps", 1, "steps between two lines", short="-v")
-    _add(parser, "--save_summary_steps", 1, "steps between two entries for TensorBoard")
+    add_option(
+        parser, "--profile", "0,0", "trace steps A to B of this run, or batches; 0,0: none", "A,B"
+    )
+    add_option(parser, "--log_step_count_steps", 1, "steps between two lines", short="-v")
+    add_option(parser, "--save_summary_steps", 1, "steps between two entries for TensorBoard")
     about = "epochs between two checkpoints"
-    _add(parser, "--save_checkpoints_epochs", 5.0, about, "EPOCHS", short="-c")
-    _add(parser, "--keep_ckpt_max", 20, "newest checkpoints that are kept")
+    add_option(parser, "--save_checkpoints_epochs", 5.0, about, "EPOCHS", short="-c")
+    add_option(parser, "--keep_ckpt_max", 20, "newest checkpoints that are kept")
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -66,55 +65,43 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         default="bf16",
         help="of activations in training (default: bf16)",
     )
-    _add(parser, "--batch_size", 128, "images of a step", short="-b")
-    _add(parser, "--epochs", 50.0, "epochs in all, resumed or not", "EPOCHS", short="-e")
-    _add(parser, "--steps", 0, "train so many steps instead of --epochs", short="-s")
+    add_option(parser, "--batch_size", 128, "images of a step", short="-b")
+    add_option(
+        parser, "--epochs", 50.0, "epochs in total, also of a resumed run", "EPOCHS", short="-e"
+    )
+    add_option(parser, "--steps", 0, "train so many steps instead of --epochs", short="-s")
     parser.add_argument(
         "--distributed_bn",
         action="store_true",
-        help="batch norm takes its statistics from all devices; from each by itself otherwise",
+        help="batch norm statistics over all devices instead of each device",
     )
-    _add(parser, "--base_lr", 3e-3, "learning rate for 32 images", "RATE")
-    _add(parser, "--lr_warmup_epoch", 7.0, "length of the warm-up", "EPOCHS")
-    _add(parser, "--k", 0, "the cosine goes from epoch 15 to 55, times 1 + k / 10")
-    _add(parser, "--weight_decay", 5e-4, "of kernels and biases", "X")
+    add_option(parser, "--base_lr", 3e-3, "learning rate for 32 images", "RATE")
+    add_option(parser, "--lr_warmup_epoch", 7.0, "length of the warm-up", "EPOCHS")
+    add_option(parser, "--k", 0, "the cosine goes from epoch 15 to 55, times 1 + k / 10")
+    add_option(parser, "--weight_decay", 5e-4, "of kernels and biases", "X")
     about = (
         "weights of the backbone: a TF1 checkpoint or torchvision's .pth or .safetensors; '' for "
         "random ones"
     )
-    _add(parser, "--resnet_checkpoint", "/data/ssd_r34-mlperf", about, "PATH")
+    add_option(parser, "--resnet_checkpoint", "/data/ssd_r34-mlperf", about, "PATH")
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     about = "records train* and val*, and label_map.pbtxt unless the classes are COCO's"
-    _add(parser, "--data_dir", Path("/data/coco2017/ssd_tf_records"), about, "DIR")
+    add_option(parser, "--data_dir", Path("/data/coco2017/ssd_tf_records"), about, "DIR")
     parser.add_argument("-f", "--use_fake_data", action="store_true", help="repeat one batch")
-    _add(parser, "--eval_samples", 5000, "images that are scored at most")
-    _add(parser, "--num_examples_per_epoch", 117266, "images that an epoch counts")
-    _add(parser, "--max_cpus", 16, "bound of the threads that decode and augment")
-    _add(parser, "--num_parallel_calls", 64, "another bound of them")
-    _add(parser, "--threadpool_size", 0, "a third one; 0 sets none")
-
-
-def _add(
-    parser: argparse.ArgumentParser,
-    name: str,
-    default: float | str | Path,
-    about: str,
-    metavar: str = "N",
-    short: str | None = None,
-) -> None:
-    """Adds a flag of its default's type, whose help says the default."""
-    names = (short, name) if short else (name,)
-    about = f"{about} (default: {default})"
-    parser.add_argument(*names, type=type(default), default=default, help=about, metavar=metavar)
+    add_option(parser, "--eval_samples", 5000, "most images to score")
+    add_option(parser, "--num_examples_per_epoch", 117266, "images of an epoch")
+    add_option(parser, "--max_cpus", 16, "most threads that decode and augment")
+    add_option(parser, "--num_parallel_calls", 64, "another limit of them")
+    add_option(parser, "--threadpool_size", 0, "a third limit; 0: none")
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Refuses what cannot be done, and says what flags mean here that meant something else.
+    """Refuses unsupported flags, and prints notes about those with another effect here.
 
     Raises:
-        UserError: a flag cannot be honoured, or has no sensible value.
+        UserError: a flag is not supported, or has no valid value.
     """
     if arguments.static:
         raise UserError(
@@ -141,7 +128,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 
 def _count_processes(arguments: argparse.Namespace) -> None:
-    """Makes of a batch for each process that of all (SSD ResNet-34 fact sheet 8)."""
+    """Turns the batch size of each process into that of the job."""
     place = find_own_place(arguments)
     if place is None:
         note("--use_horovod: one process uses all devices of this machine")
@@ -155,10 +142,10 @@ def _count_processes(arguments: argparse.Namespace) -> None:
 
 
 def last_epoch_of_full_rate(arguments: argparse.Namespace) -> float:
-    """Returns the epoch at which the cosine begins (SSD ResNet-34 fact sheet 5.1)."""
+    """Returns the epoch at which the cosine decay begins."""
     return 15 * stretch(arguments)
 
 
 def stretch(arguments: argparse.Namespace) -> float:
-    """Returns what --k multiplies the epochs of the schedule by."""
+    """Returns the factor of --k on the epochs of the schedule."""
     return float(1 + arguments.k / 10)

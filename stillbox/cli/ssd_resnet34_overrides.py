@@ -1,7 +1,4 @@
-"""What the flags of SSD ResNet-34's script change in the recipe `ssd_resnet34`.
-
-Source: SSD ResNet-34 fact sheet 1.1 and 5.1.
-"""
+"""The flags of SSD ResNet-34's script as overrides of the recipe `ssd_resnet34`."""
 
 import argparse
 import json
@@ -18,22 +15,22 @@ from stillbox.records.label_map import LabelMap
 
 _LAST_EPOCH_OF_DECAY = 55
 _IMAGES_OF_BASE_RATE = 32
-# 1.01 and .01 times the rate: the original adds a hundredth to its warm-up and to its cosine.
+# The original adds a hundredth of the rate to its warm-up and to its cosine.
 _PEAK, _FLOOR = 1.01, 0.01
 _TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
 _PARTS = ("backbone", "neck", "head")
 
 
 def steps_per_epoch(arguments: argparse.Namespace) -> int:
-    """Returns how many batches an epoch has; the last one is full, too."""
+    """Returns the batches of an epoch, all of them full."""
     return math.ceil(arguments.num_examples_per_epoch / arguments.batch_size)
 
 
 def training_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns what the flags change in the recipe `ssd_resnet34` for training.
+    """Returns the overrides for training.
 
     Raises:
-        UserError: records or weights are not there.
+        UserError: there are no records or no weights.
     """
     epoch = steps_per_epoch(arguments)
     changes = {
@@ -59,7 +56,7 @@ def training_overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns what the flags change for scoring.
+    """Returns the overrides for scoring.
 
     Raises:
         UserError: there are no records.
@@ -73,7 +70,7 @@ def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def _schedule(arguments: argparse.Namespace, epoch: int) -> Iterator[tuple[str, float]]:
-    """Yields the fields of the cosine schedule (SSD ResNet-34 fact sheet 5.1)."""
+    """Yields the fields of the cosine schedule."""
     rate = arguments.base_lr * arguments.batch_size / _IMAGES_OF_BASE_RATE
     warmup = round(arguments.lr_warmup_epoch * epoch)
     start = round(last_epoch_of_full_rate(arguments) * epoch)
@@ -98,7 +95,7 @@ def _records(folder: Path, name: str) -> Iterator[str]:
         raise UserError(
             f"there are no records {prefix}*",
             where=str(folder),
-            fix="make them with `stillbox data convert coco`, and say where in --data_dir",
+            fix="make them with `stillbox data convert coco`, and give their folder in --data_dir",
         )
     own = folder / "label_map.pbtxt"
     label_map = str(own) if own.is_file() else "coco"
@@ -108,7 +105,7 @@ def _records(folder: Path, name: str) -> Iterator[str]:
 
 
 def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
-    """Yields where the backbone's first weights come from, and what follows from that."""
+    """Yields the overrides for the backbone's initial weights."""
     if not checkpoint:
         note(
             "--resnet_checkpoint is empty: all layers start from random weights and are trained; "
@@ -133,7 +130,7 @@ def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
 
 
 def note_size(experiment: Experiment, arguments: argparse.Namespace) -> None:
-    """Says so where the records hold another number of images than an epoch counts."""
+    """Prints a note if the number of images differs from --num_examples_per_epoch."""
     from stillbox.inputs.dataset import open_dataset
 
     data, counted = experiment.data, arguments.num_examples_per_epoch

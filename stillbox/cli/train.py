@@ -1,4 +1,4 @@
-"""`stillbox train`: train an experiment into a model directory, or go on where it stopped."""
+"""`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
 from pathlib import Path
@@ -7,24 +7,20 @@ from stillbox.cli.arguments import add_config, add_processes, add_profile, resol
 from stillbox.cli.running import run_training
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the verb."""
-    parser = verbs.add_parser(
-        "train", help="train an experiment into a model directory", description=__doc__
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
     add_config(parser)
     parser.add_argument(
         "--model-dir",
         required=True,
         type=Path,
         metavar="DIR",
-        help="where checkpoints, metrics and everything else goes; a run found there is resumed",
+        help="folder of checkpoints, metrics and all other results; a run found there is resumed",
     )
     add_profile(parser, "steps of this run", "DIR")
     add_processes(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains; 128 plus the signal's number where one ended the run early."""
+    """Trains; returns 128 plus the signal's number if a signal ended the run early."""
     return run_training(resolve_config(arguments), arguments.model_dir, profile=arguments.profile)

@@ -3,16 +3,17 @@
 import argparse
 from pathlib import Path
 
+from stillbox.cli.arguments import add_option, parse_step
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `weights` with its verb."""
-    parser = verbs.add_parser("weights", help="write weights for other programs")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `save`."""
     inner = parser.add_subparsers(dest="weights_verb", required=True)
     save = inner.add_parser(
         "save",
         help="as a TF1 checkpoint, .npz or .safetensors",
-        description="Writes parameters and moving statistics under the names that the original's "
-        "checkpoints give them; `stillbox` reads all three formats.",
+        description="Writes parameters and moving statistics under the names in the original's "
+        "checkpoints; `stillbox` reads all three formats.",
     )
     save.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
     save.add_argument(
@@ -22,22 +23,24 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         metavar="PATH",
         help="model.npz, model.safetensors, or a TF1 checkpoint's prefix such as model.ckpt",
     )
-    save.add_argument(
-        "--step", default="best", help="checkpoint: best, latest or a number (default: best)"
+    add_option(
+        save,
+        "--step",
+        "best",
+        "checkpoint: best, latest or a number",
+        "STEP",
     )
-    save.add_argument("--overwrite", action="store_true", help="replace what is there")
-    save.set_defaults(run=run_save)
+    save.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
-def run_save(arguments: argparse.Namespace) -> int:
-    """Writes the weights and prints what was written."""
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the weights and prints a summary."""
     from stillbox.checkpoints.saving import save_weights
-    from stillbox.cli.arguments import checkpoint_choice
 
     saved = save_weights(
         arguments.model_dir,
         arguments.to,
-        step=checkpoint_choice(arguments.step),
+        step=parse_step(arguments.step),
         overwrite=arguments.overwrite,
     )
     print(saved.render())

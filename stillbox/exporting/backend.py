@@ -1,4 +1,4 @@
-"""Runs an exported artefact behind the interface that a predictor knows."""
+"""Runs an exported artefact as the backend of a predictor."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,7 +10,7 @@ import numpy as np
 
 from stillbox.experiment.schema import OneStage
 from stillbox.experiment.yaml_config import from_yaml
-from stillbox.exporting.formats import Run, format_module
+from stillbox.exporting.formats import Run, find_loader
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
 from stillbox.exporting.settings import ENCODED
 from stillbox.inputs.resize import resize_image, resized_size
@@ -20,16 +20,20 @@ from stillbox.records.wire import serialize_features
 
 
 class ExportBackend:
-    """A `Backend`. Its artefact is loaded when it is first run, by each process for itself.
+    """A `Backend`. Each process loads the artefact at the first run.
 
     Args:
-        folder: what `stillbox export` wrote.
-        runtime: which of the runtimes that know the format; empty: the first choice.
+        folder: of an export.
+        runtime: one of the format's runtimes; empty: the default.
+
+    Raises:
+        UserError: there is no export, or the runtime does not run its format.
     """
 
     def __init__(self, folder: Path, runtime: str = "") -> None:
         self._folder, self._runtime = folder, runtime
         self.manifest = Manifest.read(folder)
+        self._load = find_loader(self.manifest.settings.format, runtime)
         experiment = from_yaml((folder / EXPERIMENT).read_text(), str(folder / EXPERIMENT))
         self._model = experiment.model
         label_map = folder / LABEL_MAP
@@ -37,7 +41,7 @@ class ExportBackend:
 
     @property
     def class_names(self) -> Mapping[int, str]:
-        """Names for people by label map id."""
+        """Class names by label map id."""
         return self._names
 
     @property
@@ -47,36 +51,37 @@ class ExportBackend:
 
     @property
     def batch_sizes(self) -> tuple[int, ...] | None:
-        """The artefact's batch; 1 where images keep their own sizes and cannot be stacked."""
+        """The artefact's batch size; 1 if images keep their own sizes and cannot be stacked."""
         settings = self.manifest.settings
-        if self._fed_size is None and settings.input_type not in ENCODED:
+        if self._input_size is None and settings.input_type not in ENCODED:
             return (1,)
         return (settings.batch_size,) if settings.batch_size else None
 
     @property
     def max_detections(self) -> int:
-        """The most detections that it finds in an image."""
+        """Most detections in an image."""
         return self.manifest.settings.max_detections or self._model.max_detections
 
-    def fed(self, image: Pixels) -> Pixels:
+    def resized_by_client(self, image: Pixels) -> Pixels:
         """Returns the image as a client gives it: of the artefact's size, in whole numbers.
 
-        Where the artefact has a size of its own, resizing and padding to it is the client's, and no
-        part of what is compared with the checkpoint.
+        If the artefact takes images of one size, the client resizes and pads, which is not part of
+        the comparison with the checkpoint.
         """
-        if self._fed_size is None:
+        if self._input_size is None:
             return image
         pixels: Pixels = np.rint(self.prepare(image).pixels).astype(np.uint8)
         return pixels
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
-        """Makes what the artefact takes: the image itself, or one of the artefact's size."""
+        """Returns the image itself, or one of the artefact's size."""
         size = image.shape[0], image.shape[1]
-        fed = self._fed_size
-        if fed is None:
+        wanted = self._input_size
+        if wanted is None:
             return Prepared(image, size, size)
-        if fed != self.manifest.input_size:
-            return Prepared(cv2.resize(image, fed[::-1], interpolation=cv2.INTER_AREA), fed, size)
+        if wanted != self.manifest.input_size:
+            resized = cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_AREA)
+            return Prepared(resized, wanted, size)
         pixels, true_size = resize_image(image, self._model.resizer, where=where)
         return Prepared(pixels, true_size, size)
 
@@ -89,12 +94,11 @@ class ExportBackend:
 
     @cached_property
     def _run(self) -> Run:
-        module = format_module(self.manifest.settings.format)
-        return module.load(self._folder, self.manifest, self._runtime)
+        return self._load(self._folder, self.manifest)
 
     @property
-    def _fed_size(self) -> tuple[int, int] | None:
-        """Height and width of what the artefact takes; None: images keep their own."""
+    def _input_size(self) -> tuple[int, int] | None:
+        """Height and width of the artefact's input; None: images keep their own."""
         settings = self.manifest.settings
         if settings.input_type == "raw_image_tensor":
             return self.manifest.input_size
@@ -118,27 +122,27 @@ class ExportBackend:
         return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
 
     def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> Found:
-        """Returns one image's detections in the pixels of the image as it was given."""
+        """Returns one image's detections in pixels of the given image."""
         count = int(outputs["num_detections"][row])
         boxes = np.asarray(outputs["detection_boxes"][row, :count], np.float64)
-        fed = (image.pixels.shape[0], image.pixels.shape[1])
-        boxes = boxes / np.tile(self._frame(fed), 2) * np.tile(np.array(fed, np.float64), 2)
+        size = (image.pixels.shape[0], image.pixels.shape[1])
+        boxes = boxes / np.tile(self._frame(size), 2) * np.tile(np.array(size, np.float64), 2)
         boxes *= np.tile(np.array(image.size) / np.array(image.true_size), 2)
         found = Found(
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
         )
-        return found if image.true_size == fed else _inside(found, image.size)
+        return found if image.true_size == size else _clipped(found, image.size)
 
-    def _frame(self, fed: tuple[int, int]) -> np.ndarray:
-        """Returns what height and width of the fed image are in the boxes' unit, `[2]`."""
+    def _frame(self, size: tuple[int, int]) -> np.ndarray:
+        """Returns height and width `[2]` of an input image in the unit of the boxes."""
         settings = self.manifest.settings
         if settings.signature == "detection_api" or settings.normalized_coordinates:
             return np.ones(2)
-        if fed == self.manifest.input_size:
-            return np.array(fed, np.float64)
-        return np.array(resized_size(fed, self._model.resizer), np.float64)
+        if size != self.manifest.input_size:
+            size = resized_size(size, self._model.resizer)
+        return np.array(size, np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self._folder, "runtime": self._runtime}
@@ -147,8 +151,8 @@ class ExportBackend:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def _inside(found: Found, size: tuple[int, int]) -> Found:
-    """Clips to the image what was found in it with its padding; drops what has no area then."""
+def _clipped(found: Found, size: tuple[int, int]) -> Found:
+    """Clips detections to an image without its padding; drops those without area."""
     boxes = np.clip(found.boxes, 0, np.tile(size, 2))
     seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
     return Found(boxes[seen], found.scores[seen], found.class_ids[seen])

@@ -1,4 +1,4 @@
-"""Exports a model: written into a temporary folder, loaded again, compared, then renamed."""
+"""Exports a model: written to a temporary folder, loaded again, compared, then renamed."""
 
 import dataclasses
 import os
@@ -15,8 +15,8 @@ from stillbox.errors import UserError
 from stillbox.experiment.values import to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend
-from stillbox.exporting.formats import Written, format_module
-from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, is_export
+from stillbox.exporting.formats import find_writer
+from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verify import Agreement, Verification, agree, verify
@@ -27,14 +27,12 @@ _BLANK = ((64, 64), 0), ((300, 200), 128)
 
 
 class Exported(NamedTuple):
-    """What an export left."""
+    """A finished export."""
 
     folder: Path
-    """The artefact's folder."""
     manifest: Manifest
-    """What lies in it as `export.json`."""
     verification: Verification | Agreement
-    """How far the artefact is from its checkpoint."""
+    """Difference of the artefact from its checkpoint."""
 
 
 def export_model(
@@ -46,68 +44,60 @@ def export_model(
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Exported:
-    """Exports a model and proves that the artefact finds what the checkpoint finds.
+    """Exports a model and compares the detections of the artefact with the checkpoint's.
 
     Args:
         model: weights, experiment and label map.
-        output: folder of the artefact; it appears when everything has been verified.
+        output: folder of the artefact; it appears after the comparison.
         settings: format, input and signature.
         images: `[h, w, 3]` uint8; compared on these and on blank ones, and calibrated on them.
-        overwrite: replace an export that is there.
-        say: told what is being done.
-
-    Returns:
-        The folder, its manifest and the comparison.
+        overwrite: replace an existing export.
+        say: called with a line for each stage.
 
     Raises:
         UserError: the folder is taken, an extra is missing, the format cannot hold the model, or
             the artefact differs from the checkpoint. Nothing is left behind.
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer.input_size)
-    _check_free(output, overwrite)
-    model = _in_float32(model.named_by_config())
+    check_free(output, overwrite=overwrite)
+    # No other runtime has bfloat16 convolutions on a CPU.
+    experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
+    model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
-    module = format_module(settings.format)
+    write = find_writer(settings.format)
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:
         say(f"{model.source}: writing {settings.format}")
-        written = module.write(program, partial, images)
-        manifest = _manifest(program, written)
+        manifest = _manifest(program, write(program, partial, images))
         _write_descriptions(partial, model, manifest)
         say("loading it again and comparing it with the checkpoint")
         verified = _verify(partial, program, images)
         manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
         manifest.write(partial)
-        _take_place(partial, output)
+        _replace(output, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(output, manifest, verified)
 
 
-def _check_free(output: Path, overwrite: bool) -> None:
-    if not output.exists():
-        return
-    if output.is_dir() and not any(output.iterdir()):
-        return
-    if is_export(output) and overwrite:
-        return
-    raise UserError(
-        "there is an export already" if is_export(output) else "this is not an empty folder",
-        where=str(output),
-        fix="add --overwrite, or give another --output"
-        if is_export(output)
-        else "give another --output",
-    )
+def check_free(output: Path, *, overwrite: bool) -> None:
+    """Refuses a folder that an export must not replace.
 
-
-def _in_float32(model: TrainedModel) -> TrainedModel:
-    """Returns the model as it is exported: no other runtime has bfloat16 convolutions on a CPU."""
-    experiment = model.experiment
-    evaluation = dataclasses.replace(experiment.evaluation, precision="float32")
-    return dataclasses.replace(
-        model, experiment=dataclasses.replace(experiment, evaluation=evaluation)
-    )
+    Raises:
+        UserError: the folder holds something else, or an export that is not to be replaced.
+    """
+    if is_export(output):
+        if not overwrite:
+            raise UserError(
+                "there is an export already",
+                where=str(output),
+                fix="add --overwrite, or give another --output",
+            )
+    elif output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(
+            "this is not an empty folder", where=str(output), fix="give another --output"
+        )
 
 
 def _manifest(program: ExportProgram, written: Written) -> Manifest:
@@ -125,7 +115,7 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
 
 
 def _write_descriptions(folder: Path, model: TrainedModel, manifest: Manifest) -> None:
-    assert model.label_map is not None  # without one there are no slots, and no program
+    assert model.label_map is not None  # checked when the program took the class slots
     (folder / EXPERIMENT).write_text(to_yaml(model.experiment))
     (folder / LABEL_MAP).write_text(model.label_map.to_text())
     manifest.write(folder)
@@ -137,25 +127,23 @@ def _verify(
     experiment = dataclasses.replace(program.model.experiment, model=program.description)
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
     artefact = ExportBackend(folder)
-    fed = [artefact.fed(image) for image in images]
+    inputs = [artefact.resized_by_client(image) for image in images]
     if program.settings.quantize != "none":
-        return agree(artefact, checkpoint, fed)
+        return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     return verify(
         artefact,
         checkpoint,
-        fed,
-        blank=[artefact.fed(image) for image in blank],
+        inputs,
+        blank=[artefact.resized_by_client(image) for image in blank],
         score_threshold=program.description.postprocessing.nms.score_threshold,
     )
 
 
-def _take_place(partial: Path, output: Path) -> None:
-    """Renames the finished folder; one that it replaces is removed when the new one is there."""
-    old = None
+def _replace(output: Path, partial: Path) -> None:
+    """Renames `partial` to `output`; an old folder is removed after that."""
+    old = output.with_name(f".{output.name}.{os.getpid()}.old")
     if output.exists():
-        old = output.with_name(f".{output.name}.{os.getpid()}.old")
         output.rename(old)
     partial.rename(output)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,14 +1,15 @@
-"""What writes each format and what runs it. A format is one module with these two functions."""
+"""The writer of each format, and the loaders of the runtimes that run it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
 
-from stillbox.exporting.manifest import Manifest
+from stillbox.errors import UserError
+from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import Format
 
@@ -16,61 +17,62 @@ Run = Callable[[Any], dict[str, np.ndarray]]
 """From the value of the one input to the outputs by name. Images are `[B, h, w, 3]`; encoded
 images and tf.Examples are `[B]` objects of bytes."""
 
+Writer = Callable[[ExportProgram, Path, Sequence[np.ndarray]], Written]
+"""Writes an artefact into an empty folder. The images `[h, w, 3]` uint8 calibrate a quantised
+model. Raises UserError if an extra is not installed or the format cannot hold the model."""
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What a writer left in the folder."""
+Loader = Callable[[Path, Manifest], Run]
+"""Loads the artefact in a folder. Raises UserError if the runtime is not installed or refuses
+the artefact."""
 
-    files: dict[str, str]
-    """What each file or folder is, by its name."""
-    needs: dict[str, str] = field(default_factory=dict)
-    """The least version of what reads it, by name, and when it expires."""
-    known_bad: tuple[str, ...] = ()
-    """Versions that are known to refuse it."""
-    written_with: dict[str, str] = field(default_factory=dict)
-    """Versions of what wrote it."""
-
-
-class FormatModule(Protocol):
-    """A module of this folder that knows one format."""
-
-    def write(
-        self, program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]
-    ) -> Written:
-        """Writes the artefact.
-
-        Args:
-            program: the model and the settings.
-            folder: an empty folder.
-            calibration: images `[h, w, 3]` uint8 to calibrate a quantised model on.
-
-        Raises:
-            UserError: the extra is not installed, or the format cannot hold this model.
-        """
-        ...
-
-    def load(self, folder: Path, manifest: Manifest, runtime: str = "") -> Run:
-        """Loads the artefact into its runtime.
-
-        Args:
-            folder: of the artefact.
-            manifest: of the same.
-            runtime: which of several runtimes; empty: the first choice.
-
-        Raises:
-            UserError: the runtime is not installed, or refuses the artefact.
-        """
-        ...
-
-
-_MODULES: dict[Format, str] = {
-    "saved_model": "stillbox.exporting.saved_model.format",
-    "stablehlo": "stillbox.exporting.stablehlo",
-    "tflite": "stillbox.exporting.tflite.format",
-    "onnx": "stillbox.exporting.onnx.format",
+_WRITERS = {
+    "saved_model": "stillbox.exporting.saved_model.format:write",
+    "stablehlo": "stillbox.exporting.stablehlo:write",
+    "tflite": "stillbox.exporting.tflite.format:write",
+    "onnx": "stillbox.exporting.onnx.format:write",
 }
+_LOADERS = {
+    "saved_model": {"tensorflow": "stillbox.exporting.saved_model.format:load"},
+    "stablehlo": {"jax": "stillbox.exporting.stablehlo:load"},
+    "tflite": {"litert": "stillbox.exporting.tflite.format:load"},
+    "onnx": {
+        "onnxruntime": "stillbox.exporting.onnx.runtimes:load_onnxruntime",
+        "openvino": "stillbox.exporting.onnx.runtimes:load_openvino",
+    },
+}
+"""By format and runtime; the first runtime is the default."""
 
 
-def format_module(name: Format) -> FormatModule:
-    """Returns the module of a format; it imports its runtime when it is first used."""
-    return cast(FormatModule, import_module(_MODULES[name]))
+def find_writer(form: Format) -> Writer:
+    """Returns the writer of a format; its module is imported now."""
+    writer: Writer = resolve_name(_WRITERS[form])
+    return writer
+
+
+def find_loader(form: Format, runtime: str = "") -> Loader:
+    """Returns the loader of a runtime; its module is imported now.
+
+    Args:
+        runtime: empty: the format's default.
+
+    Raises:
+        UserError: the runtime does not run the format.
+    """
+    runtimes = _LOADERS[form]
+    if runtime and runtime not in runtimes:
+        raise UserError(
+            f"{runtime} does not run {form}", where="--runtime", fix="use " + " or ".join(runtimes)
+        )
+    loader: Loader = resolve_name(runtimes[runtime or next(iter(runtimes))])
+    return loader
+
+
+@contextmanager
+def refusal(runtime: str, file: Path, fix: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turns a runtime's errors on loading a file into a `UserError`."""
+    try:
+        yield
+    except errors as error:
+        raise UserError(
+            f"{runtime} refuses the model: {error}", where=str(file), fix=fix
+        ) from error

@@ -1,4 +1,4 @@
-"""The manifest beside an artefact: its input and output, its needs, its verification."""
+"""The manifest of an artefact: input and output, requirements, verification."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -14,27 +14,32 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What stands in `export.json`."""
+class Written:
+    """What the writer of a format reports."""
 
-    settings: ExportSettings
-    """What the artefact takes and returns."""
     files: dict[str, str]
-    """What each file or folder of the artefact is, by its name."""
-    input_size: tuple[int, int]
-    """Height and width of the network input, in pixels."""
-    resizer: dict[str, Any]
-    """How an image becomes the network input, inside the artefact or before it."""
-    source: str
-    """The model that was exported."""
+    """Description of each file or folder by name."""
     needs: dict[str, str] = field(default_factory=dict)
-    """The least version of what reads the artefact, by name, and when it expires."""
+    """Least versions of the programs that read the artefact, and the date on which it expires."""
     known_bad: tuple[str, ...] = ()
     """Versions that are known to refuse it."""
     written_with: dict[str, str] = field(default_factory=dict)
-    """Versions of what wrote it."""
+    """Versions of the packages that wrote it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Written):
+    """The content of `export.json`."""
+
+    settings: ExportSettings
+    input_size: tuple[int, int]
+    """Height and width of the network input, in pixels."""
+    resizer: dict[str, Any]
+    """The resizer that makes the network input, inside the artefact or before it."""
+    source: str
+    """The exported model."""
     verified: dict[str, Any] = field(default_factory=dict)
-    """Largest difference to the checkpoint in boxes (pixels) and scores, and on what images."""
+    """Largest differences to the checkpoint in boxes (pixels) and scores."""
 
     def write(self, folder: Path) -> None:
         """Writes the manifest into an artefact's folder."""
@@ -43,7 +48,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest of an artefact's folder.
+        """Reads the manifest in an artefact's folder.
 
         Raises:
             UserError: there is none, or a later stillbox wrote it.
@@ -60,15 +65,16 @@ class Manifest:
             raise UserError(
                 "a later stillbox wrote this export", where=str(folder), fix="install that version"
             )
-        settings: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content.pop("settings").items()
-        }
-        content["input_size"] = tuple(content["input_size"])
-        content["known_bad"] = tuple(content["known_bad"])
-        return cls(settings=ExportSettings(**settings), **content)
+        settings = ExportSettings(**_with_tuples(content.pop("settings")))
+        return cls(settings=settings, **_with_tuples(content))
+
+
+def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
 
 
 def is_export(path: Path) -> bool:
-    """Whether a folder is one that `stillbox export` wrote."""
+    """Returns whether `stillbox export` wrote this folder."""
     return (path / MANIFEST).is_file()

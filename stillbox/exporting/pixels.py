@@ -1,25 +1,27 @@
 """From images of any size to the network input, inside a traced program.
 
 The methods are those of `inputs.interpolation`: an output position is a weighted sum of a few
-source positions, first along columns, then along rows. Sizes may be symbolic (`jax.export`): they
-only enter as numbers, and every array of the result has a fixed shape.
+source positions, first along columns, then along rows. Sizes may be symbolic (`jax.export`); every
+array of the result has a fixed shape.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stillbox.experiment import schema
 
 _CUBIC_STEPS, _CUBIC_A = 1024, -0.75
 _HALF = 11
-"""Half of the bits of Pillow's weights."""
+"""Half of the 22 bits of Pillow's weights."""
 
 
 class _Axis(NamedTuple):
-    """One axis of an image that is being resized."""
+    """One axis of an image."""
 
     size: Any
     """Source pixels, an integer or a symbolic dimension."""
@@ -33,8 +35,8 @@ class _Axis(NamedTuple):
 def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array, jax.Array]:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
-    An image that is larger than the canvas of a resizer that does not shrink is cut off at the
-    canvas, since a program cannot refuse it.
+    An image larger than the canvas of a resizer that does not shrink is cut off, since a program
+    cannot refuse it.
 
     Args:
         images: `[B, h, w, 3]`, uint8 or float32, 0..255.
@@ -44,7 +46,8 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
         `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
     """
     sizes = images.shape[1], images.shape[2]
-    new_sizes = _new_sizes(sizes, resizer)
+    own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
+    new_sizes = resized_sizes(jnp, jnp.rint, own, resizer)
     align = isinstance(resizer, schema.ConditionalShapeResizer)
     method = getattr(resizer, "method", "nearest")
     axes = [
@@ -56,44 +59,59 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
     for axis in (1, 0):
         resize = _antialias_whole if whole else _resize_axis
         resized = resize(resized, axis + 1, axes[axis], method)
-    shown = jnp.minimum(jnp.stack(new_sizes), jnp.asarray(resizer.input_size, jnp.int32))
-    return _padded(resized, shown, resizer), shown
+    true_size = jnp.minimum(new_sizes, jnp.asarray(resizer.input_size, jnp.int32))
+    return _padded(resized, true_size, resizer), true_size
 
 
-def _padded(images: jax.Array, shown: jax.Array, resizer: schema.Resizer) -> jax.Array:
+def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) -> jax.Array:
     if isinstance(resizer, schema.FixedShapeResizer):
         return images
-    rows = jnp.arange(images.shape[1])[:, None, None] < shown[0]
-    columns = jnp.arange(images.shape[2])[:, None] < shown[1]
+    rows = jnp.arange(images.shape[1])[:, None, None] < true_size[0]
+    columns = jnp.arange(images.shape[2])[:, None] < true_size[1]
     return jnp.where(rows & columns, images, jnp.asarray(resizer.pad_value, jnp.float32))
 
 
-def _new_sizes(sizes: tuple[Any, Any], resizer: schema.Resizer) -> list[jax.Array]:
-    """Returns height and width after resizing; the arithmetic is that of `resized_size`."""
-    own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
-    exact = own.astype(jnp.float32)
+def resized_sizes(
+    xp: Any,  # noqa: ANN401
+    rint: Callable[[Any], Any],
+    sizes: Any,  # noqa: ANN401
+    resizer: schema.Resizer,
+) -> Any:  # noqa: ANN401
+    """Returns height and width after resizing; the arithmetic is that of `resized_size`.
+
+    Args:
+        xp: `jax.numpy` or `tensorflow.experimental.numpy`, which has no `rint`.
+        rint: rounds half to even.
+        sizes: height and width of the images, `[2]` int32.
+        resizer: of the model.
+
+    Returns:
+        `[2]` int32.
+    """
+    # Typed constants: TensorFlow takes a Python float for float64.
+    constant = partial(xp.asarray, dtype=np.float32)
+
+    def rounded(exact: Any) -> Any:  # noqa: ANN401
+        return xp.maximum(xp.asarray(rint(exact), dtype=np.int32), 1)
+
+    exact = constant(sizes)
     match resizer:
         case schema.FixedShapeResizer():
-            new = jnp.asarray([resizer.height, resizer.width], jnp.int32)
+            return xp.asarray(resizer.input_size, dtype=np.int32)
         case schema.KeepAspectRatioResizer():
-            short = _rounded(exact * (jnp.float32(resizer.min_dimension) / exact.min()))
-            long = _rounded(exact * (jnp.float32(resizer.max_dimension) / exact.max()))
-            new = jnp.where(short.max() > resizer.max_dimension, long, short)
-        case schema.ConditionalShapeResizer(condition=condition, threshold=threshold):
-            greater = condition == "greater"
-            side = exact.max() if greater else exact.min()
-            target = jnp.minimum(side, threshold) if greater else jnp.maximum(side, threshold)
-            new = jnp.maximum((exact * (target / side)).astype(jnp.int32), 1)
+            short = rounded(exact * (constant(resizer.min_dimension) / xp.min(exact)))
+            long = rounded(exact * (constant(resizer.max_dimension) / xp.max(exact)))
+            return xp.where(xp.max(short) > resizer.max_dimension, long, short)
+        case schema.ConditionalShapeResizer(condition="greater", threshold=threshold):
+            scaled = exact * (xp.minimum(xp.max(exact), constant(threshold)) / xp.max(exact))
+        case schema.ConditionalShapeResizer(threshold=threshold):
+            scaled = exact * (xp.maximum(xp.min(exact), constant(threshold)) / xp.min(exact))
         case schema.ScaleJitterResizer():
-            frame = jnp.asarray([resizer.height, resizer.width], jnp.float32)
-            new = _rounded(exact * (frame / exact).min())
+            frame = constant([resizer.height, resizer.width])
+            return rounded(exact * xp.min(frame / exact))
         case _:
-            new = own
-    return [new[0], new[1]]
-
-
-def _rounded(sizes: jax.Array) -> jax.Array:
-    return jnp.maximum(jnp.rint(sizes).astype(jnp.int32), 1)
+            return sizes
+    return xp.maximum(xp.asarray(scaled, dtype=np.int32), 1)
 
 
 def _resize_axis(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax.Array:
@@ -111,13 +129,13 @@ def _resize_axis(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax
 
 
 def _weighted(images: jax.Array, axis: int, weights: jax.Array) -> jax.Array:
-    """Returns products of weights `[canvas, size]` with an axis of `[B, h, w, 3]`."""
+    """Multiplies an axis of `[B, h, w, 3]` by weights `[canvas, size]`."""
     spec = "bhwc,oh->bowc" if axis == 1 else "bhwc,ow->bhoc"
     return jnp.einsum(spec, images, weights, precision="highest")
 
 
 def _antialias_whole(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax.Array:
-    """Resizes whole numbers to whole numbers with Pillow's integers, to the last bit.
+    """Resizes uint8 values with Pillow's integers, bit for bit.
 
     Pillow rounds weights to 22 bits and the sum of products half up. Each half of 11 bits gives
     sums that float32 holds exactly, for up to 32 source pixels a sum.
@@ -133,7 +151,7 @@ def _antialias_whole(images: jax.Array, axis: int, sizes: _Axis, method: str) ->
 
 
 def _triangle(axis: _Axis) -> jax.Array:
-    """Returns weights `[canvas, size]` int32 in units that are the same in each row.
+    """Returns weights `[canvas, size]` int32, in the same unit within a row.
 
     `max(0, 1 - |x + 1/2 - (o + 1/2) n / m| / max(n / m, 1))`, times `2 max(n, m)`.
     """
@@ -208,9 +226,9 @@ def _area(axis: _Axis) -> jax.Array:
 
 
 def _antialias(axis: _Axis) -> jax.Array:
-    """Returns weights `[canvas, size]`: a triangle that widens with the scale, centres aligned."""
+    """Returns weights `[canvas, size]`: a triangle that widens with the scale."""
     weights = _triangle(axis).astype(jnp.float32)
-    # Beyond the resized image there are no source pixels; what stands there is padding.
+    # Rows beyond the resized image have no source pixels; they become padding.
     return weights / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 

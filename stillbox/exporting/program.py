@@ -1,8 +1,7 @@
-"""The function that every artefact holds: from resized images to the outputs of its signature."""
+"""The function in every artefact: from resized images to the outputs of its signature."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,17 +29,15 @@ Weights = Mapping[str, Any]
 class ExportProgram:
     """A trained detector as pure functions of arrays, in float32.
 
-    The weights are arguments, so that a writer can keep them apart from the program.
+    The weights are arguments, so that a writer can store them apart from the program.
     """
 
     model: TrainedModel
-    """Weights, experiment and label map."""
     settings: ExportSettings
-    """What the artefact returns."""
 
     @cached_property
     def description(self) -> schema.OneStage:
-        """The detector's description, with the number of detections that the settings ask for."""
+        """The detector's configuration, with the settings' number of detections."""
         model = self.model.experiment.model
         if not isinstance(model, schema.OneStage):
             raise UserError(
@@ -51,9 +48,8 @@ class ExportProgram:
         most = self.settings.max_detections
         if most is None:
             return model
-        settings = model.postprocessing
-        nms = dataclasses.replace(settings.nms, max_total=most)
-        return dataclasses.replace(model, postprocessing=dataclasses.replace(settings, nms=nms))
+        nms = replace(model.postprocessing.nms, max_total=most)
+        return replace(model, postprocessing=replace(model.postprocessing, nms=nms))
 
     @cached_property
     def detector(self) -> AbstractDetector:
@@ -71,36 +67,40 @@ class ExportProgram:
         """Height and width H, W of the network input, in pixels."""
         return self.description.resizer.input_size
 
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of the artefact's input images, in pixels; None: any."""
+        raw = self.settings.input_type == "raw_image_tensor"
+        return self.input_size if raw else self.settings.image_size
+
     @cached_property
     def weights(self) -> dict[str, dict[str, NDArray[np.float32]]]:
         """`params` and `stats` by path, on the host: the first argument of the functions below."""
-        model = self.model
+        arrays = {"params": self.model.params, "stats": self.model.stats}
         return {
-            "params": {path: np.asarray(array) for path, array in model.params.items()},
-            "stats": {path: np.asarray(array) for path, array in model.stats.items()},
+            kind: {path: np.asarray(array) for path, array in group.items()}
+            for kind, group in arrays.items()
         }
 
     def predictions(self, weights: Weights, images: jax.Array) -> Predictions:
         """Maps images `[B, H, W, 3]`, float32 in 0..255, to raw predictions of A anchors."""
         detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
-            # The caller has normalised; the detector does it again to what is undone here.
+            # Undone here, since the caller has normalised and the detector normalises again.
             pixels = self.description.pixels
             images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
         predictions: Predictions = detector(images, train=False)
         return predictions
 
-    def decoded(self, weights: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns what stands before suppression.
+    def decoded(self, predictions: Predictions) -> tuple[jax.Array, jax.Array]:
+        """Returns boxes and scores before suppression.
 
         Returns:
             Boxes `[B, A, 4]`, normalised to the network input and not clipped, and scores
-            `[B, A, num_classes]`.
+            `[B, A, slots]`, the background's in slot 0 if the model has that class.
         """
-        predictions = self.predictions(weights, images)
         boxes = decode_boxes(predictions.box_encodings, self.anchors, self.description)
-        scores = slot_scores(predictions.class_logits, self.description)
-        return boxes, scores[..., 1:] if self.description.background_class else scores
+        return boxes, slot_scores(predictions.class_logits, self.description)
 
     def outputs(
         self,
@@ -112,7 +112,7 @@ class ExportProgram:
         """Maps resized images to the outputs of the signature, in its order.
 
         Args:
-            weights: see `weights`.
+            weights: `params` and `stats`.
             images: `[B, H, W, 3]` float32 in 0..255, resized and padded to the network input.
             true_sizes: `[B, 2]` int32, height and width of the image proper inside `images`.
             original_sizes: `[B, 2]` int32, height and width before resizing.
@@ -124,8 +124,8 @@ class ExportProgram:
         return self._detection_api_outputs(found, predictions)
 
     def class_ids(self, found: Detections) -> jax.Array:
-        """Returns the label map ids `[B, K]` of detections; of what only fills up, 1."""
-        # A constant product, not a gather: ids that rise by one are an addition.
+        """Returns the label map ids `[B, K]` of detections; rows of padding have 1."""
+        # Consecutive ids are an addition, which every runtime computes faster than a gather.
         ids = np.array(self.model.slots().ids, np.int32)
         if np.array_equal(ids, np.arange(1, len(ids) + 1)):
             return found.classes + 1
@@ -133,10 +133,9 @@ class ExportProgram:
 
     def _detection_api_outputs(self, found: Detections, predictions: Predictions) -> Outputs:
         """`exporter_lib_v2.py`: everything is float32, boxes are normalised."""
-        scores = slot_scores(predictions.class_logits, self.description)
+        boxes, scores = self.decoded(predictions)
         rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
         real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
-        boxes = decode_boxes(predictions.box_encodings, self.anchors, self.description)
         return {
             "detection_anchor_indices": found.anchors.astype(jnp.float32),
             "detection_boxes": found.boxes,

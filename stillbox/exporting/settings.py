@@ -1,12 +1,12 @@
-"""What an export is to be: format, input, signature."""
+"""Settings of an export: format, input, signature."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from stillbox.errors import UserError, nearest
 
 Format = Literal["saved_model", "stablehlo", "tflite", "onnx"]
-FORMATS: tuple[Format, ...] = ("saved_model", "stablehlo", "tflite", "onnx")
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 InputType = Literal[
     "image_tensor",
@@ -15,25 +15,20 @@ InputType = Literal[
     "encoded_image_string_tensor",
     "tf_example",
 ]
-INPUT_TYPES: tuple[InputType, ...] = (
-    "image_tensor",
-    "float_image_tensor",
-    "raw_image_tensor",
-    "encoded_image_string_tensor",
-    "tf_example",
-)
+INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 ENCODED: tuple[InputType, ...] = ("encoded_image_string_tensor", "tf_example")
-"""Inputs of text; only a SavedModel can decode them."""
+"""Inputs of strings; only a SavedModel can decode them."""
+
+Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 
 Signature = Literal["detection_api", "tpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
-    """What an artefact takes and returns."""
+    """Input, outputs and format of an artefact."""
 
     format: Format = "saved_model"
-    """Which kind of artefact."""
     signature: Signature = "detection_api"
     """Names, types and units of the outputs, see `experiment.schema.Export`."""
     input_type: InputType = "image_tensor"
@@ -46,33 +41,38 @@ class ExportSettings:
     batch_size: int = 1
     """B; 0: any."""
     image_size: tuple[int, int] | None = None
-    """Height and width h, w of the images that `image_tensor` and `float_image_tensor` take; None:
-    any for SavedModel and ONNX, the network input's for TFLite and StableHLO."""
+    """Height and width h, w of the images of `image_tensor` and `float_image_tensor`; None: any
+    for SavedModel and ONNX, the size of the network input for TFLite and StableHLO."""
     any_size: bool = False
     """Let StableHLO take images of any size too. XLA compiles the program anew for each size."""
     image_info: bool = True
     """Add the output `image_info` (signature `tpu` only)."""
     normalized_coordinates: bool = False
     """Boxes in 0..1 of the original image instead of pixels of the network input (signature `tpu`;
-    the other's always are)."""
+    always so in the other)."""
     float_count: bool = False
-    """`num_detections` as float32 (signature `tpu`; the other's always is)."""
+    """`num_detections` as float32 (signature `tpu`; always so in the other)."""
     float_classes: bool = False
-    """`detection_classes` as float32 (signature `tpu`; the other's always is)."""
+    """`detection_classes` as float32 (signature `tpu`; always so in the other)."""
     max_detections: int | None = None
     """K; None: `model.postprocessing.nms.max_total`."""
     quantize: Literal["none", "int8"] = "none"
     """`int8`: weights and activations of a TFLite model as 8 bit integers, calibrated on images."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
-    """What the program in a SavedModel or StableHLO artefact is lowered for."""
+    """Platforms that the program in a SavedModel or StableHLO artefact is lowered for."""
 
     @property
     def input(self) -> str:
         """The input's name."""
         return self.input_name or ("input" if self.signature == "tpu" else "input_tensor")
 
+    @property
+    def input_dtype(self) -> str:
+        """The pixels' type, `uint8` or `float32`."""
+        return "uint8" if self.input_type == "image_tensor" else "float32"
+
     def with_sizes(self, network_input: tuple[int, int]) -> Self:
-        """Returns the settings with the image size that the format has unless another is given."""
+        """Returns the settings with the format's default image size where none is given."""
         fixed = self.format == "tflite" or (self.format == "stablehlo" and not self.any_size)
         takes_images = self.input_type in ("image_tensor", "float_image_tensor")
         if self.image_size is not None or not (fixed and takes_images):
@@ -80,13 +80,15 @@ class ExportSettings:
         return replace(self, image_size=network_input)
 
     def checked(self) -> Self:
-        """Returns the settings if they go together.
+        """Returns the settings if they are consistent.
 
         Raises:
-            UserError: an unknown word, or something that the format cannot do.
+            UserError: an unknown word, or something that the format does not support.
         """
-        _one_of(self.format, FORMATS, "--format")
-        _one_of(self.input_type, INPUT_TYPES, "--input-type")
+        _check_word(self.format, FORMATS, "--format")
+        _check_word(self.input_type, INPUT_TYPES, "--input-type")
+        for platform in self.platforms:
+            _check_word(platform, get_args(Platform), "--platforms", "platform ")
         if self.input_type in ENCODED and self.format != "saved_model":
             raise UserError(
                 f"a {self.format} artefact takes pixels and cannot decode image files",
@@ -101,15 +103,31 @@ class ExportSettings:
             )
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
             raise UserError(
-                "images have one size here, and not any",
+                "this artefact takes images of one size",
                 where="--any-size",
                 fix="leave --any-size out; a TFLite model takes one size",
             )
+        if self.format == "tflite":
+            self._check_tflite()
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
             return replace(self, image_size=None)
         return self
 
+    def _check_tflite(self) -> None:
+        if self.signature != "detection_api":
+            raise UserError(
+                "a TensorFlow Lite model has the outputs that MediaPipe expects and no others",
+                where="--signature",
+                fix="use --signature detection_api",
+            )
+        if self.batch_size != 1:
+            raise UserError(
+                "a TensorFlow Lite model takes one image at a time",
+                where="--batch-size",
+                fix="use --batch-size 1",
+            )
 
-def _one_of(word: str, words: tuple[str, ...], where: str) -> None:
+
+def _check_word(word: str, words: tuple[str, ...], where: str, noun: str = "") -> None:
     if word not in words:
-        raise UserError(f"there is no {word!r}", where=where, fix=nearest(word, words))
+        raise UserError(f"there is no {noun}{word!r}", where=where, fix=nearest(word, words))

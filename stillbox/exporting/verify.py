@@ -1,4 +1,4 @@
-"""Whether an artefact finds what its checkpoint finds."""
+"""Comparison of an artefact's detections with its checkpoint's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,22 @@ BOX_TOLERANCE = 0.5
 """Pixels of the image."""
 SCORE_TOLERANCE = 1e-3
 SURE = 0.3
-"""The score from which a detection counts in the comparison of a quantised artefact."""
+"""Least score of a detection in the comparison of a quantised artefact."""
 LEAST_FOUND = 0.8
+"""Least part of the checkpoint's detections that a quantised artefact has to find."""
 _REPORT = "nothing was written; please report this with the model's experiment.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """How far an artefact is from its checkpoint."""
+    """Difference of an artefact from its checkpoint."""
 
     images: int
-    """Images compared."""
     detections: int
     """Detections of the checkpoint that were compared."""
     max_box_difference: float
     """Greatest difference of a side, in pixels of the image."""
     max_score_difference: float
-    """Greatest difference of a score."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
@@ -48,14 +47,13 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How much of what its checkpoint finds a quantised artefact finds."""
+    """The checkpoint's detections that a quantised artefact finds too."""
 
     images: int
-    """Images compared."""
     detections: int
     """Detections of the checkpoint with a score of at least `SURE`."""
     found: int
-    """Those of them that the artefact finds: the same class, an IoU of at least a half."""
+    """Those of them with a detection of the artefact: same class, IoU of at least a half."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
@@ -76,16 +74,16 @@ def verify(
 ) -> Verification:
     """Runs both on the same images and compares the detections.
 
-    A detection needs no counterpart if its score is within the tolerance of what the other side
-    leaves out: the score threshold, or the last score of a list that is full.
+    A detection needs no counterpart if its score is within the tolerance of the lowest score that
+    the other side returns: the score threshold, or the last score of a full list.
 
     Args:
-        artefact: what was exported.
-        checkpoint: what it was made from.
+        artefact: the exported model.
+        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
-        blank: images of one colour. Many anchors have equal scores there, so that rounding decides
-            which of them suppress the others: only the falling scores are compared.
-        score_threshold: of the model; nothing below it is a detection.
+        blank: images of one colour. Many anchors have equal scores there, and rounding decides
+            which of them suppress the others: only the sorted scores are compared.
+        score_threshold: of the model.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -93,13 +91,22 @@ def verify(
     got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
     boxes, scores, count = [0.0], [0.0], 0
     for index, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
-        ends = [_end(one, checkpoint.max_detections, score_threshold) for one in (theirs, mine)]
-        pairs, lost = _pair(mine, theirs, ends)
-        if lost:
-            raise _difference(index, images[index], lost[0], mine)
-        count += len(pairs)
-        boxes += [float(np.abs(mine.boxes[a] - theirs.boxes[b]).max()) for a, b in pairs]
-        scores += [float(abs(mine.scores[a] - theirs.scores[b])) for a, b in pairs]
+        box_differences, score_differences = _differences(mine, theirs)
+        same = theirs.class_ids[:, None] == mine.class_ids
+        same &= (box_differences <= BOX_TOLERANCE) & (score_differences <= SCORE_TOLERANCE)
+        for name, found, other, matched in (
+            ("checkpoint", theirs, mine, same.any(axis=1)),
+            ("artefact", mine, theirs, same.any(axis=0)),
+        ):
+            end = _end(other, checkpoint.max_detections, score_threshold) + SCORE_TOLERANCE
+            lost = np.flatnonzero(~matched & (found.scores > end))
+            if len(lost):
+                raise _difference(name, found, lost[0], index, images[index], mine)
+        rows = np.flatnonzero(same.any(axis=1))
+        pairs = rows, same[rows].argmax(axis=1) if len(rows) else rows
+        count += len(rows)
+        boxes += box_differences[pairs].tolist()
+        scores += score_differences[pairs].tolist()
     for image in blank:
         mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
         scores.append(_score_difference(mine, theirs, score_threshold))
@@ -123,8 +130,8 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
 
     Args:
-        artefact: what was exported.
-        checkpoint: what it was made from.
+        artefact: the exported model.
+        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
 
     Raises:
@@ -147,7 +154,7 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
 
 
 def _score_difference(mine: Found, theirs: Found, score_threshold: float) -> float:
-    """Returns the greatest difference of the falling scores; a list ends at the threshold."""
+    """Returns the greatest difference of sorted scores; the shorter list ends at the threshold."""
     most = max(len(mine.scores), len(theirs.scores), 1)
     rows = np.full((2, most), score_threshold)
     for row, found in zip(rows, (mine, theirs), strict=True):
@@ -160,38 +167,10 @@ def _detect(backend: Backend, images: Sequence[Pixels]) -> list[Found]:
     return [predictor.run([backend.prepare(image)])[0] for image in images]
 
 
-_Pairs = list[tuple[int, int]]
-_Lost = list[tuple[str, Found, int]]
-
-
-def _pair(mine: Found, theirs: Found, ends: Sequence[float]) -> tuple[_Pairs, _Lost]:
-    """Returns pairs of indices that agree, and what has no counterpart, of either side.
-
-    Args:
-        mine: of the artefact.
-        theirs: of the checkpoint.
-        ends: the score below which the checkpoint, and the artefact, leave detections out.
-    """
-    pairs = [(match, row) for row in range(len(theirs.scores))
-             if (match := _counterpart(theirs, row, mine)) is not None]  # fmt: skip
-    lost = [
-        (name, one, row)
-        for name, one, other, end in (
-            ("checkpoint", theirs, mine, ends[1]),
-            ("artefact", mine, theirs, ends[0]),
-        )
-        for row in range(len(one.scores))
-        if one.scores[row] > end + SCORE_TOLERANCE and _counterpart(one, row, other) is None
-    ]
-    return pairs, lost
-
-
-def _counterpart(one: Found, row: int, other: Found) -> int | None:
-    """Returns the detection of `other` that equals one of `one` within the tolerances."""
-    same = other.class_ids == one.class_ids[row]
-    same &= np.abs(other.scores - one.scores[row]) <= SCORE_TOLERANCE
-    same &= (np.abs(other.boxes - one.boxes[row]) <= BOX_TOLERANCE).all(axis=1)
-    return int(np.argmax(same)) if same.any() else None
+def _differences(mine: Found, theirs: Found) -> tuple[np.ndarray, np.ndarray]:
+    """Returns greatest differences of a side, and those of scores, `[theirs, mine]` each."""
+    boxes = np.abs(theirs.boxes[:, None] - mine.boxes).max(axis=2, initial=0.0)
+    return boxes, np.abs(theirs.scores[:, None] - mine.scores)
 
 
 def _end(found: Found, most: int, score_threshold: float) -> float:
@@ -199,8 +178,9 @@ def _end(found: Found, most: int, score_threshold: float) -> float:
     return float(found.scores.min()) if len(found.scores) == most else score_threshold
 
 
-def _difference(index: int, image: Pixels, lost: tuple[str, Found, int], mine: Found) -> UserError:
-    name, found, row = lost
+def _difference(
+    name: str, found: Found, row: int, index: int, image: Pixels, mine: Found
+) -> UserError:
     box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
     return UserError(
         f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "

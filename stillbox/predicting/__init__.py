@@ -1,1 +1,1 @@
-"""Prediction: from images of any kind to detections that a person can use."""
+"""Prediction: from images of any kind to detections with class names."""

@@ -16,12 +16,9 @@ from stillbox.records.class_slots import ClassSlots
 
 
 class CheckpointBackend:
-    """A `Backend`. It compiles one program for each batch size, when that is first run.
+    """A `Backend`. It compiles a program at the first run of each batch size.
 
-    Pickling keeps the weights and drops the programs: the copy compiles its own.
-
-    Args:
-        model: weights, experiment and label map.
+    Pickling keeps the weights only; the copy compiles its own programs.
 
     Raises:
         UserError: the model has no label map, or one that does not fit its classes.
@@ -37,22 +34,22 @@ class CheckpointBackend:
 
     @property
     def model(self) -> TrainedModel:
-        """What it runs."""
+        """Weights, experiment and label map."""
         return self._model
 
     @property
     def class_names(self) -> Mapping[int, str]:
-        """Names for people by label map id."""
+        """Class names by label map id."""
         return self._model.class_names()
 
     @property
     def source(self) -> str:
-        """Where the weights come from."""
+        """Origin of the weights."""
         return self._model.source
 
     @property
     def max_detections(self) -> int:
-        """The most detections that it finds in an image."""
+        """Most detections in an image."""
         return self._model.experiment.model.max_detections
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
@@ -61,7 +58,7 @@ class CheckpointBackend:
         return Prepared(pixels, true_size, (image.shape[0], image.shape[1]))
 
     def run(self, images: Sequence[Prepared]) -> list[Found]:
-        """Detects in a batch; a size that has not been run before is compiled first."""
+        """Detects in a batch; a new size is compiled first."""
         detections = self._program(len(images))(
             np.stack([image.pixels for image in images]).astype(np.float32, copy=False),
             np.array([image.true_size for image in images], np.int32),
@@ -84,7 +81,7 @@ class CheckpointBackend:
 
 
 def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> Found:
-    """Returns one image's detections in its own pixels."""
+    """Returns one image's detections in pixels of the given image."""
     count = int(found.count[row])
     scale = np.tile(np.array(image.size, np.float64), 2)
     return Found(

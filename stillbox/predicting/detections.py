@@ -1,8 +1,7 @@
-"""The detections of one image, as a person uses them: names, pixels, pictures, JSON."""
+"""The detections of one image, with names, pictures and JSON."""
 
 import base64
 import html
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,9 +23,7 @@ class Detection(NamedTuple):
     """One detected object."""
 
     name: str
-    """Class name."""
     score: float
-    """Confidence in 0..1."""
     box: tuple[float, float, float, float]
     """`ymin, xmin, ymax, xmax` in pixels of the image."""
     class_id: int
@@ -44,11 +41,11 @@ class Detections:
     class_ids: NDArray[np.int64]
     """`[N]`, label map ids."""
     class_names: Mapping[int, str]
-    """Name of every class by label map id."""
+    """By label map id."""
     image: NDArray[np.uint8]
     """`[H, W, 3]` RGB, upright."""
     source: str = ""
-    """File that the image comes from; empty for an array."""
+    """The image file; empty for an array."""
 
     @property
     def names(self) -> list[str]:
@@ -59,10 +56,9 @@ class Detections:
         return len(self.scores)
 
     def __iter__(self) -> Iterator[Detection]:
-        columns = zip(self.names, self.scores, self.boxes, self.class_ids, strict=True)
-        for name, score, (ymin, xmin, ymax, xmax), class_id in columns:
-            box = float(ymin), float(xmin), float(ymax), float(xmax)
-            yield Detection(name, float(score), box, int(class_id))
+        columns = self.scores.tolist(), self.boxes.tolist(), self.class_ids.tolist()
+        for name, score, box, class_id in zip(self.names, *columns, strict=True):
+            yield Detection(name, score, tuple(box), class_id)
 
     def __repr__(self) -> str:
         height, width = self.image.shape[:2]
@@ -90,10 +86,10 @@ class Detections:
         return Image.fromarray(draw_marks(self.image, marks))
 
     def save(self, path: str | Path, min_score: float = 0.3, *, max_boxes: int = 100) -> Path:
-        """Writes the drawn image as PNG or JPEG, by the ending of the name.
+        """Writes the drawn image as PNG or JPEG, by the file name's suffix.
 
         Raises:
-            UserError: another ending, or the folder cannot be written to.
+            UserError: another suffix, or the folder is not writable.
         """
         return save_picture(np.asarray(self.draw(min_score, max_boxes=max_boxes)), path)
 
@@ -102,7 +98,7 @@ class Detections:
         return results_to_coco([replace(self._result(), image_id=str(image_id))])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what JSON can hold: the image's size and its detections with named sides."""
+        """Returns the image's size and its detections as objects of JSON."""
         return {
             "image": self.source,
             "height": self.image.shape[0],
@@ -127,9 +123,7 @@ class Detections:
         return picture_bytes(np.asarray(self.draw()), "PNG")
 
     def _repr_html_(self) -> str:
-        buffer = io.BytesIO()
-        self.draw().save(buffer, format="JPEG", quality=88)
-        picture = base64.b64encode(buffer.getvalue()).decode()
+        picture = base64.b64encode(picture_bytes(np.asarray(self.draw()), "JPEG")).decode()
         rows = "".join(
             f"<tr><td>{html.escape(one.name)}</td><td>{one.score:.3f}</td>"
             f"<td>{', '.join(f'{at:.0f}' for at in one.box)}</td></tr>"

@@ -1,4 +1,4 @@
-"""From whatever stands for an image to pixels: a path, the bytes of a file, an array, a picture."""
+"""Reads the pixels of an image: of a path, a file's bytes, an array, or a PIL image."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -15,22 +15,22 @@ from stillbox.predicting.backend import Pixels
 _SHOWN = 5
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
-"""A path, an image file's bytes, an array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]` of
-uint8, or a picture of Pillow."""
+"""A path, an image file's bytes, a uint8 array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`,
+or a PIL image."""
 
 
 def is_one_image(images: Any) -> bool:  # noqa: ANN401
-    """Tells one image from a sequence of them. An array of four dimensions is a sequence."""
+    """Returns whether this is one image; an array of four dimensions is a sequence."""
     if isinstance(images, np.ndarray):
         return images.ndim < 4
     return isinstance(images, str | PathLike | bytes | Image.Image)
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
-    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file they come from, or nothing.
+    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text.
 
     Raises:
-        UserError: there is no such file, it holds no image, or an array has another shape or type.
+        UserError: there is no such file, it is no image, or an array has another shape or type.
     """
     if isinstance(image, Image.Image):
         return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
@@ -49,7 +49,7 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
-    """Refuses a list of image files in which some do not exist, before anything is computed.
+    """Refuses a list of image files if some do not exist.
 
     Raises:
         UserError: names the first of them.
@@ -76,7 +76,7 @@ def _decoded(content: bytes, where: str) -> Pixels:
 def _from_array(array: np.ndarray) -> Pixels:
     if array.dtype != np.uint8:
         raise UserError(
-            f"an image of type {array.dtype} is not understood",
+            f"an image of type {array.dtype} is not supported",
             fix="give uint8 in 0..255; for floats in 0..1, (image * 255).astype('uint8')",
         )
     if array.ndim == 2:

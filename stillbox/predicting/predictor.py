@@ -1,4 +1,4 @@
-"""The predictor: images in, detections out, a batch of fixed size at a time."""
+"""The predictor: from images to detections, in batches of a fixed size."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,12 +15,12 @@ from stillbox.predicting.images import ImageLike, is_one_image, read_image
 class Predictor:
     """Detects objects in images. `stillbox.load` makes one.
 
-    It can be pickled and sent to the workers of Ray Data, Beam or Spark; each compiles for itself.
+    It can be pickled for the workers of Ray Data, Beam or Spark, which each compile a program.
 
     Args:
         backend: runs the model.
-        batch_size: images in a call of the backend. The last batch is filled up with copies of
-            its last image, so that every batch has this size and one program serves all.
+        batch_size: images in a call of the backend. The last batch is padded with copies of its
+            last image, so that one program serves all batches.
     """
 
     def __init__(self, backend: Backend, *, batch_size: int = 1) -> None:
@@ -29,7 +29,7 @@ class Predictor:
 
     @property
     def class_names(self) -> Mapping[int, str]:
-        """Names of the classes by label map id."""
+        """Class names by label map id."""
         return self.backend.class_names
 
     def __repr__(self) -> str:
@@ -52,9 +52,9 @@ class Predictor:
 
         Args:
             images: one image or a sequence: paths, bytes of image files, uint8 arrays `[H, W, 3]`
-                (RGB), an array `[B, H, W, 3]`, or PIL images. Files are turned upright as their
-                EXIF tag says.
-            min_score: least score of a detection that is returned.
+                (RGB), an array `[B, H, W, 3]`, or PIL images. The EXIF tag of a file turns it
+                upright.
+            min_score: least score of a returned detection.
 
         Returns:
             The detections of the image; a list of them for a sequence.
@@ -73,14 +73,16 @@ class Predictor:
         min_score: float = 0.0,
         observer: StepObserver = NO_OBSERVER,
     ) -> Iterator[Detections]:
-        """Yields the detections of each image in order; holds one batch of images in memory.
+        """Yields the detections of each image in order; one batch of images is in memory.
 
         Args:
             images: see `predict`.
-            min_score: least score of a detection that is yielded.
+            min_score: least score of a yielded detection.
             observer: observes the batches.
         """
-        for batch in observer.mark(_batches(images, self.batch_size)):
+        rest = iter(images)
+        batches = iter(lambda: list(islice(rest, self.batch_size)), [])
+        for batch in observer.mark(batches):
             read = [read_image(image) for image in batch]
             prepared = [
                 self.backend.prepare(pixels, where=source or None) for pixels, source in read
@@ -100,20 +102,14 @@ class Predictor:
         self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
 
     def detections(self, image: Pixels, found: Found, source: str = "") -> Detections:
-        """Returns what a backend found as a person wants to see it."""
+        """Returns a backend's result with class names, image and file."""
         return Detections(
             **found._asdict(), class_names=self.class_names, image=image, source=source
         )
 
 
-def _batches(images: Iterable[ImageLike], size: int) -> Iterator[list[ImageLike]]:
-    rest = iter(images)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:
-    """Returns the least size that holds `wanted` images, or the greatest there is."""
+    """Returns the least size of at least `wanted`, or the greatest."""
     if sizes is None:
         return wanted
     return next((size for size in sorted(sizes) if size >= wanted), max(sizes))

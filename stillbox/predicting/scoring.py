@@ -1,4 +1,4 @@
-"""Scores whatever a predictor runs, an exported artefact for example, as a checkpoint is scored."""
+"""Scores a backend, such as an exported artefact, like a checkpoint."""
 
 from collections.abc import Iterator
 
@@ -22,13 +22,7 @@ def score_backend(
     dataset: Dataset,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Runs a backend over a data set, an image at a time, and scores what it finds.
-
-    Args:
-        backend: the detector; it takes images as they are stored.
-        experiment: says what is computed, and for how many records.
-        dataset: the evaluation set.
-        progress: called after every image.
+    """Runs a backend over an evaluation set, an image at a time, and scores its detections.
 
     Raises:
         UserError: label maps disagree, or there is no image.
@@ -38,11 +32,8 @@ def score_backend(
     records = range(min(settings.max_examples or len(dataset), len(dataset)))
     predictor = Predictor(backend)
 
-    def detect(batch: Batch) -> Detections:
-        return _detect(predictor, dataset, int(batch.records[0]))
-
     return evaluate(
-        detect,
+        lambda batch: _detect(predictor, dataset, int(batch.records[0])),
         _batches(dataset, records),
         dataset.source,
         dataset.class_names,
@@ -56,7 +47,7 @@ def score_backend(
 
 
 def _batches(dataset: Dataset, records: range) -> Iterator[Batch]:
-    """Yields a batch for each usable record. It names the record and holds no pixels."""
+    """Yields a batch with the number of each usable record, without pixels."""
     for record in records:
         if dataset.load(record) is not None:
             one, none = np.array([record], np.int32), np.zeros(0, np.float32)
@@ -70,13 +61,6 @@ def _detect(predictor: Predictor, dataset: Dataset, record: int) -> Detections:
     (found,) = predictor.run([backend.prepare(image, where=dataset.describe(record))])
     size = np.tile(np.array(image.shape[:2], np.float64), 2)
     classes = dataset.slots.index_of(found.class_ids)
-    boxes, scores, indices, anchors = (
-        jnp.asarray(array[None])
-        for array in (
-            (found.boxes / size).astype(np.float32),
-            found.scores.astype(np.float32),
-            classes,
-            np.zeros_like(classes),
-        )
-    )
-    return Detections(boxes, scores, indices, jnp.asarray([len(classes)], jnp.int32), anchors)
+    boxes, scores = (found.boxes / size).astype(np.float32), found.scores.astype(np.float32)
+    arrays = boxes[None], scores[None], classes[None], np.array([len(classes)], np.int32)
+    return Detections(*map(jnp.asarray, (*arrays, np.zeros_like(classes)[None])))

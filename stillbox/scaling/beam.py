@@ -13,10 +13,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from stillbox.errors import UserError
+from stillbox.extras import import_extra
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion_job import ConversionJob, Outcome, convert_image
 from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
-from stillbox.scaling.extras import need
 
 _CHUNK = 250
 # Beam's own default downloads a runner from GitHub.
@@ -40,7 +40,7 @@ def convert_with_beam(
     Raises:
         UserError: Beam is not installed, or the set exists already.
     """
-    need("apache_beam", "beam")
+    import_extra("apache_beam", "beam")
     old_files = prepare_folder(job.output, job.name, job.shards, overwrite=job.options.overwrite)
     scratch = job.output.absolute() / f".{job.name}.beam"
     shutil.rmtree(scratch, ignore_errors=True)

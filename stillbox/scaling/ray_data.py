@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
+from stillbox.extras import import_extra
 from stillbox.predicting.predictor import Predictor
-from stillbox.scaling.extras import need
 from stillbox.scaling.image_files import ImageFile, list_images
 from stillbox.scaling.parts import PartCount, write_part
 from stillbox.scaling.table import DetectionTable
@@ -88,7 +88,7 @@ def predict_files(
             model.
         OSError: the table cannot be written to.
     """
-    need("pyarrow", "ray")
+    import_extra("pyarrow", "ray")
     listing = list_images(patterns)
     made_by = f"{predictor.backend.source}, min_score {min_score:g}"
     table = DetectionTable.open(output, made_by)
@@ -121,7 +121,7 @@ def _connected() -> Iterator[None]:
         ("RAY_DATA_LOG_LEVEL", "ERROR"),
     ):
         os.environ.setdefault(name, value)
-    need("ray", "ray")
+    import_extra("ray", "ray")
     import ray
 
     if ray.is_initialized():

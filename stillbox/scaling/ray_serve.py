@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
+from stillbox.extras import import_extra
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
-from stillbox.scaling.extras import need
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -42,7 +42,7 @@ def deployment(
         UserError: Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    need("ray.serve", "ray")
+    import_extra("ray.serve", "ray")
     from ray import serve
     from starlette.requests import Request
     from starlette.responses import JSONResponse

@@ -1,10 +1,9 @@
-import argparse
 import json
 import sys
 
 import pytest
 
-from stillbox.cli.data import add_parser
+from stillbox.cli.main import build_parser
 from stillbox.errors import UserError
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.shared import SHARED, needs_shared
@@ -21,9 +20,7 @@ def stillbox(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words):
-        parser = argparse.ArgumentParser()
-        add_parser(parser.add_subparsers(required=True))
-        args = parser.parse_args(["data", *map(str, words)])
+        args = build_parser().parse_args(["data", *map(str, words)])
         code = args.run(args)
         return code, capsys.readouterr().out
 
@@ -120,7 +117,9 @@ def test_convert_voc_of_a_flat_layout(stillbox, voc, tmp_path):
 
 
 def test_convert_voc_must_know_where(stillbox, voc, tmp_path):
-    with pytest.raises(UserError, match=r"not said where the VOC data lies\n  fix: give --root"):
+    with pytest.raises(
+        UserError, match=r"the folder of the VOC data is not given\n  fix: give --root"
+    ):
         stillbox("convert", "voc", "--output", tmp_path / "o")
     with pytest.raises(UserError, match="--set needs --root"):
         stillbox("convert", "voc", "--images", voc, "--annotations", voc, "--set", "train",

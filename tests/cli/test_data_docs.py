@@ -1,6 +1,5 @@
 """The commands and the program of docs/data.md run in order, in a folder laid out as told."""
 
-import argparse
 import json
 import re
 import shlex
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.cli.data import add_parser
+from stillbox.cli.main import build_parser
 from tests.records.builders import image_bytes
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
@@ -56,11 +55,9 @@ def test_commands_and_program_run(folder, capsys):
     commands = [line for block in blocks("") for line in block.splitlines()]
     assert len(commands) == 8
     for command in commands:
-        parser = argparse.ArgumentParser()
-        add_parser(parser.add_subparsers(required=True))
         name, *words = shlex.split(command)
         assert name == "stillbox"
-        args = parser.parse_args(words)
+        args = build_parser().parse_args(words)
         assert args.run(args) == 0, command
     capsys.readouterr()
     (program,) = blocks("python")

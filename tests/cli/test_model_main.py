@@ -47,7 +47,7 @@ def watched_with(monkeypatch):
     seen = []
 
     class Watcher:
-        def __init__(self, *arguments, observer):
+        def __init__(self, *arguments, progress, observer):
             seen.append(arguments)
 
         def run(self):
@@ -138,7 +138,7 @@ def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, pati
     # Of steps, the last word is --set's; here it is the flag's.
     words = words if not patience.get("last_step") else words[:-2]
     assert stillbox(*words, *flags).code == 0
-    ((_, checkpoints, output, seen, _),) = watched_with
+    ((_, checkpoints, output, seen, *_),) = watched_with
     assert (str(checkpoints), str(output)) == ("run", "run/eval_validation_data")
     assert seen == watching.Patience(**{"last_step": 4, **patience})
 
@@ -149,7 +149,7 @@ def test_training_records_can_be_evaluated(stillbox, config, scenes, watched_wit
     words = ["model_main", *config, "--checkpoint_dir=run", flag]
     words += [f"--sample_1_of_n_eval_on_train_examples={n}" for n in more]
     assert stillbox(*words).code == 0
-    ((experiment, _, output, _, _),) = watched_with
+    ((experiment, _, output, *_),) = watched_with
     assert output.name == "eval_training_data"
     assert experiment.data.evaluation.paths == experiment.data.train.paths
     assert experiment.data.evaluation.label_map == f"{scenes}/label_map.pbtxt"

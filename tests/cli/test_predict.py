@@ -135,12 +135,12 @@ def test_a_file_that_is_no_image_is_refused_by_name(stillbox, trained, here, con
     ("words", "expected"),
     [
         (
-            ["nowhere", "0.jpg"],
+            ["nowhere", "photos/0.jpg"],
             "nowhere is not a model directory, and a config alone has no weights",
         ),
-        (["photos", "0.jpg"], "this is not a model directory"),
-        (["model", "0.jpg", "--step", "7"], "there is no checkpoint 7"),
-        (["model", "0.jpg", "--step", "x"], "'x' names no checkpoint"),
+        (["photos", "photos/0.jpg"], "this is not a model directory"),
+        (["model", "photos/0.jpg", "--step", "7"], "there is no checkpoint 7"),
+        (["model", "photos/0.jpg", "--step", "x"], "'x' names no checkpoint"),
     ],
 )
 def test_what_is_no_model_is_refused(refused, trained, photos, monkeypatch, words, expected):

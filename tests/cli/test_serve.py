@@ -80,8 +80,12 @@ def test_with_tls_and_a_key(trained_once, certificate):
 @pytest.mark.parametrize(
     ("words", "error", "fix"),
     [
-        (["--host", "0.0.0.0"], "0.0.0.0 lets other machines ask, and there is no key", "API_KEY"),
-        (["--host", "::"], "lets other machines ask", "--insecure"),
+        (
+            ["--host", "0.0.0.0"],
+            "0.0.0.0 is open to other machines, and there is no key",
+            "API_KEY",
+        ),
+        (["--host", "::"], "is open to other machines", "--insecure"),
         (["--host", "no.such.host.invalid", "--insecure"], "cannot listen at", "--port"),
         (["--port", "70000"], "cannot listen at 127.0.0.1:70000", "--port"),
         (["--tls-cert", "cert.pem"], "a certificate and its key belong together", "give both"),

@@ -1,15 +1,12 @@
 """An export appears whole and compared, or not at all."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.exporting import export as exporting
 from stillbox.exporting.export import export_model
-from stillbox.exporting.formats import Written
-from stillbox.exporting.manifest import MANIFEST, Manifest
+from stillbox.exporting.manifest import MANIFEST, Manifest, Written
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verify import agree, verify
 from stillbox.predicting.backend import Found, Prepared
@@ -108,14 +105,13 @@ def wrong_format(monkeypatch):
         (folder / "model.bin").write_bytes(b"x")
         return Written(files={"model.bin": "nothing"})
 
-    def load(folder, manifest, runtime=""):
+    def load(folder, manifest):
         shape = {"detection_boxes": (1, 1, 4), "num_detections": (1,)}
         names = "detection_boxes", "detection_scores", "detection_classes", "num_detections"
         return lambda images: {name: np.zeros(shape.get(name, (1, 1))) for name in names}
 
-    module = SimpleNamespace(write=write, load=load)
-    monkeypatch.setattr(exporting, "format_module", lambda name: module)
-    monkeypatch.setattr("stillbox.exporting.backend.format_module", lambda name: module)
+    monkeypatch.setattr(exporting, "find_writer", lambda form: write)
+    monkeypatch.setattr("stillbox.exporting.backend.find_loader", lambda form, runtime: load)
 
 
 def test_nothing_is_left_of_an_artefact_that_differs(model, images, tmp_path, wrong_format):

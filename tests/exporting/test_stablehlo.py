@@ -112,11 +112,11 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
 
 def test_what_jax_cannot_read_is_named(free, tmp_path):
     (tmp_path / FILE).write_bytes(b"nothing")
-    with pytest.raises(UserError, match="refuses the program") as caught:
+    with pytest.raises(UserError, match="refuses the model") as caught:
         load(tmp_path, Manifest.read(free.folder))
     assert ">=" in caught.value.fix
 
 
 def test_another_runtime_is_refused(free):
-    with pytest.raises(UserError, match="openvino does not run StableHLO"):
+    with pytest.raises(UserError, match="openvino does not run stablehlo"):
         stillbox.load(free.folder, runtime="openvino").predict(np.zeros((8, 8, 3), np.uint8))

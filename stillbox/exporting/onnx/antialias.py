@@ -1,8 +1,7 @@
 """Pillow's triangle filter in ONNX operators: `stillbox.inputs.antialias`.
 
-A result is a product of images and weights that are zero but for a narrow band. Some results that
-follow each other look at few pixels, so that blocks of the band are multiplied, each with its
-part of the image.
+The result is the product of images and a band matrix. It is computed in blocks of consecutive
+results, each with the few source pixels in its band.
 """
 
 import numpy as np
@@ -10,22 +9,22 @@ import numpy as np
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _BLOCK = 30
-"""Results of a block."""
+"""Results in a block."""
 _HALF = 2**11
 """Pillow's weights have 22 bits. Each half of them gives sums that float32 holds exactly."""
 
 
 def add_antialias(
-    graph: Graph, images: str, size: Operand, new_size: Operand, *, whole: bool
+    graph: Graph, images: str, size: Operand, new_size: Operand, *, uint8: bool
 ) -> str:
     """Writes the filter into a graph: columns first, as Pillow does, then rows.
 
     Args:
-        graph: where to.
+        graph: nodes are appended to it.
         images: name of images `[B, h, w, 3]`.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
-        whole: round to whole numbers after either, as Pillow does with uint8.
+        uint8: round to whole numbers after either axis, as Pillow does with uint8.
 
     Returns:
         Name of the result, float32.
@@ -36,23 +35,16 @@ def add_antialias(
             for one in (size, new_size)
         )
         turned = graph.op("Transpose", images, perm=[0, 2, 1, 3]) if axis else images
-        turned = _Band(graph, old, new, whole).resize(turned)
+        turned = _Band(graph, old, new, uint8).resize(turned)
         images = graph.op("Transpose", turned, perm=[0, 2, 1, 3]) if axis else turned
     return images
 
 
 class _Band:
-    """One axis that is being resized.
+    """One axis, resized from n = `old` to m = `new` pixels (names of int64 scalars)."""
 
-    Args:
-        graph: where to write.
-        old: name of n, the pixels of the image, an int64 scalar.
-        new: name of m, those of the result.
-        whole: see `add_antialias`.
-    """
-
-    def __init__(self, graph: Graph, old: str, new: str, whole: bool) -> None:
-        self.graph, self.old, self.new, self.whole = graph, old, new, whole
+    def __init__(self, graph: Graph, old: str, new: str, uint8: bool) -> None:
+        self.graph, self.old, self.new, self.uint8 = graph, old, new, uint8
         self.reach = graph.op("Mul", graph.op("Max", old, new), np.array(2))
 
     def resize(self, images: str) -> str:
@@ -62,10 +54,11 @@ class _Band:
         last = graph.op("Sub", self.old, np.array(1))
         parts = graph.op("Gather", images, graph.op("Min", sources, last), axis=1)
         rest = graph.op("Shape", images, start=2)
-        parts = graph.op("Reshape", parts, self._shape(parts, end=3, last=np.array([-1])))
+        rows = graph.op("Concat", graph.op("Shape", parts, end=3), np.array([-1]), axis=0)
+        parts = graph.op("Reshape", parts, rows)
         parts = graph.op("Cast", parts, to=FLOAT)
         weights = self._weights(first, sources)
-        if self.whole:
+        if self.uint8:
             high, low = (
                 graph.op("MatMul", self._float(half), parts)
                 for half in (
@@ -84,7 +77,7 @@ class _Band:
         return graph.op("Slice", result, np.array([0]), end, np.array([1]))
 
     def _sources(self) -> tuple[str, str]:
-        """Returns the first result `[G, 1, 1]` of each block, and the pixels `[G, L]` it sees."""
+        """Returns the first result `[G, 1, 1]` of each block, and its source pixels `[G, L]`."""
         graph = self.graph
         first = graph.op("Range", np.array(0), self.new, np.array(_BLOCK))
         # Pixel x reaches result o where |(2 x + 1) m - (2 o + 1) n| < 2 max(n, m).
@@ -98,7 +91,7 @@ class _Band:
         return graph.op("Unsqueeze", first, np.array([1, 2])), sources
 
     def _weights(self, first: str, sources: str) -> str:
-        """Returns the weights `[G, _BLOCK, L]`, of 22 bits where results are whole numbers."""
+        """Returns the weights `[G, _BLOCK, L]`, in units of 2**-22 for uint8."""
         graph = self.graph
         results = graph.op("Add", first, np.arange(_BLOCK)[:, None])
         pixels = graph.op("Unsqueeze", sources, np.array([1]))
@@ -108,9 +101,9 @@ class _Band:
         near = graph.op("Where", graph.op("Less", pixels, self.old), near, np.array(0))
         total = graph.op("ReduceSum", near, np.array([2]), keepdims=1)
         total = graph.op("Max", total, np.array(1))
-        if not self.whole:
+        if not self.uint8:
             return graph.op("Div", self._float(near), self._float(total))
-        # Long division, which no 32 bits overflow: some runtimes have no more.
+        # Long division, within 32 bits: some runtimes have no wider integers.
         high, rest = self._divide(graph.op("Mul", near, np.array(_HALF)), total)
         low, rest = self._divide(graph.op("Mul", rest, np.array(_HALF)), total)
         up = graph.op("GreaterOrEqual", self._twice(rest), total)
@@ -121,7 +114,7 @@ class _Band:
         return tuple(self.graph.op(kind, dividend, divisor) for kind in ("Div", "Mod"))  # type: ignore[return-value]
 
     def _centre(self, places: str, other: str) -> str:
-        """Returns the middle of pixels, in units of half a pixel over `other`."""
+        """Returns the centres of pixels, in units of half a pixel over `other`."""
         middle = self.graph.op("Add", self._twice(places), np.array(1))
         return self.graph.op("Mul", middle, other)
 
@@ -130,6 +123,3 @@ class _Band:
 
     def _float(self, number: str) -> str:
         return self.graph.op("Cast", number, to=FLOAT)
-
-    def _shape(self, images: str, *, end: int, last: np.ndarray) -> str:
-        return self.graph.op("Concat", self.graph.op("Shape", images, end=end), last, axis=0)

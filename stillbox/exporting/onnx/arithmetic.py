@@ -1,4 +1,4 @@
-"""How operations on single numbers, and sums of them, are written as ONNX."""
+"""Elementwise operations, sums and maxima as ONNX."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,33 +21,28 @@ from stillbox.exporting.onnx.values import (
 from stillbox.exporting.onnx.writer import NetworkWriter
 
 Operation = Callable[[NetworkWriter, list[Value], Any], Value]
-"""From the inputs of an equation and the equation itself to what stands for its result."""
+"""From the inputs of an equation and the equation itself to its result."""
 
 
 def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
-    """Computes an equation of constants.
-
-    Args:
-        equation: of a jaxpr.
-        inputs: its constants.
-    """
+    """Computes an equation of a jaxpr whose inputs are constants."""
     kind, parameters = equation.primitive.name, equation.params
     arrays = [one.array for one in inputs]
     if kind == "convert_element_type" and arrays[0].dtype == parameters["new_dtype"]:
-        return inputs[0]  # the same object: what tells a shared kernel
+        return inputs[0]  # the same object, by which a shared kernel is recognised
     if kind == "broadcast_in_dim":
-        # The new axes keep length 1: whatever the constant meets makes them as long as they are.
+        # New axes keep length 1; the other operand of the next operation broadcasts them.
         shape = [1] * len(parameters["shape"])
         axes = parameters["broadcast_dimensions"]
         for axis, length in zip(axes, arrays[0].shape, strict=True):
             shape[axis] = length
         return Known(arrays[0].reshape(shape))
     if kind in ARITHMETIC:
-        whole = list(np.broadcast_arrays(*arrays))
+        arrays = list(np.broadcast_arrays(*arrays))
     else:
         shapes = [variable.aval.shape for variable in equation.invars]
-        whole = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
-    return Known(np.asarray(equation.primitive.bind(*whole, **parameters)))
+        arrays = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
+    return Known(np.asarray(equation.primitive.bind(*arrays, **parameters)))
 
 
 def _binary(kind: str) -> Operation:
@@ -67,7 +62,7 @@ def _binary(kind: str) -> Operation:
 
 def _node(writer: NetworkWriter, kind: str, operands: list[Value]) -> Tensor:
     """Writes a node of two operands in the order of the first tensor among them."""
-    # Something has to have the whole shape, or the result would be as thin.
+    # Repeated operands stay thin if another operand has the whole shape.
     computed = [one for one in operands if not isinstance(one, Known)]
     whole = any(not isinstance(one, Repeated) for one in computed)
     tensors: dict[int, Tensor] = {
@@ -92,7 +87,7 @@ def _constant(writer: NetworkWriter, value: Known, order: Order) -> str:
 
 
 def _scaled(left: Convolved, kind: str, right: Known) -> Convolved | None:
-    """Returns a convolution with what follows in its factor and offset, if it can be there."""
+    """Returns a convolution with the operation in its factor and offset; None if impossible."""
     numbers = by_channel(right, len(left.factor), left.order[1])
     if numbers is None or kind not in ("Add", "Sub", "Mul", "Div"):
         return None
@@ -111,7 +106,7 @@ def _clipped(value: Value, kind: str, end: float) -> Clipped:
 
 
 def _unary(*kinds: str) -> Operation:
-    """Returns what writes one node after the other."""
+    """Returns an operation that writes one node after the other."""
 
     def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
         tensor = writer.tensor(inputs[0])
@@ -133,9 +128,9 @@ def _square(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
 
 
 def _convert(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
-    # All is traced in float32: a conversion is one to the type that the array has.
+    # The network is traced in float32, so that a conversion changes nothing.
     if (wanted := equation.params["new_dtype"]) != np.float32:
-        raise UserError(f"the network computes in {wanted}, which is not written as ONNX")
+        raise UserError(f"the network computes in {wanted}, which cannot be written as ONNX")
     return inputs[0]
 
 
@@ -160,11 +155,7 @@ ARITHMETIC: dict[str, Operation] = {
 
 
 def reduction(kind: str) -> Operation:
-    """Returns what writes a sum or a maximum over some axes.
-
-    Args:
-        kind: the ONNX operator.
-    """
+    """Returns an operation that writes an ONNX operator over some axes."""
 
     def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
         tensor, axes = writer.tensor(inputs[0]), equation.params["axes"]

@@ -1,4 +1,4 @@
-"""An ONNX graph as it is written down: nodes in order, and constants that stand in it once."""
+"""An ONNX graph under construction: nodes in order, and each constant once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 OPSET = 18
-"""Version of the operators: the first whose `Resize` has an antialias filter."""
+"""Version of the operators."""
 IR_VERSION = 8
-"""Version of the file, the one that belongs to these operators."""
+"""Version of the file, that of these operators."""
 
 FLOAT, UINT8, INT32, INT64 = 1, 2, 6, 7
 """Of `onnx.TensorProto`."""
@@ -24,8 +24,7 @@ Operand = str | np.ndarray | float | int
 class Graph:
     """Collects nodes and constants.
 
-    A graph made by `branch` belongs to an `If` node; it sees the names of its parent and shares its
-    constants.
+    The graph of a `branch` of an `If` node shares the names and constants of its parent.
     """
 
     def __init__(self, parent: "Graph | None" = None) -> None:
@@ -41,19 +40,15 @@ class Graph:
         return type(self)(self)
 
     def later(self) -> Self:
-        """Returns a graph whose nodes will stand at this place of this one."""
+        """Returns a graph whose nodes, added later, take this place in this one."""
         place = type(self)(self)
         self._nodes.append(place)
         return place
 
     def op(self, kind: str, *inputs: Operand, name: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
-        """Appends a node with one output and returns the output's name.
+        """Appends a node of the operator `kind` with one output, and returns the output's name.
 
-        Args:
-            kind: the operator.
-            inputs: in the operator's order; an empty name leaves an optional one out.
-            name: of the output; None: a new one.
-            attributes: of the operator.
+        An empty name among the inputs leaves an optional one out.
         """
         return self.ops(kind, *inputs, names=[name], **attributes)[0]
 
@@ -81,13 +76,7 @@ class Graph:
         return self._constants.setdefault(key, f"constant_{len(self._constants)}")
 
     def model(self, inputs: dict[str, Info], outputs: dict[str, Info], description: str) -> Any:  # noqa: ANN401
-        """Returns the checked model.
-
-        Args:
-            inputs: type and shape by name; a length with a name is free.
-            outputs: likewise.
-            description: for people.
-        """
+        """Returns the checked model; a length with a name is free."""
         import onnx
         from onnx import helper
 
@@ -111,13 +100,13 @@ class Graph:
     def either(
         self, condition: str, branch: "Graph", results: Sequence[str], otherwise: Sequence[str]
     ) -> list[str]:
-        """Appends a choice and returns the names of what it comes to.
+        """Appends an `If` node and returns the names of its outputs.
 
         Args:
             condition: a bool scalar.
-            branch: nodes that are only run where it is true.
-            results: what these come to.
-            otherwise: tensors of this graph, for where it is false.
+            branch: run if it is true.
+            results: outputs of the branch.
+            otherwise: tensors of this graph, the outputs if it is false.
         """
         other = self.branch()
         same = [other.op("Identity", name) for name in otherwise]

@@ -1,7 +1,7 @@
 """A detector's network as an ONNX graph, operation by operation of the traced JAX program.
 
-What depends on the weights alone is computed now. Images keep the order N, C, H, W between
-convolutions, so that they are transposed at the input and before the predictions only.
+Operations on weights alone are computed at export. Images keep the order N, C, H, W between
+convolutions and are transposed at the input and before the predictions only.
 """
 
 from typing import Any
@@ -16,35 +16,31 @@ from stillbox.exporting.onnx.graph import Graph
 from stillbox.exporting.onnx.operations import OPERATIONS
 from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
 from stillbox.exporting.onnx.writer import NetworkWriter
-from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.models.layers.lowering import plain_lowering
-from stillbox.models.one_stage.postprocess import decode_boxes, slot_scores
 
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
 def add_network(graph: Graph, program: ExportProgram, pixels: str) -> tuple[str, str]:
-    """Writes the network with its decoding of boxes and scores into a graph.
+    """Writes the network and the decoding of boxes and scores into a graph.
 
     Args:
-        graph: where to.
+        graph: nodes are appended to it.
         program: the detector.
         pixels: name of the images `[B, H, W, 3]`, float32, resized and padded.
 
     Returns:
-        Names of the boxes `[B, A, 4]`, normalised to the network input and not clipped, and of the
-        scores `[B, A, slots]`, the background's among them where there is one.
+        Names of boxes `[B, A, 4]` and scores `[B, A, slots]`, see `ExportProgram.decoded`.
 
     Raises:
-        UserError: the network has an operation that this writer does not know.
+        UserError: an operation of the network cannot be written as ONNX.
     """
-    # Of one image: the nodes never name the length of the first axis, so that they serve any.
+    # Traced with one image; no node depends on the length of the first axis.
     images = jax.ShapeDtypeStruct((1, *program.input_size, 3), np.float32)
 
-    def network(weights: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:  # noqa: ANN401
-        found = program.predictions(weights, images)
-        boxes = decode_boxes(found.box_encodings, program.anchors, program.description)
-        return boxes, slot_scores(found.class_logits, program.description)
+    def network(weights: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return program.decoded(program.predictions(weights, images))
 
     with plain_lowering():
         traced = jax.make_jaxpr(network)(program.weights, images)
@@ -59,7 +55,7 @@ def add_network(graph: Graph, program: ExportProgram, pixels: str) -> tuple[str,
 
 
 def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value]:  # noqa: ANN401
-    """Writes the equations of a jaxpr as nodes and returns what stands for its outputs."""
+    """Writes the equations of a jaxpr as nodes and returns the values of its outputs."""
     names = [*jaxpr.constvars, *jaxpr.invars]
     values: dict[Any, Value] = dict(zip(names, inputs, strict=True))
 

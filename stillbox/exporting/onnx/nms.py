@@ -10,14 +10,12 @@ from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)
-
-
 _FIRST = 10
-"""Anchors that are searched at first, for each detection that is asked for."""
+"""Anchors in the first search, for each of `max_total` detections."""
 
 
 class Picked(NamedTuple):
-    """Names of what suppression leaves of each image: K rows, best first, the rest zeros."""
+    """Names of the detections: K rows for each image, best first, the rest zeros."""
 
     boxes: str
     """`[B, K, 4]` float32."""
@@ -28,8 +26,8 @@ class Picked(NamedTuple):
     anchors: str
     """`[B, K]` int64."""
     real: str
-    """`[B, K]` bool, false for what only fills up."""
-    found: str
+    """`[B, K]` bool, false for padding."""
+    counts: str
     """`[B]` int64."""
 
 
@@ -39,15 +37,15 @@ def add_suppression(
     """Writes non-maximum suppression into a graph.
 
     Args:
-        graph: where to.
-        model: the detector's description.
+        graph: nodes are appended to it.
+        model: the detector's configuration.
         anchors: A.
         boxes: `[B, A, 4]`, normalised to the network input and not clipped.
         scores: `[B, A, num_classes]`.
         true_size: `[2]` float32, height and width of the images proper.
 
     Raises:
-        UserError: the description asks for soft suppression.
+        UserError: the configuration has soft suppression.
     """
     if model.postprocessing.nms.soft_sigma > 0:
         raise UserError(
@@ -59,18 +57,18 @@ def add_suppression(
 
 
 class _Found(NamedTuple):
-    """Names of the K best of each image; minus infinity, and any place, where there are fewer."""
+    """Names of the K best of each image; missing ones have the score minus infinity, in any row."""
 
     scores: str
     """`[B, K]` float32."""
     classes: str
     """`[B, K]` int64."""
     rows: str
-    """`[B, K]` int64, among the boxes that were searched."""
+    """`[B, K]` int64, among the searched boxes."""
 
 
 class _Suppression:
-    """Writes suppression for one description."""
+    """Writes suppression for one model."""
 
     def __init__(self, graph: Graph, model: schema.OneStage, anchors: int) -> None:
         self.graph, self.anchors = graph, anchors
@@ -99,11 +97,11 @@ class _Suppression:
             classes=graph.op("Where", real, classes, np.array(0)),
             anchors=anchors,
             real=real,
-            found=graph.op("ReduceSum", marks, np.array([1]), keepdims=0),
+            counts=graph.op("ReduceSum", marks, np.array([1]), keepdims=0),
         )
 
     def _clip(self, boxes: str, ends: str) -> tuple[str, str | None]:
-        """Returns the clipped boxes, and which can be a detection, `[B, A]`; None: all."""
+        """Returns the clipped boxes, and a mask `[B, A]` of those with an area; None: all."""
         graph, nms = self.graph, self.nms
         if not nms.clip:
             return boxes, None
@@ -120,10 +118,10 @@ class _Suppression:
         return clipped, graph.op("Greater", area, _ZERO)
 
     def _find(self, boxes: str, scores: str, visible: str | None) -> _Found:
-        """Searches the most promising anchors, and all of them only where that is not enough.
+        """Searches the anchors with the best scores, and all of them only if those do not suffice.
 
-        Greedy suppression goes by falling score: what it keeps above a score does not depend on
-        anything below. The anchors that are left out first have no score above `least`.
+        Greedy suppression goes by descending score, so that its result above a score does not
+        depend on lower scores. Anchors outside the first search have no score above `least`.
         """
         graph, nms = self.graph, self.nms
         threshold = np.array(nms.score_threshold, np.float32)
@@ -138,7 +136,7 @@ class _Suppression:
         names = (None, None)
         values, places = graph.ops("TopK", best, np.array([few]), names=names, axis=1)
         least = graph.op("ReduceMin", values, np.array([1]))
-        # In their own order again: of equal scores the lower anchor is to come first.
+        # Back in anchor order: of equal scores the lower anchor comes first.
         _, ranks = graph.ops("TopK", places, np.array([few]), names=names, axis=1, largest=0)
         places = graph.op("GatherElements", places, ranks, axis=1)
         at = graph.op("Unsqueeze", places, np.array([2]))
@@ -154,7 +152,7 @@ class _Suppression:
         return _Found(*graph.either(self._more(least, first.scores), branch, every, first))
 
     def _more(self, least: str, found: str) -> str:
-        """Returns whether an image has fewer detections than asked for, and candidates left."""
+        """Returns whether an image has fewer than `max_total` detections, and candidates left."""
         graph, nms = self.graph, self.nms
         last = graph.op("ReduceMin", found, np.array([1]))
         open_ = graph.op("Equal", last, _OUT)
@@ -171,15 +169,15 @@ class _Suppression:
         visible: str | None,
         threshold: Operand,
     ) -> _Found:
-        """Suppresses class by class and merges what is left.
+        """Suppresses class by class and merges the classes.
 
         Args:
-            graph: where to.
+            graph: nodes are appended to it.
             length: N.
             boxes: `[B, N, 4]`.
             scores: `[B, N, C]`.
-            visible: `[B, N]`, which boxes can be a detection; None: all.
-            threshold: only scores strictly above take part; a number or `[B, 1, 1]`.
+            visible: `[B, N]`, boxes that can be a detection; None: all.
+            threshold: of the scores, exclusive; a number or `[B, 1, 1]`.
         """
         nms = self.nms
         scores = graph.op("Transpose", scores, perm=[0, 2, 1])
@@ -205,7 +203,7 @@ class _Suppression:
         return _Found(best, graph.op("Div", place, np.array(length)), rows)
 
     def _limited(self, graph: Graph, length: int, scores: str, above: str) -> str:
-        """Returns the scores `[B, C, N]` with all but the best of each class out."""
+        """Returns the scores `[B, C, N]`, minus infinity for all but the best of each class."""
         most = self.nms.max_candidates_per_class
         if not most or most >= length:
             return scores

@@ -1,4 +1,4 @@
-"""How the operations of a traced network are written as ONNX."""
+"""The operations of a traced network as ONNX."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def _convolution(writer: NetworkWriter, inputs: list[Value], equation: Any) -> V
             pair[1] += image.pads[axis][1]
         image = image.source
     if not isinstance(kernel, Known) or set(parameters["lhs_dilation"]) != {1}:
-        raise UserError("a convolution by something computed cannot be written as ONNX")
+        raise UserError("a convolution with a computed kernel cannot be written as ONNX")
     channels = kernel.array.shape[layout.rhs_spec[0]]
     return Convolved(
         source=Tensor(writer.name(image, layout.lhs_spec), layout.lhs_spec),
@@ -59,13 +59,13 @@ def _pad(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  #
     image, value = inputs
     config = equation.params["padding_config"]
     if not isinstance(value, Known) or any(inner for _, _, inner in config):
-        raise UserError("a padding between the elements cannot be written as ONNX")
+        raise UserError("a padding between elements cannot be written as ONNX")
     pads = tuple((before, after) for before, after, _ in config)
     return Padded(image, pads, float(value.array.reshape(())))
 
 
 def _max_pool(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
-    # What ONNX pads is never the maximum, as in the original.
+    # The padding of ONNX is never the maximum, as in JAX.
     parameters, axes = equation.params, (1, 2)
     name = writer.graph.op(
         "MaxPool",
@@ -91,14 +91,14 @@ def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value
     (value,), shape = inputs, equation.outvars[0].aval.shape
     if isinstance(value, Repeated) and (enlarged := _enlarged(writer, value, shape)):
         return enlarged
-    # The number of images, which stays the first axis, may be free: 0 takes it as it is.
+    # 0 keeps the length of the first axis, the batch, which may be free.
     lengths = np.array([0, *shape[1:]])
     whole = writer.name(value, identity(len(equation.invars[0].aval.shape)))
     return Tensor(writer.graph.op("Reshape", whole, lengths), identity(len(shape)))
 
 
 def _enlarged(writer: NetworkWriter, value: Repeated, shape: tuple[Any, ...]) -> Tensor | None:
-    """Returns an image whose rows and columns are repeated, if that is what the reshape makes."""
+    """Returns an image with repeated rows and columns if the reshape makes one."""
     inner, axes = value.source, value.axes
     if isinstance(inner, Repeated):
         axes, inner = tuple(axes[axis] for axis in inner.axes), inner.source

@@ -1,46 +1,47 @@
 """The outputs of either signature as an ONNX graph: those of `ExportProgram.outputs`."""
 
-from typing import NamedTuple
-
 import numpy as np
 
-from stillbox.exporting.onnx.graph import FLOAT, INT32, Graph, Operand
+from stillbox.exporting.onnx.graph import FLOAT, INT32, Graph, Info, Operand
 from stillbox.exporting.onnx.nms import Picked
 from stillbox.exporting.onnx.pixels import Resized
 from stillbox.exporting.program import ExportProgram
 
 _ZERO = np.array(0, np.float32)
 
-
-class Output(NamedTuple):
-    """One output of an artefact."""
-
-    type: int
-    """`TensorProto.FLOAT` or `TensorProto.INT32`."""
-    shape: tuple[int, ...]
-    """Without the images' axis."""
+_Outputs = dict[str, tuple[str, int, tuple[int, ...]]]
+"""Tensor, type, and shape without the batch axis, by name."""
 
 
 def add_outputs(
     graph: Graph, program: ExportProgram, found: Picked, raw: tuple[str, str], sizes: Resized
-) -> dict[str, Output]:
+) -> dict[str, Info]:
     """Writes the outputs of the signature into a graph, under their names and in their order.
 
     Args:
-        graph: where to.
+        graph: nodes are appended to it.
         program: the detector.
-        found: what suppression has left.
+        found: the detections.
         raw: names of the boxes `[B, A, 4]` and of the scores of all slots `[B, A, slots]`.
         sizes: of the images.
+
+    Returns:
+        Types, and shapes without the batch axis, by name.
     """
+    ids = np.array(program.model.slots().ids, np.int64)
+    class_ids = graph.op("Gather", ids, found.classes)
     if program.settings.signature == "tpu":
-        return _tpu_outputs(graph, program, found, sizes)
-    return _detection_api_outputs(graph, program, found, raw)
+        outputs = _tpu_outputs(graph, program, found, class_ids, sizes)
+    else:
+        outputs = _detection_api_outputs(graph, program, found, class_ids, raw)
+    for name, (tensor, kind, _) in outputs.items():
+        graph.op("Cast", tensor, to=kind, name=name)
+    return {name: (kind, shape) for name, (_, kind, shape) in outputs.items()}
 
 
 def _detection_api_outputs(
-    graph: Graph, program: ExportProgram, found: Picked, raw: tuple[str, str]
-) -> dict[str, Output]:
+    graph: Graph, program: ExportProgram, found: Picked, class_ids: str, raw: tuple[str, str]
+) -> _Outputs:
     boxes, scores = raw
     at = graph.op("Unsqueeze", found.anchors, np.array([2]))
     rows = graph.op("GatherND", scores, at, batch_dims=1)
@@ -48,29 +49,22 @@ def _detection_api_outputs(
     most = program.description.postprocessing.nms.max_total
     anchors = len(program.anchors)
     slots = program.description.num_classes + program.description.background_class
-    graph.op("Cast", found.anchors, to=FLOAT, name="detection_anchor_indices")
-    graph.op("Identity", found.boxes, name="detection_boxes")
-    graph.op("Cast", _class_ids(graph, program, found), to=FLOAT, name="detection_classes")
-    graph.op("Where", real, rows, _ZERO, name="detection_multiclass_scores")
-    graph.op("Identity", found.scores, name="detection_scores")
-    graph.op("Cast", found.found, to=FLOAT, name="num_detections")
-    graph.op("Identity", boxes, name="raw_detection_boxes")
-    graph.op("Identity", scores, name="raw_detection_scores")
+    slot_scores = graph.op("Where", real, rows, _ZERO)
     return {
-        "detection_anchor_indices": Output(FLOAT, (most,)),
-        "detection_boxes": Output(FLOAT, (most, 4)),
-        "detection_classes": Output(FLOAT, (most,)),
-        "detection_multiclass_scores": Output(FLOAT, (most, slots)),
-        "detection_scores": Output(FLOAT, (most,)),
-        "num_detections": Output(FLOAT, ()),
-        "raw_detection_boxes": Output(FLOAT, (anchors, 4)),
-        "raw_detection_scores": Output(FLOAT, (anchors, slots)),
+        "detection_anchor_indices": (found.anchors, FLOAT, (most,)),
+        "detection_boxes": (found.boxes, FLOAT, (most, 4)),
+        "detection_classes": (class_ids, FLOAT, (most,)),
+        "detection_multiclass_scores": (slot_scores, FLOAT, (most, slots)),
+        "detection_scores": (found.scores, FLOAT, (most,)),
+        "num_detections": (found.counts, FLOAT, ()),
+        "raw_detection_boxes": (boxes, FLOAT, (anchors, 4)),
+        "raw_detection_scores": (scores, FLOAT, (anchors, slots)),
     }
 
 
 def _tpu_outputs(
-    graph: Graph, program: ExportProgram, found: Picked, sizes: Resized
-) -> dict[str, Output]:
+    graph: Graph, program: ExportProgram, found: Picked, class_ids: str, sizes: Resized
+) -> _Outputs:
     settings = program.settings
     nms = program.description.postprocessing.nms
     whole = np.array(program.input_size, np.float32)
@@ -79,32 +73,22 @@ def _tpu_outputs(
     if settings.normalized_coordinates:
         true = graph.op("Concat", sizes.true_size, sizes.true_size, axis=0)
         boxes = graph.op("Div", boxes, true)
-    count, classes = (FLOAT if floats else INT32
-                      for floats in (settings.float_count, settings.float_classes))  # fmt: skip
-    graph.op("Cast", found.found, to=count, name="num_detections")
-    graph.op("Identity", boxes, name="detection_boxes")
-    graph.op("Cast", _class_ids(graph, program, found), to=classes, name="detection_classes")
-    graph.op("Identity", found.scores, name="detection_scores")
-    outputs = {
-        "num_detections": Output(count, ()),
-        "detection_boxes": Output(FLOAT, (nms.max_total, 4)),
-        "detection_classes": Output(classes, (nms.max_total,)),
-        "detection_scores": Output(FLOAT, (nms.max_total,)),
+    count_type = FLOAT if settings.float_count else INT32
+    class_type = FLOAT if settings.float_classes else INT32
+    outputs: _Outputs = {
+        "num_detections": (found.counts, count_type, ()),
+        "detection_boxes": (boxes, FLOAT, (nms.max_total, 4)),
+        "detection_classes": (class_ids, class_type, (nms.max_total,)),
+        "detection_scores": (found.scores, FLOAT, (nms.max_total,)),
     }
     if settings.image_info:
-        _add_image_info(graph, whole, found, sizes)
-        outputs["image_info"] = Output(FLOAT, (4, 2))
+        outputs["image_info"] = (_image_info(graph, whole, found, sizes), FLOAT, (4, 2))
     return outputs
 
 
-def _add_image_info(graph: Graph, whole: np.ndarray, found: Picked, sizes: Resized) -> None:
+def _image_info(graph: Graph, whole: np.ndarray, found: Picked, sizes: Resized) -> str:
     scale = graph.op("Div", sizes.true_size, sizes.original_size)
     rows: list[Operand] = [sizes.original_size, whole, scale, np.zeros(2, np.float32)]
     info = graph.op("Reshape", graph.op("Concat", *rows, axis=0), np.array([4, 2]))
-    batch = graph.op("Shape", found.found)
-    shape = graph.op("Concat", batch, np.array([4, 2]), axis=0)
-    graph.op("Expand", info, shape, name="image_info")
-
-
-def _class_ids(graph: Graph, program: ExportProgram, found: Picked) -> str:
-    return graph.op("Gather", np.array(program.model.slots().ids, np.int64), found.classes)
+    batch = graph.op("Shape", found.counts)
+    return graph.op("Expand", info, graph.op("Concat", batch, np.array([4, 2]), axis=0))

@@ -31,16 +31,16 @@ class Resized(NamedTuple):
 
 
 def add_preprocessing(
-    graph: Graph, resizer: Resizer, images: str, size: tuple[int, int] | None, *, whole: bool
+    graph: Graph, resizer: Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
 ) -> Resized:
-    """Writes into a graph what makes the network input of images.
+    """Writes resizing and padding to the network input into a graph.
 
     Args:
-        graph: where to.
+        graph: nodes are appended to it.
         resizer: of the model.
         images: name of the images `[B, h, w, 3]`, uint8 or float32.
-        size: h and w where they are fixed.
-        whole: they are uint8.
+        size: h and w if they are fixed.
+        uint8: the type of the images.
 
     Raises:
         UserError: images of this size do not fit the network input.
@@ -51,7 +51,9 @@ def add_preprocessing(
             where="--input-image-size",
             fix=ENLARGE_CANVAS,
         )
-    own = np.array(size, np.float32) if size is not None else _size_of(graph, images)
+    own: Operand = np.array(size, np.float32)
+    if size is None:
+        own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
     inner = _resized_size(graph, own, resizer)
     pixels = images
     method = getattr(resizer, "method", None)
@@ -63,25 +65,18 @@ def add_preprocessing(
             inner,
             method,
             align_corners=isinstance(resizer, ConditionalShapeResizer),
-            whole=whole,
+            uint8=uint8,
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)
     if not isinstance(resizer, FixedShapeResizer):
         pixels = _pad(graph, pixels, inner, resizer)
-    # All that follows has fixed shapes, which no runtime can derive from the above.
+    # No runtime can derive the fixed shape from the nodes above.
     pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))
     return Resized(pixels, inner, own)
 
 
-def _size_of(graph: Graph, images: str) -> str:
-    return graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
-
-
 def _resized_size(graph: Graph, own: Operand, resizer: Resizer) -> Operand:
-    """Returns height and width inside the network input, `[2]` float32.
-
-    Float32 and rounding half to even, as `stillbox.inputs.resize.resized_size`.
-    """
+    """Returns height and width `[2]` float32, by the arithmetic of `inputs.resize.resized_size`."""
     if isinstance(resizer, FixedShapeResizer):
         return np.array(resizer.input_size, np.float32)
     if isinstance(resizer, KeepAspectRatioResizer):
@@ -109,7 +104,7 @@ def _rounded(graph: Graph, own: Operand, ratio: str) -> str:
 
 
 def _pad(graph: Graph, pixels: str, inner: Operand, resizer: Resizer) -> str:
-    """Fills images up to the network input, at the bottom first."""
+    """Pads images to the network input, at the bottom first."""
     assert not isinstance(resizer, FixedShapeResizer)
     colour = np.array(resizer.pad_value, np.float32)
     size = graph.op("Cast", inner, to=INT64)

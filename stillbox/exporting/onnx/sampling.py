@@ -1,7 +1,7 @@
 """Resizing in ONNX operators that give TensorFlow 1's pixels: `stillbox.inputs.interpolation`.
 
-ONNX's own `Resize` divides by the scale where TensorFlow multiplies by its inverse, rounds uint8
-images and has no mode for areas; its antialias filter is another in each runtime.
+The operator `Resize` divides by the scale where TensorFlow multiplies by its inverse, rounds uint8
+images and has no area mode; its antialias filter differs between runtimes.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 
 _ONE = np.array(1, np.float32)
 _HALF = np.array(0.5, np.float32)
-# As stillbox/inputs/interpolation.py has them.
+# As in stillbox/inputs/interpolation.py.
 _CUBIC_STEPS = np.array(1024, np.float32)
 _CUBIC_A = -0.75
 
@@ -26,24 +26,24 @@ def add_resize(
     method: str,
     *,
     align_corners: bool,
-    whole: bool,
+    uint8: bool,
 ) -> str:
     """Writes one method of resizing into a graph.
 
     Args:
-        graph: where to.
+        graph: nodes are appended to it.
         images: name of images `[B, h, w, 3]`, uint8 or float32.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
         method: one of `stillbox.inputs.interpolation.METHODS`.
         align_corners: first and last pixels of image and result coincide.
-        whole: the images are uint8.
+        uint8: the type of the images.
 
     Returns:
-        Name of the result; of uint8 images it may be uint8 as well.
+        Name of the result, float32 or, of uint8 images, possibly uint8.
     """
     if method == "bilinear_antialias":
-        return add_antialias(graph, images, size, new_size, whole=whole)
+        return add_antialias(graph, images, size, new_size, uint8=uint8)
     axes = [_Axis(graph, size, new_size, axis, align_corners) for axis in (1, 2)]
     if method == "nearest":
         for axis in axes:
@@ -56,7 +56,7 @@ def add_resize(
 
 
 def _bilinear(graph: Graph, images: str, axes: "list[_Axis]") -> str:
-    # The rows that are looked at first, and all else of these alone: photographs have many more.
+    # Rows are gathered first, since a photograph has many more than the result needs.
     rows, columns = axes
     above, below, row_share = rows.neighbours()
     left, right, column_share = columns.neighbours()
@@ -85,15 +85,7 @@ def _by_matrices(
 
 
 class _Axis:
-    """Where the rows or columns of the result look at those of the image.
-
-    Args:
-        graph: where to write.
-        size: `[2]` float32, height and width of the image.
-        new_size: of the result.
-        axis: 1 for rows, 2 for columns.
-        align_corners: see `add_resize`.
-    """
+    """Source positions of the rows (axis 1) or columns (axis 2) of the result."""
 
     def __init__(
         self, graph: Graph, size: Operand, new_size: Operand, axis: int, align_corners: bool
@@ -118,7 +110,7 @@ class _Axis:
         return graph.op("Where", graph.op("Greater", shorter, _ONE), aligned, scale)
 
     def nearest(self) -> str:
-        """Returns the indices `[new]` of the pixels that are taken."""
+        """Returns the indices `[new]` of the source pixels."""
         graph, position = self.graph, self.positions
         if self.align_corners:
             position = graph.op("Add", position, _HALF)
@@ -140,14 +132,15 @@ class _Axis:
         return self.graph.op("Cast", self.graph.op("Min", position, self.last), to=INT64)
 
     def area_weights(self) -> str:
-        """Returns the share `[new, old]` that each old pixel has in each new one."""
+        """Returns the share `[new, old]` of each source pixel in each result."""
         graph = self.graph
+        next_steps = graph.op("Add", self.steps, _ONE)
         start, end = (
             graph.op("Unsqueeze", one, np.array([1]))
-            for one in (self.positions, graph.op("Mul", self._next_steps(), self.scale))
+            for one in (self.positions, graph.op("Mul", next_steps, self.scale))
         )
         pixels = graph.op("Range", np.array(0, np.float32), self.size, _ONE)
-        # What rounding puts beyond the last pixel belongs to it.
+        # The last pixel has no limit: rounding can put positions beyond it.
         limit = graph.op(
             "Where",
             graph.op("Less", pixels, self.last),
@@ -157,11 +150,8 @@ class _Axis:
         covered = graph.op("Sub", graph.op("Min", limit, end), graph.op("Max", pixels, start))
         return graph.op("Div", graph.op("Relu", covered), self.scale)
 
-    def _next_steps(self) -> str:
-        return self.graph.op("Add", self.steps, _ONE)
-
     def cubic_weights(self) -> str:
-        """Returns the weight `[new, old]` of each old pixel in each new one."""
+        """Returns the weight `[new, old]` of each source pixel in each result."""
         graph, a = self.graph, _CUBIC_A
         before = graph.op("Floor", self.positions)
         steps = graph.op("Mul", graph.op("Sub", self.positions, before), _CUBIC_STEPS)

@@ -1,6 +1,6 @@
-"""What stands for an array of a JAX program while it is written as an ONNX graph.
+"""The arrays of a JAX program while it is written as an ONNX graph.
 
-Some operations are put off until it is known what follows: a padding becomes part of its
+Some operations are deferred until the next one is known: a padding becomes part of its
 convolution, and so do the factors and offsets of a batch norm.
 """
 
@@ -15,18 +15,18 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A constant. An axis of length 1 may stand for a longer one along which nothing changes."""
+    """A constant. An axis of length 1 may represent a longer one with equal values."""
 
     array: NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of the graph; its axes may stand in another order than the program's."""
+    """A tensor of the graph, whose axes may have another order than the program's."""
 
     name: str
     order: Order
-    """For each axis of the tensor, which axis of the program's array it is."""
+    """For each axis of the tensor, its number in the program's array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Padded:
 
 @dataclass(frozen=True, eq=False)
 class Clipped:
-    """An array with its values held in a range, not yet in the graph."""
+    """An array with its values clipped to a range, not yet in the graph."""
 
     source: "Value"
     low: float = -np.inf
@@ -54,7 +54,7 @@ class Repeated:
 
     source: "Value"
     axes: tuple[int, ...]
-    """For each axis of the source, which axis of the result it is."""
+    """For each axis of the source, its number in the result."""
     shape: tuple[int, ...]
     longer: bool
     """Whether any axis is longer than before, or a new one longer than 1."""
@@ -67,9 +67,9 @@ class Convolved:
     source: Tensor
     """The input, in the order N, C, H, W."""
     kernel: Known
-    """As it stands in the program."""
+    """In the program's order."""
     kernel_order: Order
-    """What makes O, I, H, W of it."""
+    """The axes O, I, H, W of the kernel."""
     order: Order
     """Of the output."""
     attributes: dict[str, Any]
@@ -83,18 +83,12 @@ Value = Known | Tensor | Padded | Clipped | Repeated | Convolved
 
 
 def identity(rank: int) -> Order:
-    """Returns the order in which nothing is moved."""
+    """Returns the order that moves no axis."""
     return tuple(range(rank))
 
 
 def by_channel(value: Known, channels: int, axis: int) -> NDArray[np.float64] | None:
-    """Returns a constant as numbers for each channel `[channels]`; None where it is more than that.
-
-    Args:
-        value: the constant.
-        channels: how many there are.
-        axis: of the channels in the program's array.
-    """
+    """Returns a constant as `[channels]`; None if it varies along other axes than `axis`."""
     array = value.array
     if array.size == 1:
         return np.full(channels, array.reshape(()), np.float64)

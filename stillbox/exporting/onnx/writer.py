@@ -1,4 +1,4 @@
-"""Puts values into an ONNX graph: each once, in the order of axes that its reader wants."""
+"""Writes values into an ONNX graph, each once, in the order of axes that is read."""
 
 from collections import defaultdict
 
@@ -19,11 +19,7 @@ from stillbox.exporting.onnx.values import (
 
 
 class NetworkWriter:
-    """Turns values into tensors of a graph.
-
-    Args:
-        graph: where to.
-    """
+    """Turns values into tensors of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -33,16 +29,16 @@ class NetworkWriter:
         )
 
     def tensor(self, value: Value) -> Tensor:
-        """Returns a value as a tensor of the graph in whatever order; written once."""
+        """Returns a value as a tensor of the graph in any order; it is written once."""
         if isinstance(value, Tensor):
             return value
         if id(value) not in self._written:
-            # The value is kept too: another one could come to have its id.
+            # The value is kept too, so that no other value can take its id.
             self._written[id(value)] = value, self._materialize(value)
         return self._written[id(value)][1]
 
     def name(self, value: Value, order: Order) -> str:
-        """Returns the name of a value whose axes stand in `order`."""
+        """Returns the name of a value with its axes in `order`."""
         tensor = self.tensor(value)
         if tensor.order == order:
             return tensor.name
@@ -50,7 +46,7 @@ class NetworkWriter:
         return self.graph.op("Transpose", tensor.name, perm=moves)
 
     def thin(self, value: Repeated) -> Tensor:
-        """Returns a repeated array with its new axes, but with length 1 where it repeats."""
+        """Returns a repeated array with its new axes, of length 1 where it repeats."""
         rank = len(value.shape)
         source = value.source
         inner = self.thin(source) if isinstance(source, Repeated) else self.tensor(source)
@@ -90,7 +86,7 @@ class NetworkWriter:
         return Tensor(self.graph.op("Clip", tensor.name, *ends), tensor.order)
 
     def _convolve(self, value: Convolved) -> Tensor:
-        # Which kernels serve one layer only is known at the end: its nodes get their place now.
+        # The nodes are written at the end, when shared kernels are known.
         place = self.graph.later()
         name = self.graph.new_name("Conv")
         key = id(value.kernel.array), value.kernel_order
@@ -98,7 +94,7 @@ class NetworkWriter:
         return Tensor(name, value.order)
 
     def finish(self) -> None:
-        """Writes the convolutions: a kernel of one layer takes its factors in, a shared one not."""
+        """Writes the convolutions; factors multiply the kernel unless several layers share it."""
         for uses in self._convolutions.values():
             for value, name, place in uses:
                 kernel = value.kernel.array.transpose(value.kernel_order)

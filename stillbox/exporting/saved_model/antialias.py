@@ -3,6 +3,8 @@
 from contextlib import nullcontext
 from typing import Any
 
+import tensorflow as tf
+
 Tensor = Any
 
 # Pillow's precision.
@@ -10,15 +12,13 @@ _WEIGHT_BITS = 22
 
 
 def antialias(images: Tensor, sizes: Any, align_corners: bool) -> Tensor:  # noqa: ANN401
-    """Resizes columns, then rows, in Pillow's integers: whole numbers, equal to the last bit.
+    """Resizes columns, then rows, in Pillow's integers, bit for bit.
 
     Args:
-        images: `[B, h, w, 3]` in 0..255; what is not whole is rounded first.
+        images: `[B, h, w, 3]` in 0..255; rounded to whole numbers first.
         sizes: height and width of the result, integers or a tensor `[2]`.
-        align_corners: a switch of other methods, without meaning for half-pixel centres.
+        align_corners: of other methods, without effect here.
     """
-    import tensorflow as tf
-
     del align_corners
     if images.dtype != tf.uint8:
         images = tf.cast(tf.round(images), tf.uint8)
@@ -26,19 +26,17 @@ def antialias(images: Tensor, sizes: Any, align_corners: bool) -> Tensor:  # noq
 
 
 def _resize_axis(images: Tensor, axis: int, new_size: Any) -> Tensor:  # noqa: ANN401
-    """Resizes one axis of `[B, h, w, 3]` uint8, one source pixel of every sum at a time.
+    """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time.
 
     Args:
-        images: of any size; of a known one, if the other is known.
+        images: of a static size if `new_size` is an integer.
         axis: 1 or 2.
-        new_size: an integer if it is known, or a tensor.
+        new_size: an integer or a tensor.
     """
-    import tensorflow as tf
-
-    known = isinstance(new_size, int)
-    size = images.shape[axis] if known else tf.shape(images)[axis]
-    # What is known is computed here, and is a constant of the graph.
-    with tf.init_scope() if known else nullcontext():
+    static = isinstance(new_size, int)
+    size = images.shape[axis] if static else tf.shape(images)[axis]
+    # Weights of a static size are constants of the graph.
+    with tf.init_scope() if static else nullcontext():
         first, weights = _antialias_weights(size, new_size)
     shape = (-1, 1) if axis == 2 else (-1, 1, 1)
 
@@ -48,7 +46,7 @@ def _resize_axis(images: Tensor, axis: int, new_size: Any) -> Tensor:  # noqa: A
 
     place = tf.scatter_nd([[axis]], [new_size - size], [4])
     total = tf.fill(tf.shape(images) + place, 1 << (_WEIGHT_BITS - 1))
-    if known:
+    if static:
         for step in range(len(weights)):
             _, total = add(step, total)
     else:
@@ -62,8 +60,6 @@ def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
     A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
     `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits.
     """
-    import tensorflow as tf
-
     scale = tf.cast(size, tf.float64) / tf.cast(new_size, tf.float64)
     reach = tf.maximum(scale, 1.0)
     centre = (tf.cast(tf.range(new_size), tf.float64) + 0.5) * scale

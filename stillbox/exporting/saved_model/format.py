@@ -1,6 +1,6 @@
-"""SavedModel: image files or pixels in, detections out, for TensorFlow and TensorFlow Serving.
+"""SavedModel: from image files or pixels to detections, for TensorFlow and TensorFlow Serving.
 
-Preprocessing is operations of TensorFlow; the detector and its post-processing are one program of
+Preprocessing consists of operations of TensorFlow; detector and post-processing are one program of
 StableHLO in an `XlaCallModule` operation, and the weights are variables.
 """
 
@@ -13,16 +13,15 @@ import jax
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.exporting.formats import Run, Written
-from stillbox.exporting.manifest import Manifest
+from stillbox.exporting.formats import Run, refusal
+from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.saved_model.pixels import NetworkInput, Tensor, preprocessing
 from stillbox.exporting.settings import ENCODED, ExportSettings
+from stillbox.extras import import_extra
 
 FOLDER = "saved_model"
 SIGNATURE = "serving_default"
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-# The tensors of "Object Detection Models on TPU", which clients of frozen graphs ask for.
+# The tensors of "Object Detection Models on TPU", for clients of frozen graphs.
 _TENSORS = {
     "num_detections": "NumDetections",
     "detection_boxes": "DetectionBoxes",
@@ -30,8 +29,8 @@ _TENSORS = {
     "detection_scores": "DetectionScores",
     "image_info": "ImageInfo",
 }
-# The least TensorFlow that reads StableHLO up to a version, as tried out. TensorFlow 2.19 refuses
-# version 10 of the operation `XlaCallModule`, whatever is in it.
+# The least TensorFlow that reads StableHLO up to a version, by experiment. TensorFlow 2.19 refuses
+# version 10 of the operation `XlaCallModule`, whatever its content.
 _READERS = (((1, 13), "2.20"), ((1, 15), "2.22"))
 
 
@@ -39,13 +38,11 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     """Writes `saved_model/` with the signature `serving_default`.
 
     Raises:
-        UserError: TensorFlow is not installed, cannot read what this jax writes, or there is no
-            such platform.
+        UserError: TensorFlow is not installed, or cannot read the StableHLO of this jax.
     """
     del calibration  # nothing is quantised
-    tf = import_tensorflow()
+    tf = import_extra("tensorflow", "tf")
     refuse_known_bad(jax.__version__, tf.__version__)
-    _check_platforms(program.settings.platforms)
     module = _module(program)
     place = model_folder(folder, program.settings)
     tf.saved_model.save(module, str(place), signatures={SIGNATURE: module.serve})
@@ -59,42 +56,43 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     )
 
 
-def load(folder: Path, manifest: Manifest, runtime: str = "") -> Run:
+def load(folder: Path, manifest: Manifest) -> Run:
     """Loads the signature into this process.
 
     Raises:
-        UserError: another runtime is asked for, TensorFlow is not installed, or it refuses the
-            program.
+        UserError: TensorFlow is not installed, or refuses the program.
     """
-    if runtime not in ("", "tensorflow"):
-        raise UserError(f"{runtime} does not run SavedModels", fix="leave --runtime out")
-    tf = import_tensorflow()
+    tf = import_extra("tensorflow", "tf")
     place = model_folder(folder, manifest.settings)
-    try:
+    fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"
+    errors = OSError, ValueError, tf.errors.OpError
+    with refusal(f"TensorFlow {tf.__version__}", place, fix, *errors):
         loaded = tf.saved_model.load(str(place))
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise UserError(
-            f"TensorFlow {tf.__version__} refuses the model: {error}",
-            where=str(place),
-            fix=f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again",
-        ) from error
-    return _runner(loaded, manifest.settings)
+    signature = loaded.signatures[SIGNATURE]
+
+    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+        outputs = signature(**{manifest.settings.input: tf.convert_to_tensor(images)})
+        return {name: array.numpy() for name, array in outputs.items()}
+
+    # The variables live as long as the loaded object.
+    run.loaded = loaded  # type: ignore[attr-defined]
+    return run
 
 
 def model_folder(folder: Path, settings: ExportSettings) -> Path:
-    """Returns where the SavedModel lies in an export, as the programs of both originals have it.
+    """Returns the folder of the SavedModel in an export.
 
-    The exporter of the Object Detection API makes `saved_model/` in its output; that of "Object
-    Detection Models on TPU" writes into the export's folder itself.
+    As in the originals: `exporter_main_v2.py` writes `saved_model/` in its output folder, and
+    `export_saved_model.py` of tpu/models writes into the output folder itself.
     """
     return folder / FOLDER if settings.signature == "detection_api" else folder
 
 
 def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
-    """Refuses versions that write what they cannot read.
+    """Refuses a pair of versions of which TensorFlow would save the model and not load it.
 
     Raises:
-        UserError: TensorFlow would save the model and then not load it.
+        UserError: the pair is known bad.
     """
     if known_bad(jax_version, tensorflow_version):
         raise UserError(
@@ -107,37 +105,16 @@ def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
 def known_bad(jax_version: str, tensorflow_version: str) -> bool:
     """Whether TensorFlow cannot load the SavedModels that this jax writes.
 
-    Their `top_k` becomes `vhlo.composite_v2`, which TensorFlow 2.21 does not know.
+    Their `top_k` becomes `vhlo.composite_v2`, which TensorFlow 2.21 does not support.
     """
     return _numbers(jax_version) >= (0, 10, 1) and _numbers(tensorflow_version) < (2, 22)
-
-
-def import_tensorflow() -> Any:  # noqa: ANN401
-    """Returns the package.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise UserError("TensorFlow is not installed", fix="pip install 'stillbox[tf]'") from error
-    return tf
-
-
-def _check_platforms(platforms: Sequence[str]) -> None:
-    for platform in platforms:
-        if platform not in PLATFORMS:
-            raise UserError(
-                f"there is no platform {platform!r}",
-                where="--platforms",
-                fix="valid here: " + ", ".join(PLATFORMS),
-            )
 
 
 def _module(program: ExportProgram) -> Any:  # noqa: ANN401
     """Returns a `tf.Module` with the weights as variables and the function `serve`."""
     import tensorflow as tf
+
+    from stillbox.exporting.saved_model.pixels import NetworkInput, preprocessing
 
     prepare = preprocessing(program)
     detect = _converted(program)
@@ -148,7 +125,7 @@ def _module(program: ExportProgram) -> Any:  # noqa: ANN401
     }
     batch = program.settings.batch_size or None
 
-    def serve(**inputs: Tensor) -> dict[str, Tensor]:
+    def serve(**inputs: Any) -> dict[str, Any]:  # noqa: ANN401
         (value,) = inputs.values()
         parts = [tf.ensure_shape(part, (batch, *part.shape[1:])) for part in prepare(value)]
         outputs = detect(module.weights, *NetworkInput(*parts))
@@ -163,7 +140,7 @@ def _module(program: ExportProgram) -> Any:  # noqa: ANN401
     return module
 
 
-def _converted(program: ExportProgram) -> Callable[..., dict[str, Tensor]]:
+def _converted(program: ExportProgram) -> Callable[..., dict[str, Any]]:
     """Returns `ExportProgram.outputs` as a function of tensors."""
     from jax.experimental import jax2tf
 
@@ -186,28 +163,12 @@ def _input_spec(program: ExportProgram) -> Any:  # noqa: ANN401
     batch = settings.batch_size or None
     if settings.input_type in ENCODED:
         return tf.TensorSpec((batch,), tf.string, settings.input)
-    raw = settings.input_type == "raw_image_tensor"
-    size = program.input_size if raw else settings.image_size or (None, None)
-    dtype = tf.uint8 if settings.input_type == "image_tensor" else tf.float32
-    return tf.TensorSpec((batch, *size, 3), dtype, settings.input)
-
-
-def _runner(loaded: Any, settings: ExportSettings) -> Run:  # noqa: ANN401
-    import tensorflow as tf
-
-    signature = loaded.signatures[SIGNATURE]
-
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
-        outputs = signature(**{settings.input: tf.convert_to_tensor(images)})
-        return {name: array.numpy() for name, array in outputs.items()}
-
-    # The variables live as long as the object that was loaded.
-    run.loaded = loaded  # type: ignore[attr-defined]
-    return run
+    size = program.image_size or (None, None)
+    return tf.TensorSpec((batch, *size, 3), settings.input_dtype, settings.input)
 
 
 def _needs(folder: Path) -> str:
-    """Returns the least TensorFlow that reads the program, by the version that it names."""
+    """Returns the least TensorFlow that reads the program, by its version of StableHLO."""
     names = re.findall(rb"StableHLO_v(\d+)\.(\d+)\.\d+", (folder / "saved_model.pb").read_bytes())
     newest = max((int(major), int(minor)) for major, minor in names)
     for most, tensorflow in _READERS:

@@ -1,24 +1,28 @@
-"""From what a SavedModel is given to the network input, in operations of TensorFlow.
+"""From the input of a SavedModel to the network input, in operations of TensorFlow.
 
-The program behind it has one shape. Images of any size pass through operations that take any size,
-so that a new size compiles nothing.
+These operations take images of any size, so that a new size compiles nothing. The program behind
+them has one shape.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
+
 from stillbox.experiment import schema
+from stillbox.exporting.pixels import resized_sizes
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.saved_model.antialias import antialias
 from stillbox.exporting.settings import ENCODED
 from stillbox.inputs.resize import ENLARGE_CANVAS, Size
 
 Tensor = Any
-"""A `tf.Tensor`. TensorFlow has no types, and is imported only where it is used."""
+"""A `tf.Tensor`; TensorFlow has no type annotations."""
 
 
 class NetworkInput(NamedTuple):
-    """What `ExportProgram.outputs` takes behind the weights."""
+    """The arguments of `ExportProgram.outputs` after the weights."""
 
     images: Tensor
     """`[B, H, W, 3]` float32 in 0..255."""
@@ -29,7 +33,7 @@ class NetworkInput(NamedTuple):
 
 
 def preprocessing(program: ExportProgram) -> Callable[[Tensor], NetworkInput]:
-    """Returns what makes the network input of the value of the signature's input."""
+    """Returns the function from the value of the signature's input to the network input."""
     resizer = program.description.resizer
     kind = program.settings.input_type
     if kind == "raw_image_tensor":
@@ -49,7 +53,6 @@ def _each_resized(
     strings: Tensor, read: Callable[[Tensor], Tensor], resizer: schema.Resizer
 ) -> NetworkInput:
     """Decodes and resizes images `[B]` one by one, since each has its own size."""
-    import tensorflow as tf
 
     def one(string: Tensor) -> NetworkInput:
         return NetworkInput(*(part[0] for part in resize_images(read(string)[None], resizer)))
@@ -63,8 +66,6 @@ def _each_resized(
 
 
 def _example_image(string: Tensor) -> Tensor:
-    import tensorflow as tf
-
     feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
     return decode_image(tf.io.parse_single_example(string, feature)["image/encoded"])
 
@@ -74,10 +75,9 @@ def decode_image(string: Tensor) -> Tensor:
 
     The EXIF orientation is not applied, as in training.
     """
-    import tensorflow as tf
 
     def jpeg() -> Tensor:
-        # The slow transform is the one of OpenCV and Pillow, which decode in training.
+        # The accurate transform is that of OpenCV and Pillow, which decode in training.
         return tf.io.decode_jpeg(string, channels=3, dct_method="INTEGER_ACCURATE")
 
     def other() -> Tensor:
@@ -92,94 +92,55 @@ def resize_images(
 ) -> NetworkInput:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
-    What is larger than the canvas of a resizer that does not shrink fails when the model runs.
+    An image larger than the canvas of a resizer that does not shrink fails when the model runs.
 
     Args:
         images: `[B, h, w, 3]` uint8 or float32 in 0..255.
         resizer: of the model.
-        new_size: height and width after resizing, if those of the images are known; the graph then
-            has no loops.
+        new_size: height and width after resizing, if the size of the images is static; the graph
+            then has no loops.
     """
-    import tensorflow as tf
-
     sizes = _sizes(images)
-    shown: Any = _new_sizes(sizes, resizer) if new_size is None else new_size
+    true_size: Any = resized_sizes(tnp, tf.round, sizes, resizer) if new_size is None else new_size
     method = getattr(resizer, "method", None)
     resized = images
     if method is not None and new_size != tuple(images.shape[1:3]):
         align = isinstance(resizer, schema.ConditionalShapeResizer)
-        resized = _METHODS[method](images, shown, align)
-    canvas = _padded(resized, shown, resizer)
-    true_size = tf.convert_to_tensor(shown)
-    return NetworkInput(canvas, _repeated(true_size, images), _repeated(sizes, images))
+        resized = _METHODS[method](images, true_size, align)
+    canvas = _padded(resized, true_size, resizer)
+    true_sizes = _repeated(tf.convert_to_tensor(true_size), images)
+    return NetworkInput(canvas, true_sizes, _repeated(sizes, images))
 
 
 def _sizes(images: Tensor) -> Tensor:
-    import tensorflow as tf
-
     return tf.shape(images)[1:3]
 
 
 def _repeated(pair: Tensor, images: Tensor) -> Tensor:
-    import tensorflow as tf
-
     return tf.tile(pair[None], [tf.shape(images)[0], 1])
 
 
-def _new_sizes(sizes: Tensor, resizer: schema.Resizer) -> Tensor:
-    """Returns height and width after resizing, `[2]`, by the arithmetic of `resized_size`."""
-    import tensorflow as tf
-
-    exact = tf.cast(sizes, tf.float32)
-    match resizer:
-        case schema.FixedShapeResizer():
-            return tf.constant([resizer.height, resizer.width])
-        case schema.KeepAspectRatioResizer():
-            short = _rounded(exact * (resizer.min_dimension / tf.reduce_min(exact)))
-            long = _rounded(exact * (resizer.max_dimension / tf.reduce_max(exact)))
-            return tf.where(tf.reduce_max(short) > resizer.max_dimension, long, short)
-        case schema.ConditionalShapeResizer(condition=condition, threshold=threshold):
-            greater = condition == "greater"
-            side = tf.reduce_max(exact) if greater else tf.reduce_min(exact)
-            target = tf.minimum(side, threshold) if greater else tf.maximum(side, threshold)
-            return tf.maximum(tf.cast(exact * (target / side), tf.int32), 1)
-        case schema.ScaleJitterResizer():
-            frame = tf.constant([resizer.height, resizer.width], tf.float32)
-            return _rounded(exact * tf.reduce_min(frame / exact))
-    return sizes
-
-
-def _rounded(sizes: Tensor) -> Tensor:
-    import tensorflow as tf
-
-    return tf.maximum(tf.cast(tf.round(sizes), tf.int32), 1)
-
-
-def _padded(images: Tensor, shown: Tensor, resizer: schema.Resizer) -> Tensor:
-    """Pads images `[B, h, w, 3]` of size `shown` at the bottom and right to the network input."""
-    import tensorflow as tf
-
+def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tensor:
+    """Pads images `[B, *true_size, 3]` at the bottom and right to the network input."""
     images = tf.cast(images, tf.float32)
     height, width = resizer.input_size
     if isinstance(resizer, schema.FixedShapeResizer):
         return tf.ensure_shape(images, (None, height, width, 3))
     message = f"the image does not fit the canvas {height}x{width}; {ENLARGE_CANVAS}"
-    fits = tf.debugging.assert_less_equal(shown, tf.constant([height, width]), message)
+    fits = tf.debugging.assert_less_equal(true_size, tf.constant([height, width]), message)
     with tf.control_dependencies([fits]):
-        room = tf.constant([height, width]) - shown
+        room = tf.constant([height, width]) - true_size
     padded = tf.pad(images, [[0, 0], [0, room[0]], [0, room[1]], [0, 0]])
     rows, columns = tf.range(height)[:, None, None], tf.range(width)[:, None]
-    inside = (rows < shown[0]) & (columns < shown[1])
+    inside = (rows < true_size[0]) & (columns < true_size[1])
     filled = tf.where(inside, padded, tf.constant(resizer.pad_value, tf.float32))
     return tf.ensure_shape(filled, (None, height, width, 3))
 
 
 def _legacy(name: str) -> Callable[[Tensor, Tensor, bool], Tensor]:
-    """Returns the resizing of TensorFlow 1 whose operation has this name."""
+    """Returns a resizing method of TensorFlow 1 by the name of its operation."""
 
     def resize(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
-        import tensorflow as tf
-
         operation = getattr(tf.raw_ops, name)
         return operation(images=images, size=sizes, align_corners=align_corners)
 

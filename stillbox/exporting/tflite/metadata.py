@@ -1,6 +1,6 @@
-"""What a TFLite file says about itself: order and names of its outputs, normalisation, labels.
+"""The metadata of a TFLite file: order and names of its outputs, normalisation, labels.
 
-MediaPipe's ObjectDetector asks for the metadata of https://www.tensorflow.org/lite/models/convert/metadata
+MediaPipe's ObjectDetector requires the metadata of https://www.tensorflow.org/lite/models/convert/metadata
 (schema `metadata_schema.fbs` of MediaPipe): a flatbuffer inside the model, and the labels in a ZIP
 archive behind it.
 """
@@ -17,7 +17,7 @@ OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_dete
 """In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
 LABELS, LABEL_IDS = "labels.txt", "label_ids.txt"
 
-# By these names MediaPipe tells the outputs apart.
+# MediaPipe identifies the outputs by these names.
 _NAMES = ("location", "category", "score", "number of detections")
 _METADATA = "TFLITE_METADATA"
 _IMAGE, _BOXES = np.uint8(2), np.uint8(3)  # members of the union ContentProperties
@@ -30,36 +30,33 @@ _Table = Mapping[int, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What the metadata say."""
+    """The content of the metadata."""
 
     name: str
-    """Name of the model, for people."""
     labels: Sequence[str]
-    """Name of every class index; `???` for one that nothing uses."""
+    """Name of every class index; `???` for an unused one."""
     label_ids: Sequence[int]
     """Label map id of every class index."""
     mean: Sequence[float]
-    """What a client subtracts from the pixels, if the input is not of bytes."""
     std: Sequence[float]
-    """What it divides them by afterwards."""
+    """For a float32 input the client subtracts the mean from the pixels and divides by `std`."""
 
 
 def describe(content: bytes, input_name: str, description: Description) -> bytes:
     """Returns a TFLite file with named outputs in their order, metadata and labels.
 
     Args:
-        content: of a model whose signature has the outputs `output_0` to `output_3`, those of
-            `OUTPUTS`.
-        input_name: of the input, in the signature.
-        description: what the metadata say.
+        content: a model whose signature has the outputs `output_0` to `output_3`.
+        input_name: new name of the input.
+        description: content of the metadata.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
 
-    # The quantiser writes weights behind the flatbuffer; this reader puts them into it again.
+    # The quantiser writes weights behind the flatbuffer; this reader moves them into it.
     model = flatbuffer_utils.read_model_from_bytearray(content)
     for held in model.buffers:
-        if held.data is not None:  # as an array, or it would be copied byte by byte
+        if held.data is not None:  # an array is not copied byte by byte
             held.data = np.frombuffer(held.data, np.uint8)
     _name_tensors(model, input_name)
     buffer = schema.BufferT()
@@ -79,12 +76,12 @@ def operators(content: bytes) -> set[str]:
     names = {code: name for name, code in vars(schema.BuiltinOperator).items()}
     model = schema.Model.GetRootAs(content, 0)
     codes = [model.OperatorCodes(index) for index in range(model.OperatorCodesLength())]
-    # Operations up to 127 stand in a field of their own, for readers of the time before the other.
+    # Operations up to 127 are in a deprecated field too, for older readers.
     return {names[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())] for code in codes}
 
 
 def least_runtime(content: bytes) -> str:
-    """Returns the least TensorFlow Lite that runs a model, as its converter has noted."""
+    """Returns the least TensorFlow Lite that runs a model, by its converter's metadata."""
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content, 0)
@@ -94,7 +91,7 @@ def least_runtime(content: bytes) -> str:
 
 
 def label_ids(content: bytes) -> list[int]:
-    """Returns the label map id of every class index, which `describe` has put behind a model."""
+    """Returns the label map id of every class index, as written by `describe`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return [int(line) for line in archive.read(LABEL_IDS).split()]
 
@@ -112,12 +109,12 @@ def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
 
 
 def _with_archive(content: bytes, description: Description) -> bytes:
-    """Returns a model with a ZIP archive behind it, not compressed, as MediaPipe reads it."""
+    """Appends a ZIP archive, not compressed, since MediaPipe reads it so."""
     buffer = io.BytesIO(content)
     texts = {LABELS: description.labels, LABEL_IDS: map(str, description.label_ids)}
     with zipfile.ZipFile(buffer, "a") as archive:
         for name, lines in texts.items():
-            # Without a date, so that the same model gives the same file.
+            # Without a date, so that files of the same model are equal.
             archive.writestr(zipfile.ZipInfo(name), "".join(f"{line}\n" for line in lines))
     return buffer.getvalue()
 
@@ -140,7 +137,7 @@ def _metadata(description: Description) -> bytes:
     group = {0: "detection_result", 1: list(_NAMES[:3])}
     graph = {2: [_input(description)], 3: outputs, 8: [group]}
     builder = flatbuffers.Builder(4096)
-    # 1.5.0 of the parser is the first that knows everything above.
+    # 1.5.0 is the first parser that supports all fields above.
     root = _write(builder, {0: description.name, 3: [graph], 7: "1.5.0"})
     builder.Finish(root, b"M001")
     return bytes(builder.Output())

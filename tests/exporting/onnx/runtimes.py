@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx.openvino import openvino_core
+from stillbox.exporting.onnx.runtimes import openvino_core
 
 pytest.importorskip("onnx")
 RUNTIMES = ("onnxruntime", "openvino")

@@ -56,7 +56,7 @@ def random_model(recipe, overrides):
 def network(program, batch="batch"):
     graph = Graph()
     boxes, scores = add_network(graph, program, "pixels")
-    anchors = len(program.detector.anchors)
+    anchors = len(program.anchors)
     slots = program.description.num_classes + program.description.background_class
     outputs = {
         boxes: (FLOAT, (batch, anchors, 4)),
@@ -68,7 +68,7 @@ def network(program, batch="batch"):
 def wanted(program, images):
     def function(weights, images):
         found = program.predictions(weights, images)
-        boxes = decode_boxes(found.box_encodings, program.detector.anchors, program.description)
+        boxes = decode_boxes(found.box_encodings, program.anchors, program.description)
         return boxes, slot_scores(found.class_logits, program.description)
 
     # Half of the time goes into XLA's optimisations, which a few images do not pay back.
@@ -89,7 +89,7 @@ def test_equals_the_network(recipe):
         np.testing.assert_allclose(scores, expected[1], atol=1e-4)
     # Weights stand in the file once, also those that layers share.
     weights = sum(array.nbytes for arrays in program.weights.values() for array in arrays.values())
-    anchors = program.detector.anchors.nbytes
+    anchors = program.anchors.nbytes
     assert model.ByteSize() < 1.05 * weights + anchors + 100_000
 
 

@@ -53,7 +53,7 @@ def suppression(model, runtime="onnxruntime"):
         found.scores: (FLOAT, ("batch", most)),
         found.classes: (INT64, ("batch", most)),
         found.anchors: (INT64, ("batch", most)),
-        found.found: (INT64, ("batch",)),
+        found.counts: (INT64, ("batch",)),
     }
     return loaded(graph.model(inputs, outputs, ""), runtime)
 

@@ -22,7 +22,7 @@ CORNERS = {
 def preprocessing(resizer, dtype, runtime, size=None):
     graph = Graph()
     kind = UINT8 if dtype == np.uint8 else FLOAT
-    resized = add_preprocessing(graph, resizer, "images", size, whole=dtype == np.uint8)
+    resized = add_preprocessing(graph, resizer, "images", size, uint8=dtype == np.uint8)
     graph.op("Identity", resized.true_size, name="true_size")
     outputs = {
         resized.pixels: (FLOAT, ("batch", *resizer.input_size, 3)),

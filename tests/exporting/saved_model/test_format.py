@@ -190,7 +190,7 @@ def test_an_unknown_platform_is_refused(model, images, tmp_path):
 
 
 def test_another_runtime_is_refused(free):
-    with pytest.raises(UserError, match="openvino does not run SavedModels"):
+    with pytest.raises(UserError, match="openvino does not run saved_model"):
         stillbox.load(free.folder, runtime="openvino").predict(np.zeros((8, 8, 3), np.uint8))
 
 

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.exporting.saved_model.pixels import decode_image, resize_images
 from stillbox.inputs import decode
 from stillbox.inputs.resize import resize_image, resized_size
 
 tf = pytest.importorskip("tensorflow")
+pixels = pytest.importorskip("stillbox.exporting.saved_model.pixels")
+decode_image, resize_images = pixels.decode_image, pixels.resize_images
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
+from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.format import FILE, class_labels, load
@@ -138,7 +139,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"signature": "tpu"}, "the outputs that MediaPipe knows"),
+        ({"signature": "tpu"}, "the outputs that MediaPipe expects"),
         ({"batch_size": 4}, "one image at a time"),
         ({"batch_size": 0}, "one image at a time"),
     ],
@@ -173,13 +174,13 @@ def test_a_method_that_tensorflow_lite_does_not_have_is_named(model, images, tmp
 def test_a_damaged_file_is_named(export, tmp_path):
     content = (export.folder / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(b"\0" * 100 + content[100:])
-    with pytest.raises(UserError, match="the runtime refuses the model"):
+    with pytest.raises(UserError, match="LiteRT refuses the model"):
         load(tmp_path, export.manifest)
 
 
 def test_another_runtime_is_refused(export):
-    with pytest.raises(UserError, match="openvino does not run TensorFlow Lite models"):
-        load(export.folder, export.manifest, "openvino")
+    with pytest.raises(UserError, match="openvino does not run tflite"):
+        ExportBackend(export.folder, "openvino")
 
 
 def test_integers_are_close_to_the_checkpoint_and_a_quarter_of_its_size(model, images, tmp_path):

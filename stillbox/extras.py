@@ -1,18 +1,19 @@
 """Imports packages of extras."""
 
 import importlib
+from typing import Any
 
 from stillbox.errors import UserError
 
 
-def need(module: str, extra: str) -> None:
-    """Imports a module of an extra.
+def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401
+    """Returns a module of an extra.
 
     Raises:
         UserError: it is not installed.
     """
     try:
-        importlib.import_module(module)
+        return importlib.import_module(module)
     except ImportError as error:
         package = module.replace("_", "-")
         raise UserError(

@@ -1,7 +1,6 @@
-"""`stillbox exporter_main_v2` and `stillbox export_tflite_graph_tf2`: the Object Detection API's.
+"""`stillbox exporter_main_v2`: the SavedModel export of the Object Detection API with its flags.
 
-The first writes a SavedModel with its signature, the second a TFLite model with built-in operators
-only. `stillbox export` does the same in stillbox's own words.
+`stillbox export` does the same with stillbox's own options.
 """
 
 import argparse
@@ -9,14 +8,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_overrides, add_switch, note, show_remarks
+from stillbox.cli.arguments import (
+    add_hidden,
+    add_option,
+    add_overrides,
+    refuse_flags,
+    show_remarks,
+)
 from stillbox.cli.export import show_export
 from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
 
-VERBS = ("exporter_main_v2", "export_tflite_graph_tf2")
-"""The verbs of this file."""
+SPELLINGS = ("exporter_main_v2.py",)
 
 _INPUT_TYPES = (
     "image_tensor",
@@ -36,31 +40,15 @@ _REFUSED = {
 }
 
 
-def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds both verbs."""
-    main = _add_verb(verbs, VERBS[0], "a SavedModel")
-    main.add_argument("--input_type", default="image_tensor", metavar="TYPE", help=_types())
-    tflite = _add_verb(verbs, VERBS[1], "a TFLite model")
-    tflite.add_argument("--max_detections", type=int, default=10, metavar="K", help="(default: 10)")
-    about = "suppress in each class; otherwise a box stands for its best class alone"
-    add_switch(tflite, "ssd_use_regular_nms", about)
-    main.set_defaults(run=run_main)
-    tflite.set_defaults(run=run_tflite)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    about = ", ".join(_INPUT_TYPES)
+    add_option(parser, "--input_type", "image_tensor", about, "TYPE")
+    add_model_flags(parser)
 
 
-def _types() -> str:
-    return ", ".join(_INPUT_TYPES) + " (default: image_tensor)"
-
-
-def _add_verb(
-    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, what: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=f"{what} with the flags of the Object Detection API",
-        description=__doc__,
-        allow_abbrev=False,
-    )
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that select a model and the output folder."""
     parser.add_argument(
         "--pipeline_config_path",
         metavar="CONFIG",
@@ -77,13 +65,11 @@ def _add_verb(
     parser.add_argument(
         "--config_override", default="", metavar="TEXT", help="text that is merged into CONFIG"
     )
-    for refused in _REFUSED:
-        parser.add_argument(f"--{refused}", nargs="?", const="true", help=argparse.SUPPRESS)
+    add_hidden(parser, _REFUSED)
     add_overrides(parser)
-    return parser
 
 
-def run_main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Writes `saved_model/` and `pipeline.config`."""
     from stillbox.api import export
 
@@ -94,7 +80,7 @@ def run_main(arguments: argparse.Namespace) -> int:
             fix="use one of " + ", ".join(_INPUT_TYPES),
         )
     exported = export(
-        **_model(arguments, []),
+        **model_flags(arguments),
         output=arguments.output_directory,
         say=say_aside,
         format="saved_model",
@@ -108,40 +94,23 @@ def run_main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_tflite(arguments: argparse.Namespace) -> int:
-    """Writes `model.tflite`; the original's SavedModel was only a step on the way to it."""
-    from stillbox.api import export
+def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None) -> dict[str, Any]:
+    """Returns the arguments of `stillbox.export` that select a model.
 
-    changes = []
-    if not arguments.ssd_use_regular_nms:
-        # What the operator of the original does unless it is told otherwise.
-        changes.append("model.postprocessing.nms.class_agnostic=true")
-    exported = export(
-        **_model(arguments, changes),
-        output=arguments.output_directory,
-        say=say_aside,
-        format="tflite",
-        signature="detection_api",
-        max_detections=arguments.max_detections,
-    )
-    note("model.tflite is what TFLite's converter would make of the original's SavedModel")
-    show_export(exported)
-    return 0
+    Args:
+        arguments: of the command line.
+        changes: overrides that come before those of --set.
 
-
-def _model(arguments: argparse.Namespace, changes: list[str]) -> dict[str, Any]:
-    """Returns what is exported: a model directory as it is, or a config with weights."""
-    for name, fix in _REFUSED.items():
-        value = getattr(arguments, name)
-        if value is not None and value.lower() not in ("false", "f", "0", ""):
-            raise UserError(f"--{name} is not supported", fix=fix)
-    overrides = [*changes, *arguments.overrides]
+    Raises:
+        UserError: a flag is not supported, or the model is not given.
+    """
+    refuse_flags(arguments, _REFUSED, unset=("false", "f", "0", ""))
+    overrides = [*(changes or ()), *arguments.overrides]
     directory = arguments.trained_checkpoint_dir
-    own = (directory / "experiment.yaml").is_file()
     if arguments.pipeline_config_path is None:
-        if not own:
+        if not (directory / "experiment.yaml").is_file():
             raise UserError(
-                "only a model directory says which model its weights belong to",
+                "only a model directory has the config of its weights",
                 where="--pipeline_config_path",
                 fix="give the pipeline.config of the checkpoint",
             )
