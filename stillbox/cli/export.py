@@ -1,6 +1,7 @@
 """`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from stillbox.cli.arguments import add_option
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
-from stillbox.exporting.settings import FORMATS, INPUT_TYPES
+from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
@@ -102,30 +103,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Exports, and prints the difference of the artefact from the checkpoint."""
     from stillbox.api import export
 
-    changes = {} if arguments.signature is None else {"signature": arguments.signature}
-    show_export(
-        export(
-            **model_arguments(arguments),
-            output=arguments.output,
-            images=arguments.images,
-            overwrite=arguments.overwrite,
-            say=say_aside,
-            format=arguments.format,
-            input_type=_ALIASES.get(arguments.input_type, arguments.input_type),
-            input_name=arguments.input_name,
-            image_size=image_size(arguments.image_size, "--image-size"),
-            any_size=arguments.any_size,
-            batch_size=arguments.batch_size,
-            max_detections=arguments.max_detections,
-            image_info=arguments.image_info,
-            normalized_coordinates=arguments.normalized_coordinates,
-            float_count=arguments.float_count,
-            float_classes=arguments.float_classes,
-            platforms=tuple(arguments.platforms.split(",")),
-            quantize=arguments.quantize,
-            **changes,
-        )
+    settings = {
+        field.name: value
+        for field in fields(ExportSettings)
+        if (value := getattr(arguments, field.name)) is not None
+    }
+    settings["input_type"] = _ALIASES.get(arguments.input_type, arguments.input_type)
+    settings["image_size"] = image_size(arguments.image_size, "--image-size")
+    settings["platforms"] = tuple(arguments.platforms.split(","))
+    exported = export(
+        **model_arguments(arguments),
+        output=arguments.output,
+        images=arguments.images,
+        overwrite=arguments.overwrite,
+        say=say_aside,
+        **settings,
     )
+    show_export(exported)
     return 0
 
 

@@ -25,7 +25,7 @@ from stillbox.experiment.resolve import Resolved, resolve
 
 SPELLINGS = ("model_main.py", "model_main_tf2", "model_main_tf2.py")
 
-_ONE_MACHINE = "all devices of this machine are used, whatever they are; leave it out"
+_ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
 _REFUSED = {
     "use_tpu": _ONE_MACHINE,
     "tpu_name": _ONE_MACHINE,

@@ -60,7 +60,7 @@ class Agreement:
         return (
             f"compared with the checkpoint on {self.images} images: {self.found} of "
             f"{self.detections} detections with a score of {SURE} or more are found; "
-            "`stillbox evaluate` says what that costs in AP"
+            "`stillbox evaluate` measures the loss of AP"
         )
 
 

@@ -25,7 +25,7 @@ def test_a_limit_is_said(stillbox, settings, here):
     assert "4 of 10 records were read." in out
 
 
-def test_what_cannot_be_looked_at_is_refused(refused, settings, here):
+def test_unusable_arguments_are_refused(refused, settings, here):
     assert "there are no records" in refused("anchors", "ssd_mobilenet_v1_300x300")
     assert "a limit is not negative" in refused(
         "anchors", "demo_scenes", *settings(), "--limit", "-1"

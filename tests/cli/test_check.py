@@ -33,7 +33,7 @@ def test_strict_ends_with_1_where_there_are_warnings(stillbox, settings):
     assert (code, "0 errors, 0 warnings" in out) == (0, True), out
 
 
-def test_what_is_refused_ends_with_2(stillbox):
+def test_a_refused_config_ends_with_2(stillbox):
     code, out, err = stillbox("check", "demo_scenes", "--set", "train.batch_size=0")
     assert (code, err) == (2, "")
     assert "error --set train.batch_size=0: train.batch_size is 0" in out
@@ -106,7 +106,7 @@ def test_steps_are_compiled_for_a_target(stillbox, compiler):
     assert "memory of each device: 314 KiB of 977 KiB, 662 KiB left" in out
 
 
-def test_what_does_not_fit_ends_with_2(stillbox, compiler):
+def test_a_program_that_does_not_fit_ends_with_2(stillbox, compiler):
     words = ["check", "demo_scenes", "--no-records", "--target", "cpu"]
     code, out, _ = stillbox(*words, "--set", "train.batch_size=128")
     assert code == 2
@@ -122,7 +122,7 @@ def test_what_does_not_fit_ends_with_2(stillbox, compiler):
     assert target["trials"][0]["fits"] is False
 
 
-def test_what_the_rules_refuse_is_not_compiled(stillbox, compiler):
+def test_a_refused_config_is_not_compiled(stillbox, compiler):
     words = ["--set", "train.batch_size=0"]
     assert stillbox("check", "demo_scenes", "--target", "cpu", *words).code == 2
     assert compiler == []

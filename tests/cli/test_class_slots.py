@@ -87,7 +87,7 @@ def test_predictions_have_the_label_map_s_ids(stillbox, scenes, trained, closed,
     assert other == [one | {"class_id": IDS[one["class_id"]]} for one in ours]
 
 
-def test_the_model_s_own_label_map_says_what_its_classes_are(stillbox, refused, closed, tmp_path):
+def test_the_label_map_of_the_model_names_its_classes(stillbox, refused, closed, tmp_path):
     def against(*ids):
         field = f"data.evaluation.label_map={write_map(tmp_path, ids)}"
         return refused("evaluate", closed, "--set", field)

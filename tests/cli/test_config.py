@@ -71,7 +71,7 @@ def test_warnings_and_notes_go_to_standard_error(stillbox, here):
         (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
     ],
 )
-def test_what_cannot_be_resolved_is_refused(refused, words, expected):
+def test_an_invalid_config_is_refused(refused, words, expected):
     message = refused("config", *words)
     for text in expected:
         assert text in message

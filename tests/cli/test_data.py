@@ -116,7 +116,7 @@ def test_convert_voc_of_a_flat_layout(stillbox, voc, tmp_path):
     assert code == 0
 
 
-def test_convert_voc_must_know_where(stillbox, voc, tmp_path):
+def test_convert_voc_needs_its_folders(stillbox, voc, tmp_path):
     with pytest.raises(
         UserError, match=r"the folder of the VOC data is not given\n  fix: give --root"
     ):
@@ -126,7 +126,7 @@ def test_convert_voc_must_know_where(stillbox, voc, tmp_path):
                  "--output", tmp_path / "o")  # fmt: skip
 
 
-def test_the_report_shows_what_was_wrong(stillbox, voc, tmp_path):
+def test_the_report_shows_the_problems(stillbox, voc, tmp_path):
     (voc / "JPEGImages" / "a.jpg").write_bytes(b"no image")
     convert = ["convert", "voc", "--root", voc, "--output", tmp_path / "o"]
     code, out = stillbox(*convert)

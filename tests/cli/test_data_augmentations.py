@@ -29,7 +29,7 @@ def test_every_operation_of_autoaugment_on_other_records(stillbox, settings, sce
         assert sheet.tobytes() != usual
 
 
-def test_what_cannot_be_shown_is_refused(refused, settings, here):
+def test_numbers_out_of_range_are_refused(refused, settings, here):
     def saying(*words):
         return refused("data", "augmentations", "demo_scenes", *settings(), *words)
 

@@ -1,4 +1,4 @@
-"""The commands and the program of docs/data.md run in order, in a folder laid out as told."""
+"""The commands and the program of docs/data.md run in order, in a folder laid out as described."""
 
 import json
 import re

@@ -141,7 +141,7 @@ def test_all_numbers_of_every_class_can_be_asked_for(stillbox, trained, tmp_path
         (["--set", "evaluation.batchsize=2"], "did you mean 'batch_size'?"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(refused, trained, words, expected):
+def test_unusable_models_are_refused(refused, trained, words, expected):
     assert expected in refused("evaluate", trained, *words)
 
 
@@ -159,7 +159,7 @@ def test_a_label_map_of_other_records_is_refused(refused, trained, tmp_path):
     assert "knows none of the classes" in refused("evaluate", trained, *words)
 
 
-def test_weights_of_another_model_are_refused_with_what_differs(refused, trained, settings):
+def test_weights_of_another_model_are_refused_with_the_differences(refused, trained, settings):
     words = settings("model.backbone.depth_multiplier=0.25")
     message = refused("evaluate", "demo_scenes", *words, "--weights", trained)
     assert "wanted arrays" in message

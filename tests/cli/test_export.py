@@ -118,7 +118,7 @@ def test_the_signature_is_the_experiment_s_unless_it_is_given(stillbox, trained,
         (("--format", "stablehlo", "--platforms", "gpu"), "there is no platform 'gpu'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(refused, trained, words, message):
+def test_invalid_settings_are_refused(refused, trained, words, message):
     assert message in refused("export", trained, *words)
     assert not (trained / "export").exists() or not list((trained / "export").iterdir())
 
@@ -216,7 +216,7 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
     assert code == 0, err
     (arguments,) = asked
     assert (arguments["format"], arguments["max_detections"]) == ("tflite", 20)
-    # What TFLite's own operator does unless it is told otherwise: each box for its best class.
+    # TFLite_Detection_PostProcess keeps only the best class of each box by default.
     agnostic = "model.postprocessing.nms.class_agnostic=true" in arguments["overrides"]
     assert agnostic is not regular
 
@@ -229,7 +229,7 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
         (("--config_override", "model {}"), "there is no CONFIG to merge it into"),
     ],
 )
-def test_what_the_exporter_cannot_do_is_refused(refused, trained, words, message):
+def test_unsupported_flags_of_the_exporter_are_refused(refused, trained, words, message):
     command = ("exporter_main_v2", "--trained_checkpoint_dir", trained, "--output_directory", "x")
     assert message in refused(*command, *words)
 

@@ -12,7 +12,7 @@ from stillbox.cli import config, doctor, main
 from stillbox.errors import UserError
 
 
-def test_a_misspelt_verb_leads_to_the_nearest_one(refused):
+def test_the_message_of_a_misspelt_verb_names_the_nearest_one(refused):
     assert refused("trian", "demo_scenes") == (
         "stillbox: there is no verb 'trian'\n  fix: did you mean 'train'?\n"
     )
@@ -29,13 +29,13 @@ def test_without_a_verb_the_usage_is_shown(stillbox):
 
 
 @pytest.mark.parametrize("verb", main._VERBS)
-def test_every_verb_explains_itself(stillbox, verb):
+def test_every_verb_has_a_help(stillbox, verb):
     code, out, _ = stillbox(verb, "--help")
     assert code == 0
     assert out.startswith(f"usage: stillbox {verb}")
 
 
-def test_the_version_is_told(stillbox):
+def test_the_version_is_printed(stillbox):
     assert stillbox("--version").out == f"stillbox {__version__}\n"
 
 
@@ -68,7 +68,7 @@ def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code
     assert answer.err.startswith(f"stillbox config: {message}")
 
 
-def test_an_interrupt_ends_with_130_and_no_word(stillbox, monkeypatch):
+def test_an_interrupt_ends_with_130_and_prints_nothing(stillbox, monkeypatch):
     def interrupt(arguments):
         raise KeyboardInterrupt
 
@@ -76,7 +76,7 @@ def test_an_interrupt_ends_with_130_and_no_word(stillbox, monkeypatch):
     assert stillbox("doctor") == (130, "", "")
 
 
-def test_a_fault_of_ours_is_not_hidden(stillbox, monkeypatch):
+def test_unexpected_errors_are_raised(stillbox, monkeypatch):
     def fail(arguments):
         raise AssertionError("a bug")
 
@@ -85,7 +85,7 @@ def test_a_fault_of_ours_is_not_hidden(stillbox, monkeypatch):
         stillbox("config", "demo_scenes")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_a_closed_pipe_is_no_error():
     # The output is smaller than the pipe's buffer, so that the loss shows only when it is flushed.
     reader, writer = os.pipe()
     os.close(reader)

@@ -176,7 +176,7 @@ def test_flags_of_clouds_are_refused_by_name(refused, config, flags, reason):
 @pytest.mark.parametrize(
     "flags", [["--use_tpu=false"], ["--record_summaries=false", "--logtostderr", "--verbosity=1"]]
 )
-def test_flags_that_ask_for_what_is_so_anyway_do_no_harm(stillbox, config, trained_with, flags):
+def test_flags_that_request_the_default_are_accepted(stillbox, config, trained_with, flags):
     assert stillbox("model_main", *config, *flags).code == 0
 
 

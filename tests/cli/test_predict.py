@@ -143,7 +143,9 @@ def test_a_file_that_is_no_image_is_refused_by_name(stillbox, trained, here, con
         (["model", "photos/0.jpg", "--step", "x"], "'x' names no checkpoint"),
     ],
 )
-def test_what_is_no_model_is_refused(refused, trained, photos, monkeypatch, words, expected):
+def test_other_sources_than_models_are_refused(
+    refused, trained, photos, monkeypatch, words, expected
+):
     monkeypatch.chdir(photos.parent)
     assert expected in refused("predict", *words)
 
@@ -160,7 +162,9 @@ def test_an_output_folder_that_cannot_be_made_is_refused(refused, trained, photo
     assert "Not a directory" in message
 
 
-def test_weights_of_a_file_find_what_the_model_directory_finds(stillbox, trained, photos, here):
+def test_weights_of_a_file_give_the_detections_of_the_model_directory(
+    stillbox, trained, photos, here
+):
     stillbox("weights", "save", trained, "--to", "weights.npz")
     config = shutil.copy(trained / "experiment.yaml", "mine.yaml")
     words = [photos / "0.jpg", "--min-score", "0", "--output"]
@@ -189,7 +193,7 @@ def test_weights_without_a_label_map_are_refused_until_one_is_named(
     assert stillbox(*words, "--set", "data.evaluation.label_map=names.pbtxt").code == 0
 
 
-def test_what_suppression_keeps_can_be_changed(stillbox, trained, photos, here):
+def test_overrides_change_the_suppression(stillbox, trained, photos, here):
     words = ["predict", trained, photos / "0.jpg", "--min-score", "0"]
     limits = [f"model.postprocessing.nms.max_{which}=3" for which in ("total", "per_class")]
     few = [word for limit in limits for word in ("--set", limit)]

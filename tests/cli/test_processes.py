@@ -88,7 +88,7 @@ def scores(directory):
     return dict(read_history(directory / HISTORY).evaluations)
 
 
-def test_two_processes_train_and_score_what_one_does_and_go_on_alone(scenes, tmp_path, start):
+def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, tmp_path, start):
     two, one = tmp_path / "two", tmp_path / "one"
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     # The statistics of each batch norm are those of its replica, and there are two either way.
@@ -178,7 +178,7 @@ os.pread = pread
 
 
 @pytest.mark.slow
-def test_a_process_that_waits_for_its_disk_says_so_and_the_job_goes_on(scenes, tmp_path, start):
+def test_a_process_that_waits_for_its_disk_prints_so_and_the_job_continues(scenes, tmp_path, start):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SLOW_DISK)
     path = os.pathsep.join([str(tmp_path / "site"), *sys.path])

@@ -49,7 +49,7 @@ def test_a_trace_that_never_began_is_no_failure(stillbox, trained, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict"])
-def test_what_names_no_steps_is_refused(stillbox, trained, scenes, tmp_path, verb):
+def test_other_texts_than_steps_are_refused(stillbox, trained, scenes, tmp_path, verb):
     photos = sorted((scenes / "images/val").iterdir())[:1] if verb == "predict" else []
     words = [verb, trained, *photos, "--output", tmp_path, "--profile", "3"]
     code, _, err = stillbox(*words)

@@ -88,14 +88,14 @@ def test_the_first_command_of_the_page(tmp_path, trained_with, capsys):
     assert read_params(config_file=kept).experiment.train.steps == 22500
 
 
-def test_a_file_and_what_overrides_it(tmp_path, trained_with, params):
+def test_params_override_comes_after_the_config_file(tmp_path, trained_with, params):
     config = tmp_path / "my_retinanet.yaml"
     config.write_text("type: 'retinanet'\ntrain:\n  total_steps: 7\n  train_batch_size: 3\n")
     words = ["main.py", f"--model_dir={tmp_path / 'run'}", f"--config_file={config}"]
     assert main([*words, f"--params_override={params(steps=9)}"]) == 0
     (experiment,) = trained_with
     assert (experiment.train.steps, experiment.train.batch_size) == (9, 4)
-    assert experiment.data.evaluation.paths == ()  # nobody asked for --eval_after_training
+    assert experiment.data.evaluation.paths == ()  # without --eval_after_training
 
 
 def test_training_scoring_and_predicting_follow_one_another(command, params, tmp_path, capsys):
@@ -152,7 +152,7 @@ def test_flags_that_the_original_never_reads_are_warned_about(
         (["--mode=evaluate"], "evaluate"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(command, capsys, flags, expected):
+def test_contradictory_flags_are_refused(command, capsys, flags, expected):
     try:
         code = command(*flags)
     except SystemExit as stop:

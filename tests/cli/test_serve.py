@@ -97,7 +97,7 @@ def test_with_tls_and_a_key(trained_once, certificate):
         (["--batch-sizes", "0"], "a batch has at least one image", "1,2,4,8"),
     ],
 )
-def test_what_it_refuses_before_anything_is_loaded(refused, here, words, error, fix):
+def test_arguments_are_checked_before_the_model_is_loaded(refused, here, words, error, fix):
     said = refused("serve", "nowhere", *words)
     assert error in said
     assert fix in said.partition("fix:")[2]
@@ -132,7 +132,7 @@ def test_sizes_that_are_no_numbers(stillbox):
     assert "no list of sizes" in err
 
 
-def test_a_missing_extra_is_named_with_the_command_that_mends_it(refused, here, monkeypatch):
+def test_a_missing_extra_is_named_with_its_install_command(refused, here, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.delitem(sys.modules, "stillbox.serving.app", raising=False)
     for name in [name for name in sys.modules if name.startswith("starlette.")]:

@@ -132,9 +132,9 @@ def test_the_profiling_command_of_the_page(here, trained_with):
 def test_flags_that_say_where_to_run_are_explained(here, trained_with, capsys):
     flags = "--no_hpu --recipe_cache /tmp/x --use_horovod --kubernetes_run True"
     assert main(["ssd.py", *FLAGS, *flags.split()]) == 0
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for name in ("no_hpu", "recipe_cache", "use_horovod", "kubernetes_run"):
-        assert f"note: --{name}: " in told
+        assert f"note: --{name}: " in printed
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_batch_norm_is_each_device_s_own_unless_it_is_distributed(
     assert trained_with[0][0].model.backbone.conv.batch_norm.statistics == statistics
 
 
-def test_an_epoch_of_another_length_than_the_records_is_told(here, trained_with, capsys):
+def test_an_epoch_of_another_length_than_the_records_is_noted(here, trained_with, capsys):
     assert main(["ssd.py", *FLAGS]) == 0
-    told = "the records hold 10 images, an epoch counts 117,266"
-    assert told in capsys.readouterr().err
+    printed = "the records hold 10 images, an epoch counts 117,266"
+    assert printed in capsys.readouterr().err
     assert main(["ssd.py", *FLAGS, "--num_examples_per_epoch", "10"]) == 0
     assert "an epoch counts" not in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_the_same_in_our_own_words_is_printed(here, trained_with, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "printed"),
     [
         (["--static"], "--static is not supported"),
         (["--batch_size", "0"], "--batch_size is 0"),
@@ -176,10 +176,10 @@ def test_the_same_in_our_own_words_is_printed(here, trained_with, capsys):
         (["--profile", "53,50"], "there are no steps from 53 to 50"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_a_remedy(here, trained_with, capsys, flags, told):
+def test_unsupported_flags_are_refused_with_a_remedy(here, trained_with, capsys, flags, printed):
     assert main(["ssd.py", *FLAGS, *flags]) == 2
     message = capsys.readouterr().err
-    assert told in message
+    assert printed in message
     assert "fix: " in message
     assert not trained_with
 
@@ -212,16 +212,16 @@ def test_a_run_is_trained_scored_and_looked_at(here, capsys):
 
     # Six images in batches of four: the original left two of them out.
     assert main(["ssd.py", *FLAGS, "--mode", "eval", "-b", "4"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("on 6 images") == told.count("Current AP: ") == 2
+    printed = capsys.readouterr().out
+    assert printed.count("on 6 images") == printed.count("Current AP: ") == 2
     for step in (2, 4):
-        assert f"COCO/AP value for step {step} = " in told
+        assert f"COCO/AP value for step {step} = " in printed
 
-    # Nothing is scored twice, and everything is told again.
+    # Scores are not computed again, but printed again.
     assert main(["ssd.py", *FLAGS, "--mode", "eval", "-b", "4"]) == 0
-    told = capsys.readouterr().out
-    assert "Current AP" not in told
-    assert told.count("COCO/AP value for step") == 2
+    printed = capsys.readouterr().out
+    assert "Current AP" not in printed
+    assert printed.count("COCO/AP value for step") == 2
 
     Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save("image.png")
     low = ["--set", "model.postprocessing.nms.score_threshold=0.0"]
@@ -237,7 +237,7 @@ def test_a_run_is_trained_scored_and_looked_at(here, capsys):
     assert width / height == 60 / 40
 
 
-def test_more_epochs_go_on_to_a_total(here, capsys):
+def test_more_epochs_resume_up_to_the_total(here, capsys):
     base = "-b 4 --num_examples_per_epoch 4 --save_checkpoints_epochs 1"
     assert main(small(*base.split(), "-e", "2")) == 0
     assert main(small(*base.split(), "-e", "3")) == 0

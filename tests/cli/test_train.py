@@ -53,7 +53,7 @@ def test_a_run_leaves_all_that_the_other_verbs_need(trained_once):
         assert picture.encode() in content
 
 
-def test_a_run_says_what_it_does_and_the_result_comes_last(train, tmp_path):
+def test_a_run_prints_its_stages_and_the_result_last(train, tmp_path):
     code, out, err = train("train.steps=1", evaluated=False)
     assert code == 0
     assert re.fullmatch(rf"finished at step 1; {tmp_path}/model, \d+ s\n", out)
@@ -88,7 +88,7 @@ def test_steps_can_be_traced(stillbox, settings, tmp_path):
     assert len(list((tmp_path / "model/plugins/profile").glob("*/perfetto_trace.json.gz"))) == 1
 
 
-def test_the_model_directory_s_own_yaml_goes_on_with_it(stillbox, trained, scenes):
+def test_the_yaml_of_a_model_directory_resumes_it(stillbox, trained, scenes):
     code, out, err = stillbox("train", trained / "experiment.yaml", "--model-dir", trained)
     assert code == 0
     assert f"resuming at step 2 from {trained}" in err
@@ -110,7 +110,7 @@ def test_the_model_directory_s_own_yaml_goes_on_with_it(stillbox, trained, scene
         ("train.early_stopping={patience: 2}", "set train.evaluate_every"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
+def test_an_untrainable_experiment_is_refused_and_nothing_is_written(
     refused, settings, tmp_path, override, expected
 ):
     directory = tmp_path / "model"
@@ -228,7 +228,7 @@ def test_records_may_move_but_must_be_the_same(stillbox, refused, trained, scene
     assert "the label map of the training records is another one" in message
 
 
-def test_what_is_not_finite_ends_with_3_and_the_last_checkpoint_is_sound(train, tmp_path):
+def test_a_non_finite_loss_ends_with_3_and_the_last_checkpoint_is_sound(train, tmp_path):
     # Two steps at .002, then the largest rate there is. The loss of step 3 is still sound, and the
     # parameters that would come of it are not: they must not be kept.
     schedule = "[{step: 2, learning_rate: 3.0e+38}]"

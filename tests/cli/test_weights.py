@@ -64,7 +64,7 @@ def test_averages_are_taken_where_evaluation_takes_them(stillbox, trained, here,
     assert np.array_equal(kernels[0], kernels[2]) == (not averages)
 
 
-def test_what_is_there_is_not_replaced_unless_asked_for(stillbox, refused, trained, here):
+def test_an_existing_file_is_only_replaced_with_overwrite(stillbox, refused, trained, here):
     save = ("weights", "save", trained, "--to", "model.ckpt")
     assert stillbox(*save).code == 0
     assert "add --overwrite" in refused(*save)

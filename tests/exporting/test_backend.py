@@ -20,7 +20,7 @@ def padded(model):
     return replace(model, experiment=model.experiment.with_changes(changes))
 
 
-def test_padding_is_left_out_of_what_is_found(padded: TrainedModel, tmp_path):
+def test_detections_in_the_padding_are_left_out(padded: TrainedModel, tmp_path):
     settings = ExportSettings(
         format="stablehlo", input_type="float_image_tensor", platforms=("cpu",)
     )
@@ -31,6 +31,6 @@ def test_padding_is_left_out_of_what_is_found(padded: TrainedModel, tmp_path):
     assert exported.manifest.settings.image_size == (64, 64)
     assert len(got) > 10
     assert (got.boxes >= 0).all() and (got.boxes <= [40, 80, 40, 80]).all()
-    # The checkpoint knows where the image ends; the artefact finds boxes in the padding too.
+    # The checkpoint takes the size of the image; the artefact finds boxes in the padding too.
     same = [np.abs(wanted.boxes - box).max(axis=1).min() < 0.5 for box in got.boxes]
     assert np.mean(same) > 0.8

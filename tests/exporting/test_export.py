@@ -85,7 +85,7 @@ def test_only_the_scores_of_a_blank_image_are_compared():
         verify(Fixed(), Fixed(OWL), [], blank=[IMAGE])
 
 
-def test_a_quantised_artefact_has_to_find_what_is_sure():
+def test_a_quantised_artefact_has_to_find_sure_detections():
     moved = (12, 22, 32, 42, 0.7, 1)
     result = agree(Fixed(moved), Fixed(OWL, LAST), [IMAGE, IMAGE])
     assert (result.images, result.detections, result.found) == (2, 2, 2)

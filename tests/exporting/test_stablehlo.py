@@ -110,7 +110,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
         assert len(stillbox.load(result.folder).predict(images[0])) == 7
 
 
-def test_what_jax_cannot_read_is_named(free, tmp_path):
+def test_an_unreadable_file_is_named(free, tmp_path):
     (tmp_path / FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="refuses the model") as caught:
         load(tmp_path, Manifest.read(free.folder))

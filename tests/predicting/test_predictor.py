@@ -96,7 +96,7 @@ def test_every_image_comes_once_and_each_batch_is_full(fake, files, batch_size):
     assert {sizes.dtype for _, sizes in fake.shown} == {np.dtype(np.int32)}
 
 
-def test_a_padding_resizer_tells_the_true_size(fake, files):
+def test_a_padding_resizer_returns_the_true_size(fake, files):
     resizer = schema.KeepAspectRatioResizer(min_dimension=20, max_dimension=40)
     predictor(resizer).predict(files[0])
     # 40 x 100: the long side would be 50, so it becomes 40 and the short one 16.
@@ -154,7 +154,7 @@ def test_an_array_of_four_dimensions_is_many_images_and_two_are_grayscale(fake):
         (b"nothing", "cannot be decoded"),
     ],
 )
-def test_what_is_no_image_is_refused(fake, image, message):
+def test_other_inputs_than_images_are_refused(fake, image, message):
     with pytest.raises(UserError, match=message):
         predictor().predict(image)
 

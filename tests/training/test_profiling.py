@@ -35,7 +35,7 @@ def test_two_zeros_trace_nothing():
         ("0,3", "there are no steps from 0 to 3", "count from 1"),
     ],
 )
-def test_what_names_no_steps_is_refused(text, message, fix):
+def test_other_texts_than_steps_are_refused(text, message, fix):
     with pytest.raises(UserError) as caught:
         ProfileSteps.parse(text)
     assert message in caught.value.what

@@ -142,7 +142,7 @@ def test_the_raw_file_ends_before_suppression(free, model, images, runtime):
         np.testing.assert_allclose(got, array, atol=1e-5)
 
 
-def test_the_manifest_says_what_it_needs(free):
+def test_the_manifest_lists_the_requirements(free):
     manifest = free.manifest
     assert manifest.files.keys() >= {FILE, RAW_FILE}
     assert manifest.needs["onnxruntime"].startswith(">=")
@@ -194,7 +194,7 @@ def test_an_absent_writer_is_named(model, images, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_a_runtime_cannot_read_is_named(free, tmp_path, runtime):
+def test_an_unreadable_file_is_named(free, tmp_path, runtime):
     (tmp_path / FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="refuses the model") as caught:
         load(tmp_path, free.manifest, runtime)

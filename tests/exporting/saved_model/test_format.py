@@ -148,7 +148,7 @@ def test_tensorflows_own_command_runs_it(free, images, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "detection_scores.npy"), expected, atol=1e-6)
 
 
-def test_weights_are_variables_and_stand_beside_the_graph(free, model):
+def test_weights_are_variables_outside_the_graph(free, model):
     loaded, _ = signature(free)
     held = sum(int(np.prod(variable.shape)) for variable in loaded.weights["params"].values())
     assert held == sum(array.size for array in model.params.values())

@@ -76,7 +76,7 @@ def test_labels_follow_class_indices(export, model):
     assert tuple(label_ids((export.folder / FILE).read_bytes())) == ids
 
 
-def test_ids_that_nothing_uses_have_a_line_too(model):
+def test_unused_ids_have_a_line_too(model):
     items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
     sparse = dataclasses.replace(model, label_map=LabelMap.from_text(items))
     unused = ["???"] * (model.experiment.model.num_classes - 3)
@@ -112,7 +112,7 @@ def test_mediapipes_detector_accepts_it(export, checkpoint, images):
         assert category.score == pytest.approx(other.score, abs=1e-5)
         box = one.bounding_box
         ymin, xmin, ymax, xmax = other.box
-        # MediaPipe cuts off what is behind the point.
+        # MediaPipe truncates coordinates.
         got = [box.origin_y, box.origin_x, box.height, box.width]
         np.testing.assert_allclose(got, [ymin, xmin, ymax - ymin, xmax - xmin], atol=1.01)
 
@@ -144,7 +144,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
         ({"batch_size": 0}, "one image at a time"),
     ],
 )
-def test_what_the_format_does_not_have_is_refused(model, images, tmp_path, settings, message):
+def test_unsupported_settings_are_refused(model, images, tmp_path, settings, message):
     with pytest.raises(UserError, match=message):
         exported(model, images, tmp_path / "out", **settings)
 
