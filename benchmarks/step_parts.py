@@ -41,10 +41,10 @@ from rich.table import Table
 
 from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
-from stillbox.models.layers import lowering
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.norm import NormLayer
 from stillbox.models.one_stage.loss import LossParts, detection_loss
 from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
@@ -237,20 +237,19 @@ def _only_convolutions() -> Iterator[None]:
         # What has a bias is float32 from here on.
         return product.astype(jnp.float32) if hasattr(layer, "bias") else product
 
-    def same(_: BatchNorm, x: jax.Array, *__: object, **___: object) -> jax.Array:
+    def same(_: NormLayer, x: jax.Array, *__: object, **___: object) -> jax.Array:
         return x
 
-    pooling = [
+    modules = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("stillbox.models")
-        and getattr(module, "max_pool", None) is lowering.max_pool
+        if name.startswith("stillbox.models") and getattr(module, "max_pool", None) is max_pool
     ]
     with ExitStack() as stack:
-        for module in pooling:
+        for module in modules:
             stack.enter_context(mock.patch.object(module, "max_pool", first_rows))
         stack.enter_context(mock.patch.object(ConvLayer, "_finish", finish))
-        stack.enter_context(mock.patch.object(BatchNorm, "__call__", same))
+        stack.enter_context(mock.patch.object(NormLayer, "__call__", same))
         identities = {name: lambda x: x for name in ACTIVATIONS}
         stack.enter_context(mock.patch.dict(ACTIVATIONS, identities))
         yield

@@ -15,7 +15,7 @@ from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import Detector, Loss
+from stillbox.models.detector import Detector, LossOutput
 from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import Arrays
 
@@ -68,7 +68,7 @@ class OneBoxDetector(Detector):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
-    ) -> Loss:
+    ) -> LossOutput:
         """Returns the loss of the largest ground-truth box."""
         boxes, logits = self.predict(jnp.asarray(batch.images))
         truth, weights = jnp.asarray(batch.boxes), jnp.asarray(batch.weights)
@@ -82,7 +82,7 @@ class OneBoxDetector(Detector):
             "box_loss": jnp.mean(jnp.abs(boxes - target).sum(1) * counted),
             "class_loss": jnp.mean(entropy * counted),
         }
-        return Loss(terms, {}, {name: value + 1 for name, value in loss_state.items()})
+        return LossOutput(terms, {}, {name: value + 1 for name, value in loss_state.items()})
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns one box for each image; see `Detector.detect`."""

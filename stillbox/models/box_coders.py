@@ -14,7 +14,7 @@ from stillbox.experiment.variants import implementation_of, implements
 Coding = Callable[[ArrayLike, ArrayLike], Array]
 
 
-class BoxCoder(NamedTuple):
+class BoxCodec(NamedTuple):
     """Writes boxes relative to their anchors, and reads them."""
 
     encode: Coding
@@ -23,7 +23,7 @@ class BoxCoder(NamedTuple):
     """From codes `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 
 
-def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCoder:
+def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCodec:
     """Returns the coder of a configuration.
 
     Args:
@@ -34,15 +34,15 @@ def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> Box
     Raises:
         UserError: the kind has no implementation.
     """
-    coder: BoxCoder = implementation_of(config)(config, input_size)
+    coder: BoxCodec = implementation_of(config)(config, input_size)
     return coder
 
 
 @implements(schema.FasterRcnnBoxCoder)
-def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int]) -> BoxCoder:
+def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
     scales = config.y_scale, config.x_scale, config.height_scale, config.width_scale
     pixel = 1 / input_size[0], 1 / input_size[1]
-    return BoxCoder(
+    return BoxCodec(
         encode=partial(
             coders.encode_faster_rcnn,
             scales=scales,
@@ -58,16 +58,16 @@ def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int])
 
 
 @implements(schema.MeanStddevBoxCoder)
-def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: Any) -> BoxCoder:  # noqa: ANN401
-    return BoxCoder(
+def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: Any) -> BoxCodec:  # noqa: ANN401
+    return BoxCodec(
         partial(coders.encode_mean_stddev, stddev=config.stddev),
         partial(coders.decode_mean_stddev, stddev=config.stddev),
     )
 
 
 @implements(schema.SquareBoxCoder)
-def _square(config: schema.SquareBoxCoder, input_size: Any) -> BoxCoder:  # noqa: ANN401
+def _square(config: schema.SquareBoxCoder, input_size: Any) -> BoxCodec:  # noqa: ANN401
     scales = config.y_scale, config.x_scale, config.length_scale
-    return BoxCoder(
+    return BoxCodec(
         partial(coders.encode_square, scales=scales), partial(coders.decode_square, scales=scales)
     )

@@ -21,7 +21,7 @@ from stillbox.boxes.detections import Detections
 from stillbox.models.variables import Arrays, bind_detector
 
 
-class Loss(NamedTuple):
+class LossOutput(NamedTuple):
     """What training minimises, and what it reports."""
 
     terms: dict[str, jax.Array]
@@ -48,7 +48,7 @@ class Detector(nnx.Module):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
-    ) -> Loss:
+    ) -> LossOutput:
         """Returns the loss of a batch without `regularization`, and updates moving statistics.
 
         Args:

@@ -1,8 +1,8 @@
-"""What a traced function may know of the devices that it will run on.
+"""Sharding of a program over devices, decided while it is traced.
 
-A program for several devices is traced in the context of its mesh, which
-`jax.sharding.use_abstract_mesh` makes. Its first axis divides a batch, the others divide images.
-Without a context there is one device, and nothing here does anything.
+A program for several devices is traced under `jax.sharding.use_abstract_mesh`. The first axis of
+the mesh divides a batch, the others divide images. Without a mesh there is one device, and the
+functions here change nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,76 +13,82 @@ from jax.sharding import PartitionSpec
 
 Tree = TypeVar("Tree")
 
-Share = Literal["rows", "all"]
-"""What a device has of an array: the rows `[B / D, ...]` of its images, or all of it."""
+Sharding = Literal["batch", "replicated"]
+"""`batch`: each device has the rows `[B / D, ...]` of its images. `replicated`: it has all."""
 
 
-def images_are_cut() -> bool:
-    """Says whether devices share an image."""
+def is_spatially_partitioned() -> bool:
+    """Returns whether several devices share an image."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and mesh.size > mesh.axis_sizes[0]
 
 
-def on_own_rows(
-    function: Callable[..., Any], arguments: Sequence[Share], results: Share | Sequence[Share]
+def batch_shard_map(
+    function: Callable[..., Any],
+    in_shardings: Sequence[Sharding],
+    out_shardings: Sharding | Sequence[Sharding],
 ) -> Callable[..., Any]:
-    """Lets every device run `function` on the images that it has, without asking the others.
+    """Returns `function`, run by every device on its own images without communication.
 
-    XLA divides most operations so by itself. It does not look into calls and loops, and would send
-    all images to all devices for them.
+    XLA divides most operations by itself, but not calls and loops: it would gather all images on
+    all devices for them.
 
     Args:
-        function: of arrays, or pytrees of them.
-        arguments: what a device has of each argument.
-        results: what it makes of each result; those that belong to all images are sums over the
-            images, and are summed over the devices.
+        function: of arrays or pytrees.
+        in_shardings: of each argument.
+        out_shardings: of each result. In a sequence, `replicated` ones are sums over images, and
+            are summed over the devices.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return function
     axis = mesh.axis_names[0]
-    specs = {"rows": PartitionSpec(axis), "all": PartitionSpec()}
+    specs = {"batch": PartitionSpec(axis), "replicated": PartitionSpec()}
+    single = isinstance(out_shardings, str)
 
     def local(*arrays: Any) -> Any:  # noqa: ANN401
-        made = function(*arrays)
-        if isinstance(results, str):
-            return made
+        results = function(*arrays)
+        if single:
+            return results
         return tuple(
-            jax.lax.psum(part, axis) if share == "all" else part
-            for part, share in zip(made, results, strict=True)
+            jax.lax.psum(result, axis) if sharding == "replicated" else result
+            for result, sharding in zip(results, out_shardings, strict=True)
         )
 
-    out = specs[results] if isinstance(results, str) else tuple(specs[one] for one in results)
-    return jax.shard_map(
-        local, in_specs=tuple(specs[one] for one in arguments), out_specs=out, check_vma=False
+    in_specs = tuple(specs[sharding] for sharding in in_shardings)
+    out_specs = (
+        specs[out_shardings]
+        if isinstance(out_shardings, str)
+        else tuple(specs[sharding] for sharding in out_shardings)
     )
+    return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def whole(tree: Tree) -> Tree:
-    """Keeps a pytree of arrays whole on every device, whatever is done with it afterwards."""
-    return _placed(tree, PartitionSpec())
+def replicated(tree: Tree) -> Tree:
+    """Constrains a pytree of arrays to be replicated on every device."""
+    return _constrained(tree, PartitionSpec())
 
 
-def whole_rows(tree: Tree) -> Tree:
-    """Keeps all of an image's part of `[B, ...]` together, whatever is done with it afterwards."""
+def batch_sharded(tree: Tree) -> Tree:
+    """Constrains arrays `[B, ...]` to be divided by images alone, not within an image."""
     mesh = jax.sharding.get_abstract_mesh()
-    return tree if mesh.empty else _placed(tree, PartitionSpec(mesh.axis_names[0]))
+    return tree if mesh.empty else _constrained(tree, PartitionSpec(mesh.axis_names[0]))
 
 
-def cut_evenly(x: jax.Array) -> jax.Array:
-    """Keeps images `[B, H, W, C]` whole on a device where those that share them differ in rows.
+def without_uneven_shards(x: jax.Array) -> jax.Array:
+    """Constrains images `[B, H, W, C]` to `batch_sharded` if the devices cannot share H evenly.
 
-    Such maps are small, the last of a detector. XLA would give some devices a row less or none, and
-    makes wrong kernel gradients of that where the batch is divided too (seen with jax 0.10.0).
+    Such maps are the small last ones of a detector. XLA would give some devices a row less or none,
+    and then computes wrong kernel gradients if the batch is divided too (seen with jax 0.10.0).
     """
     mesh = jax.sharding.get_abstract_mesh()
     parts = 1 if mesh.empty else mesh.size // mesh.axis_sizes[0]
-    return whole_rows(x) if x.shape[1] % parts else x
+    return batch_sharded(x) if x.shape[1] % parts else x
 
 
-def _placed(tree: Tree, spec: PartitionSpec) -> Tree:
+def _constrained(tree: Tree, spec: PartitionSpec) -> Tree:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return tree
-    placed: Tree = jax.lax.with_sharding_constraint(tree, spec)
-    return placed
+    constrained: Tree = jax.lax.with_sharding_constraint(tree, spec)
+    return constrained

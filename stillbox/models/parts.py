@@ -1,4 +1,4 @@
-"""What backbones, necks and heads have in common."""
+"""Base and shared arguments of backbones, necks and heads."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,55 +11,63 @@ from stillbox.experiment import schema
 
 
 class Part(nnx.Module):
-    """A backbone, neck or head: layers as attributes, named like the parameters' paths.
+    """A backbone, neck or head, or a part of one; attribute names are parts of parameter paths.
 
-    Called with what it reads, `train`, and `dropout_key`, which every part takes and only one that
-    drops something in training needs.
+    Implementations of `schema.Backbone` are built with `(config, taps, options)`, `taps` being the
+    names of the layers whose outputs are returned; of `schema.Neck` with `(config, inputs,
+    options)`, `inputs` being the channels of each tap; of `schema.Head` with `(config, inputs,
+    outputs, options)`, `inputs` being the channels of each feature map. Backbones and necks have
+    `channels`, those of each output.
+
+    Called with the input, `train`, and `dropout_key`, which is needed in training by parts with
+    dropout only.
     """
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What all layers of one detector share while it is built."""
+    """Options that all layers of one detector share."""
 
     dtype: Any
-    """Type of activations and products."""
+    """Of activations and products."""
     freeze_norm: bool
-    """Batch norm uses its moving statistics in training too."""
+    """Normalise with the moving statistics in training too."""
     rng: np.random.Generator
-    """Draws the kernels; it advances from layer to layer."""
+    """Draws the kernels; advances from layer to layer."""
 
     def layer_arguments(self) -> dict[str, Any]:
-        """The same as keyword arguments of a layer."""
+        """Returns them as keyword arguments of a layer."""
         return {"dtype": self.dtype, "freeze_norm": self.freeze_norm, "rng": self.rng}
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a head predicts for one location of each feature map."""
+    """Sizes of a head's predictions at one location of each feature map."""
 
     anchors: tuple[int, ...]
     """Anchors of each feature map."""
     slots: int
     """Class logits of one anchor, the background's included."""
     codes: int
-    """Numbers that the box coder writes a box with."""
+    """Box codes of one anchor."""
+
+
+def make_divisible(depth: float, least: int = 8) -> int:
+    """Rounds channels to the nearest multiple of 8, at least `least`, never down by over 10%."""
+    rounded = max(least, int(depth + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * depth else rounded
 
 
 def layers_in_use(
     backbone: schema.Backbone, taps: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the layers that exist and, a part of them, those that are computed.
+    """Returns the layers that exist, and the leading ones of them that are computed.
 
-    Layers behind the last tap would be trained by nothing but their penalty. They exist only where
-    the description asks for them by `last_layer`.
-
-    Args:
-        backbone: the description.
-        taps: layers whose outputs are wanted.
+    Layers after the last tap would be trained by their penalty alone. They exist only if the
+    configuration asks for them by `last_layer`.
 
     Raises:
-        UserError: there is no layer of that name.
+        UserError: the backbone has no layer of that name.
     """
     names = backbone.layers
     for wanted in (*taps, *filter(None, [backbone.last_layer])):

@@ -12,7 +12,7 @@ import optax
 from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
-from stillbox.models.parallel import whole
+from stillbox.models.parallel import replicated
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training.optimizer import build_optimizer
 from stillbox.training.schedules import build_schedule
@@ -64,7 +64,7 @@ def make_train_step(
             params, frozen, state, batch, key
         )
         # The gradient is a sum over the whole batch and replicated; accumulators may be sharded.
-        gradient = whole(gradient)
+        gradient = replicated(gradient)
 
         # ---- update ----
         with jax.named_scope("update"):

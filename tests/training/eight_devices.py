@@ -23,13 +23,9 @@ from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.models.build import build_detector
-from stillbox.models.layers.lowering import (
-    conv2d,
-    depthwise_conv2d,
-    max_pool,
-    normalize_batch,
-    normalize_groups,
-)
+from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering.normalization import normalize_batch, normalize_groups
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.program import train_program

@@ -17,7 +17,7 @@ from stillbox.exporting.onnx.operations import OPERATIONS
 from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
 from stillbox.exporting.onnx.writer import NetworkWriter
 from stillbox.exporting.program import ExportProgram, Weights
-from stillbox.models.layers.lowering import plain_lowering
+from stillbox.models.layers.lowering.calls import plain_lowering
 
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 

@@ -33,7 +33,7 @@ from stillbox.exporting.tflite.metadata import (
 from stillbox.exporting.tflite.quantize import quantize
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
-from stillbox.models.layers.lowering import plain_lowering
+from stillbox.models.layers.lowering.calls import plain_lowering
 from stillbox.models.one_stage.postprocess import postprocess
 
 FILE = "model.tflite"

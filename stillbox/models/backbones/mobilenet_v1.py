@@ -1,16 +1,16 @@
-"""MobileNet v1 (arXiv:1704.04861; fact sheet 3.2)."""
+"""MobileNet v1 (arXiv:1704.04861; `slim/nets/mobilenet_v1.py`)."""
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.lowering import padding_of
+from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _ROOT_CHANNELS = 32
 # Stride and channels of each depthwise/pointwise pair before the depth multiplier; the channels
-# of the last two are the description's.
+# of the last two are configured.
 _PAIRS = (
     (1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512), (1, 512),
     (1, 512), (1, 512), (1, 512), (1, 512), (2, None), (1, None),
@@ -19,19 +19,7 @@ _PAIRS = (
 
 @implements(schema.MobileNetV1)
 class MobileNetV1Backbone(Part):
-    """The network up to the last layer that anything reads or that the description asks for.
-
-    Layers are attributes called like their taps: `conv_0`, `conv_1_depthwise`,
-    `conv_1_pointwise`, ... `conv_13_pointwise`.
-
-    Args:
-        config: widths and hyperparameters.
-        taps: names of the layers whose outputs are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no layer of this network.
-    """
+    """Layers `conv_0`, `conv_1_depthwise`, `conv_1_pointwise`, ... `conv_13_pointwise`."""
 
     def __init__(
         self, config: schema.MobileNetV1, taps: tuple[str, ...], options: BuildOptions
@@ -54,7 +42,7 @@ class MobileNetV1Backbone(Part):
 def _add_layers(
     part: Part, config: schema.MobileNetV1, names: tuple[str, ...], options: BuildOptions
 ) -> dict[str, int]:
-    """Gives `part` its layers; returns the channels of each."""
+    """Adds its layers to `part`; returns the channels of each."""
 
     def width(depth: int) -> int:
         return max(int(depth * config.depth_multiplier), config.min_depth)

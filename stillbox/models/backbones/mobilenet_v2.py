@@ -1,4 +1,4 @@
-"""MobileNet v2 (arXiv:1801.04381)."""
+"""MobileNet v2 (arXiv:1801.04381; `slim/nets/mobilenet`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,10 +7,9 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.rounding import divisible
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.lowering import padding_of
-from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.layers.lowering.padding import padding_of
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
 
 _ROOT_CHANNELS = 32
 # Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
@@ -23,19 +22,9 @@ _BLOCKS = (
 
 @implements(schema.MobileNetV2)
 class MobileNetV2Backbone(Part):
-    """The network up to the last layer that anything reads or that the description asks for.
+    """Layers `conv_0`, `block_{k}_expand`, `block_{k}_depthwise`, `block_{k}_project`, `conv_1`.
 
-    Layers are attributes: `conv_0`, `block_{k}_expand`, `block_{k}_depthwise`,
-    `block_{k}_project` for k from 0 to 16 (block 0 expands nothing), `conv_1`. A tap `block_{k}`
-    is the sum at the end of block k.
-
-    Args:
-        config: widths and hyperparameters.
-        taps: names of the layers whose outputs are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no layer of this network.
+    k goes from 0 to 16; block 0 has no expansion. A tap `block_{k}` is the sum that ends block k.
     """
 
     def __init__(
@@ -67,10 +56,10 @@ class MobileNetV2Backbone(Part):
 def _add_layers(
     part: Part, config: schema.MobileNetV2, names: tuple[str, ...], options: BuildOptions
 ) -> dict[str, int]:
-    """Gives `part` its layers; returns the channels behind each name."""
+    """Adds its layers to `part`; returns the channels after each name."""
 
     def width(depth: int) -> int:
-        return divisible(depth * config.depth_multiplier, config.min_depth)
+        return make_divisible(depth * config.depth_multiplier, config.min_depth)
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
@@ -85,7 +74,7 @@ def _add_layers(
             channels = width(config.last_depth)
             part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
         elif layer == "expand":
-            channels = divisible(before * expansion)
+            channels = make_divisible(before * expansion)
             setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
         elif layer == "depthwise":
             setattr(part, name, DepthwiseConv2d(channels, 3, stride, config.conv, **layers))
@@ -97,7 +86,7 @@ def _add_layers(
 
 
 def _residual_blocks(widths: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the blocks that keep the shape of their input, and so add it to what they make."""
+    """Returns the blocks whose input and output have one shape and are added."""
     before, residual = "conv_0", []
     for block, (_, stride, _) in enumerate(_BLOCKS):
         name = f"block_{block}"

@@ -1,4 +1,4 @@
-"""Residual blocks and groups of them: what ResNet and SpineNet are made of (arXiv:1512.03385)."""
+"""Residual blocks and groups of them, for ResNet and SpineNet (arXiv:1512.03385)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,23 +16,22 @@ from stillbox.models.parts import BuildOptions, Part
 BlockKind = Literal["residual", "bottleneck"]
 
 EXPANSION = 4
-"""Times its width, a bottleneck's output has as many channels."""
+"""Output channels of a bottleneck over its width."""
 
 
 @dataclass(frozen=True)
 class BlockOptions:
-    """What all blocks of a group share."""
+    """Options that all blocks of a group share."""
 
     conv: schema.ConvHyperparams
-    """Hyperparameters; the activation is that of the sum, too."""
+    """Hyperparameters; its activation also follows the sum."""
     build: BuildOptions
-    """What all layers of the detector share."""
     zero_last_scale: bool = False
     """Start as an identity."""
     drop_connect_rate: float = 0.0
-    """Probability with which training leaves out all but the shortcut."""
+    """Probability of dropping all but the shortcut in training."""
     drop_block: schema.DropBlock | None = None
-    """Applied behind every convolution and on the shortcut."""
+    """Applied after every convolution and on the shortcut."""
 
 
 def output_channels(kind: BlockKind, width: int) -> int:
@@ -41,11 +40,7 @@ def output_channels(kind: BlockKind, width: int) -> int:
 
 
 class BlockGroup(Part):
-    """Blocks `block_1`, `block_2`, ... one behind the other.
-
-    Args:
-        blocks: with the `channels` of their outputs.
-    """
+    """A sequence of blocks `block_1`, `block_2`, ..., each with the `channels` of its output."""
 
     def __init__(self, blocks: Iterable[Any]) -> None:
         names = []
@@ -74,17 +69,7 @@ def residual_group(
     stride: int = 1,
     project: bool = False,
 ) -> BlockGroup:
-    """Returns blocks of one width.
-
-    Args:
-        kind: of the blocks.
-        inputs: channels of the input.
-        width: of the blocks.
-        repeats: number of blocks.
-        options: what the blocks share.
-        stride: of the first block.
-        project: the first block projects its shortcut even where shapes agree.
-    """
+    """Returns `repeats` blocks of one width; `stride` and `project` are those of the first."""
     first = Block(kind, inputs, width, stride, options, project=project)
     others = (Block(kind, first.channels, width, 1, options) for _ in range(1, repeats))
     return BlockGroup((first, *others))
@@ -94,16 +79,8 @@ class Block(Part):
     """Convolutions `conv_1`, `conv_2`, ... beside a shortcut, and the activated sum of both.
 
     A residual block has two 3x3 convolutions of one width, a bottleneck a 1x1, a 3x3 and a 1x1 to
-    four times the width; the first 3x3 strides. `shortcut` is a 1x1 convolution; it exists where
-    channels or stride change, or where `project` asks for it.
-
-    Args:
-        kind: of the block.
-        inputs: channels of the input.
-        width: of the 3x3 convolutions.
-        stride: of the block.
-        options: what the blocks of a group share.
-        project: see above.
+    four times the width; the first 3x3 strides. `shortcut` is a 1x1 convolution; it exists if
+    channels or stride change, or if `project` is set.
     """
 
     def __init__(
@@ -138,15 +115,14 @@ class Block(Part):
     ) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
 
-        def thinned(x: jax.Array, draw: int) -> jax.Array:
+        def drop(x: jax.Array, number: int) -> jax.Array:
             if not train or self.drop_block is None:
                 return x
-            return drop_block(x, self.drop_block, fold_key(dropout_key, draw))
+            return drop_block(x, self.drop_block, fold_key(dropout_key, number))
 
-        shortcut = self.shortcut(x, train=train) if hasattr(self, "shortcut") else x
-        shortcut = thinned(shortcut, 0)
-        for draw, name in enumerate(self.names, start=1):
-            x = thinned(getattr(self, name)(x, train=train), draw)
+        shortcut = drop(self.shortcut(x, train=train) if hasattr(self, "shortcut") else x, 0)
+        for number, name in enumerate(self.names, start=1):
+            x = drop(getattr(self, name)(x, train=train), number)
         if train and self.drop_connect_rate:
             x = drop_connect(x, self.drop_connect_rate, fold_key(dropout_key, len(self.names) + 1))
         return ACTIVATIONS[self.activation](shortcut + x)

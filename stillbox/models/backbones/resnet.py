@@ -1,7 +1,4 @@
-"""ResNet with the stride inside its first blocks.
-
-Sources: arXiv:1512.03385, SSD ResNet-34 fact sheet 2, TPU detection fact sheet 3.1.
-"""
+"""ResNet with the stride inside its first blocks (arXiv:1512.03385)."""
 
 import jax
 
@@ -9,13 +6,13 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup, BlockOptions, residual_group
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _STEM_CHANNELS = 64
-# Blocks of the four groups; up to 34 layers they are basic, above they are bottlenecks.
+# Blocks of the four groups: basic ones for the depths in `_BASIC`, otherwise bottlenecks.
 _BLOCKS = {
     10: (1, 1, 1, 1),
     14: (1, 1, 1, 1),
@@ -27,32 +24,19 @@ _BLOCKS = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
-# 14 and 26 are the bottleneck siblings of 10 and 18.
 _BASIC = (10, 18, 34)
-# Groups are the levels 2 to 5, and blocks are left out in proportion.
+# Levels of the groups; the drop connect rate grows in proportion.
 _FIRST_LEVEL, _LAST_LEVEL = 2, 5
 
 
 @implements(schema.ResNet)
 class ResNetBackbone(Part):
-    """The network up to the last group that anything reads or that the description asks for.
-
-    `stem` is the 7x7 convolution, `group_{g}` the groups 1 to 4 of blocks `block_{b}`.
-
-    Args:
-        config: depth, strides and hyperparameters.
-        taps: names of the layers whose outputs are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no layer of this network.
-    """
+    """The 7x7 convolution `stem` and the groups `group_1` to `group_4` of blocks `block_{b}`."""
 
     def __init__(self, config: schema.ResNet, taps: tuple[str, ...], options: BuildOptions) -> None:
         built, self.names = layers_in_use(config, taps)
         self.taps, self.pool_padding = taps, config.pool_padding
         stem = SpaceToDepthConv2d if config.space_to_depth_stem else Conv2d
-        # Its padding is even at all ends, whatever the framework.
         layers = options.layer_arguments() | {"padding": "symmetric"}
         self.stem = stem(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         channels = _STEM_CHANNELS

@@ -1,4 +1,4 @@
-"""ResNet v1 with bottleneck units (arXiv:1512.03385; fact sheet 3.2)."""
+"""ResNet v1 with bottleneck units (arXiv:1512.03385; `slim/nets/resnet_v1.py`)."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _ROOT_CHANNELS = 64
@@ -18,18 +18,9 @@ _EXPANSION = 4
 
 @implements(schema.ResNetV1)
 class ResNetV1Backbone(Part):
-    """The network up to the last block that anything reads or that the description asks for.
+    """The 7x7 convolution `root` and the blocks `block_1` to `block_4` of units `unit_{u}`.
 
-    `root` is the 7x7 convolution, `block_{b}` the blocks 1 to 4 of units `unit_{u}`. Blocks 1 to 3
-    hand on every other row and column of their output; a tap is what they are taken from.
-
-    Args:
-        config: depth and hyperparameters.
-        taps: names of the layers whose outputs are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no layer of this network.
+    Each block's output is tapped before it is subsampled by 2 for the next block.
     """
 
     def __init__(
@@ -38,8 +29,7 @@ class ResNetV1Backbone(Part):
         built, self.names = layers_in_use(config, taps)
         self.taps = taps
         layers = options.layer_arguments()
-        # Its padding is even at all ends, while the units' convolutions, without stride, cannot
-        # tell the difference.
+        # slim pads the strided root alike on all sides; the units have no stride.
         self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
         channels = _ROOT_CHANNELS
         widths = {"root": channels}
@@ -62,15 +52,7 @@ class ResNetV1Backbone(Part):
 
 
 class ResNetBlock(Part):
-    """Units `unit_1`, `unit_2`, ... of one width.
-
-    Args:
-        config: hyperparameters.
-        inputs: channels of the input.
-        width: channels inside a unit; four times as many come out.
-        units: how many.
-        options: what all layers of the detector share.
-    """
+    """Units `unit_1`, `unit_2`, ... with `width` channels inside and four times as many outside."""
 
     def __init__(
         self, config: schema.ResNetV1, inputs: int, width: int, units: int, options: BuildOptions
@@ -88,14 +70,7 @@ class ResNetBlock(Part):
 
 
 class BottleneckUnit(Part):
-    """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` where the width changes.
-
-    Args:
-        config: hyperparameters.
-        inputs: channels of the input.
-        width: channels inside; four times as many come out.
-        options: what all layers of the detector share.
-    """
+    """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` if the channels change."""
 
     def __init__(
         self, config: schema.ResNetV1, inputs: int, width: int, options: BuildOptions

@@ -1,4 +1,4 @@
-"""What SpineNet and SpineNet-MBConv have in common (arXiv:1912.05027; TPU detection sheet 3.5)."""
+"""Scale-permuted networks: the common part of SpineNet and SpineNet-MBConv (arXiv:1912.05027)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,82 +10,73 @@ from stillbox.experiment import schema
 from stillbox.models.backbones.residual import BlockGroup
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a node stands."""
+class NodeSpec:
+    """A node and its map."""
 
     level: int
-    """Its map has a stride of 2^level pixels."""
+    """The map has a stride of 2^level pixels."""
     kind: str
-    """What its blocks are."""
+    """Of the node's blocks."""
     channels: int
-    """Of its map."""
+    """Of the map."""
 
 
-class Family(Protocol):
-    """What one of the two is made of."""
+class Components(Protocol):
+    """Builds the parts of a network."""
 
     @property
     def pools_stem(self) -> bool:
-        """Whether the stem's map is halved by pooling in front of node 0."""
+        """Whether the stem's map is halved by pooling before node 0."""
 
     def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
         """Returns the first convolution and the nodes 0 and 1."""
 
     def channels(self, level: int, kind: str) -> int:
-        """Returns how many a node of a level makes."""
+        """Returns the output channels of a node."""
 
-    def group(self, place: Place, drop_connect_rate: float) -> BlockGroup:
-        """Returns what stands behind a node's sum."""
+    def group(self, spec: NodeSpec, drop_connect_rate: float) -> BlockGroup:
+        """Returns the blocks after a node's sum."""
 
-    def resample(self, source: Place, target: Place) -> Part:
-        """Returns what brings a node's map to level and channels of another."""
+    def resample(self, source: NodeSpec, target: NodeSpec) -> Part:
+        """Returns the part that converts a node's map to level and channels of another."""
 
 
-class ScalePermuted(Part):
+class ScalePermutedBackbone(Part):
     """Nodes of levels in any order, and a map for each level that a neck may read.
 
-    `stem` is the first convolution, `node_0` and `node_1` are the groups of blocks behind it, and
-    the other `node_{n}` those of the description. `endpoint_{l}` is the 1x1 convolution behind the
-    node that makes level l.
-
-    Args:
-        config: blocks, widths and hyperparameters.
-        taps: names of the maps that are wanted.
-        family: what the parts are.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no map of this network.
+    `stem` is the first convolution, `node_0` and `node_1` are the groups of blocks after it, and
+    the other `node_{n}` are configured. `endpoint_{l}` is the 1x1 convolution after the node of
+    level l.
     """
 
     def __init__(
         self,
         config: schema.SpineNet | schema.SpineNetMbConv,
         taps: tuple[str, ...],
-        family: Family,
+        components: Components,
         options: BuildOptions,
     ) -> None:
         built, _ = layers_in_use(config, taps)
-        self.stem, self.node_0, self.node_1 = family.stem()
-        self.pools_stem = family.pools_stem
-        places = [
-            Place(block.level, block.made_of, family.channels(block.level, block.made_of))
+        self.stem, self.node_0, self.node_1 = components.stem()
+        self.pools_stem = components.pools_stem
+        specs = [
+            NodeSpec(block.level, block.made_of, components.channels(block.level, block.made_of))
             for block in (*config.stem, *config.blocks)
         ]
-        for number, node in _nodes(config, places, family):
+        for number, node in _nodes(config, specs, components):
             setattr(self, f"node_{number}", node)
-        self.count = len(places)
+        self.count = len(specs)
         ends = {}
         for number, block in enumerate(config.blocks, start=len(config.stem)):
             if block.output and config.levels[block.level] in built:
                 name = f"endpoint_{block.level}"
-                endpoint = (places[number].channels, config.endpoints_depth, 1, 1, config.conv)
+                endpoint = (specs[number].channels, config.endpoints_depth, 1, 1, config.conv)
                 setattr(self, name, Conv2d(*endpoint, **options.layer_arguments()))
                 ends[config.levels[block.level]] = number, name
         self.ends = tuple(ends[tap] for tap in taps)
@@ -110,12 +101,12 @@ class ScalePermuted(Part):
 
 
 class Node(Part):
-    """`block_{b}` behind the activated sum of what `resample_{i}` makes of each input.
+    """Blocks `group` after the activated sum of resampled inputs and joined maps.
 
     Args:
-        inputs: numbers of the nodes that are brought here.
-        resamples: what brings them.
-        joined: numbers of the nodes that are added as they are.
+        inputs: numbers of the nodes that are resampled.
+        resamples: `resample_{i}` of each input.
+        joined: numbers of the nodes that are added without resampling.
         group: the blocks.
         activation: of the sum.
     """
@@ -149,14 +140,14 @@ class Node(Part):
 
 
 def _nodes(
-    config: schema.SpineNet | schema.SpineNetMbConv, places: list[Place], family: Family
+    config: schema.SpineNet | schema.SpineNetMbConv, specs: list[NodeSpec], components: Components
 ) -> Iterator[tuple[int, Node]]:
-    """Yields the described nodes with their numbers."""
+    """Yields the configured nodes with their numbers."""
     blocks = zip(config.blocks, config.joined(), strict=True)
     for index, (block, joined) in enumerate(blocks):
         number = len(config.stem) + index
-        place = places[number]
-        resamples = [family.resample(places[source], place) for source in block.inputs]
+        spec = specs[number]
+        resamples = [components.resample(specs[source], spec) for source in block.inputs]
         rate = config.drop_connect_rate * (index + 1) / len(config.blocks)
-        group = family.group(place, rate)
+        group = components.group(spec, rate)
         yield number, Node(block.inputs, resamples, joined, group, config.conv.activation)

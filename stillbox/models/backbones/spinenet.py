@@ -1,4 +1,4 @@
-"""SpineNet (arXiv:1912.05027; TPU detection fact sheet 3.5)."""
+"""SpineNet (arXiv:1912.05027)."""
 
 from dataclasses import dataclass, replace
 
@@ -14,38 +14,29 @@ from stillbox.models.backbones.residual import (
     output_channels,
     residual_group,
 )
-from stillbox.models.backbones.scale_permuted import Place, ScalePermuted
+from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 
 _STEM_CHANNELS = 64
-# Of a block by its level, before the scale; a bottleneck makes four times as many.
+# Width of a block by its level, before the scale; a bottleneck has four times as many outputs.
 _WIDTHS = {1: 32, 2: 64, 3: 128, 4: 256, 5: 256, 6: 256, 7: 256}
 
 
 @implements(schema.SpineNet)
-class SpineNetBackbone(ScalePermuted):
-    """Residual blocks and bottlenecks behind a stem of a 7x7 convolution and a pooling.
-
-    Args:
-        config: blocks, widths and hyperparameters.
-        taps: names of the maps that are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no map of this network.
-    """
+class SpineNetBackbone(ScalePermutedBackbone):
+    """Residual blocks and bottlenecks after a stem of a 7x7 convolution and a pooling."""
 
     def __init__(
         self, config: schema.SpineNet, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        super().__init__(config, taps, _Family(config, options), options)
+        super().__init__(config, taps, _Components(config, options), options)
 
 
 @dataclass(frozen=True)
-class _Family:
+class _Components:
     config: schema.SpineNet
     options: BuildOptions
     pools_stem: bool = True
@@ -62,12 +53,12 @@ class _Family:
     def channels(self, level: int, kind: str) -> int:
         return output_channels(_residual(kind), self._width(level))
 
-    def group(self, place: Place, drop_connect_rate: float) -> BlockGroup:
+    def group(self, spec: NodeSpec, drop_connect_rate: float) -> BlockGroup:
         shared = BlockOptions(self.config.conv, self.options, drop_connect_rate=drop_connect_rate)
-        width, repeats = self._width(place.level), self.config.repeats
-        return residual_group(_residual(place.kind), place.channels, width, repeats, shared)
+        width, repeats = self._width(spec.level), self.config.repeats
+        return residual_group(_residual(spec.kind), spec.channels, width, repeats, shared)
 
-    def resample(self, source: Place, target: Place) -> "Resample":
+    def resample(self, source: NodeSpec, target: NodeSpec) -> "Resample":
         return Resample(source, target, self.config, self.options)
 
     def _width(self, level: int) -> int:
@@ -81,18 +72,12 @@ def _residual(kind: str) -> BlockKind:
 class Resample(Part):
     """From one level to another in few channels: `squeeze`, `halve` on the way down, `expand`.
 
-    On the way down a pooling follows the strided convolution where a half is not enough; on the
+    On the way down a pooling follows the strided convolution if more than a half is needed; on the
     way up pixels are repeated.
-
-    Args:
-        source: where a map comes from.
-        target: where it goes.
-        config: share of the channels and hyperparameters.
-        options: what all layers of the detector share.
     """
 
     def __init__(
-        self, source: Place, target: Place, config: schema.SpineNet, options: BuildOptions
+        self, source: NodeSpec, target: NodeSpec, config: schema.SpineNet, options: BuildOptions
     ) -> None:
         layers = options.layer_arguments() | {"padding": "symmetric"}
         linear = replace(config.conv, activation="none")

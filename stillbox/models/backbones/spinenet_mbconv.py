@@ -1,4 +1,4 @@
-"""SpineNet of inverted residuals, for mobile devices (TPU detection fact sheet 3.5)."""
+"""SpineNet of inverted residuals, for mobile devices (arXiv:1912.05027)."""
 
 from dataclasses import dataclass, replace
 
@@ -8,39 +8,29 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup
-from stillbox.models.backbones.rounding import divisible
-from stillbox.models.backbones.scale_permuted import Place, ScalePermuted
+from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.layers.stochastic import drop_connect
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, Part, make_divisible
 
-# Of a block by its level, before the scale; the stem's convolution has those of level 0.
+# Channels of a block by its level, before the scale; the stem's convolution has those of level 0.
 _WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
 _EXPANSION = 6
 
 
 @implements(schema.SpineNetMbConv)
-class SpineNetMbConvBackbone(ScalePermuted):
-    """Inverted residuals behind a 3x3 convolution.
-
-    Args:
-        config: blocks, widths and hyperparameters.
-        taps: names of the maps that are wanted.
-        options: what all layers of the detector share.
-
-    Raises:
-        UserError: a tap is no map of this network.
-    """
+class SpineNetMbConvBackbone(ScalePermutedBackbone):
+    """Inverted residuals after a 3x3 convolution."""
 
     def __init__(
         self, config: schema.SpineNetMbConv, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        super().__init__(config, taps, _Family(config, options), options)
+        super().__init__(config, taps, _Components(config, options), options)
 
 
 @dataclass(frozen=True)
-class _Family:
+class _Components:
     config: schema.SpineNetMbConv
     options: BuildOptions
     pools_stem: bool = False
@@ -55,10 +45,10 @@ class _Family:
     def channels(self, level: int, kind: str) -> int:
         return self._width(level)
 
-    def group(self, place: Place, drop_connect_rate: float) -> BlockGroup:
-        return self._group(place.channels, place.channels, rate=drop_connect_rate)
+    def group(self, spec: NodeSpec, drop_connect_rate: float) -> BlockGroup:
+        return self._group(spec.channels, spec.channels, rate=drop_connect_rate)
 
-    def resample(self, source: Place, target: Place) -> "SeparableResample":
+    def resample(self, source: NodeSpec, target: NodeSpec) -> "SeparableResample":
         return SeparableResample(source, target, self.config, self.options)
 
     def _group(
@@ -72,22 +62,15 @@ class _Family:
         return BlockGroup((first, *others))
 
     def _width(self, level: int) -> int:
-        return divisible(_WIDTHS[level] * self.config.filter_scale)
+        return make_divisible(_WIDTHS[level] * self.config.filter_scale)
 
 
 class MbConv(Part):
     """`expand`, `depthwise`, a gate of `squeeze` and `excite`, `project`, beside a shortcut.
 
     The gate squeezes the mean over the map to a share of the block's *input* channels
-    (arXiv:1709.01507). There is a shortcut where shapes agree, and only there is anything left out.
-
-    Args:
-        inputs: channels of the input.
-        channels: channels of the output.
-        stride: of the depthwise convolution.
-        rate: probability with which training leaves out all but the shortcut.
-        config: gate and hyperparameters.
-        options: what all layers of the detector share.
+    (arXiv:1709.01507). The shortcut exists if shapes agree; then all but the shortcut is dropped in
+    training with probability `rate`.
     """
 
     def __init__(
@@ -130,19 +113,17 @@ class MbConv(Part):
 
 
 class SeparableResample(Part):
-    """From one level to another: `halve_{s}`, depthwise, for each step down, then `match`.
+    """From one level to another: depthwise `halve_{s}` for each step down, then `match`.
 
     On the way up pixels are repeated.
-
-    Args:
-        source: where a map comes from.
-        target: where it goes.
-        config: hyperparameters.
-        options: what all layers of the detector share.
     """
 
     def __init__(
-        self, source: Place, target: Place, config: schema.SpineNetMbConv, options: BuildOptions
+        self,
+        source: NodeSpec,
+        target: NodeSpec,
+        config: schema.SpineNetMbConv,
+        options: BuildOptions,
     ) -> None:
         layers = options.layer_arguments() | {"padding": "symmetric"}
         self.steps = target.level - source.level

@@ -1,4 +1,4 @@
-"""SSD's convolutional box predictor: every feature map has its own heads (fact sheet 3.3)."""
+"""SSD's convolutional box predictor: separate convolutions for each feature map."""
 
 from dataclasses import replace
 
@@ -7,22 +7,15 @@ import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.heads.dropout import dropout
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
 
 
 @implements(schema.ConvolutionalHead)
 class ConvolutionalPredictor(Part):
-    """One `MapHead` for each feature map, `map_0`, `map_1`, ...
-
-    Args:
-        config: layers before the heads, dropout, kernels.
-        inputs: channels of each feature map.
-        outputs: anchors, slots and codes.
-        options: what all layers of the detector share.
-    """
+    """One `MapHead` for each feature map, `map_0`, `map_1`, ..."""
 
     def __init__(
         self,
@@ -37,31 +30,21 @@ class ConvolutionalPredictor(Part):
     def __call__(
         self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
-        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors.
-
-        `dropout_key` is needed in training where the head has dropout.
-        """
+        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
         for index, features in enumerate(maps):
-            key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
             head = getattr(self, f"map_{index}")
+            key = fold_key(dropout_key, index)
             parts.append(head(features, train=train, dropout_key=key))
         boxes, logits = zip(*parts, strict=True)
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
 
 class MapHead(Part):
-    """The heads of one feature map: `before_{n}`, then `box` and `class_`.
+    """The head of one feature map: `before_{n}`, then `box` and `class_`.
 
-    Depthwise heads have `box_depthwise` and `class_depthwise`, normalised and activated, in front
-    of 1x1 convolutions.
-
-    Args:
-        config: layers before the heads, dropout, kernels.
-        inputs: channels of the feature map.
-        anchors: at each of its locations.
-        outputs: slots and codes of one anchor.
-        options: what all layers of the detector share.
+    Depthwise heads have `box_depthwise` and `class_depthwise`, normalised and activated, before 1x1
+    convolutions. `anchors` is the number at each location of the map.
     """
 
     def __init__(
@@ -74,7 +57,7 @@ class MapHead(Part):
     ) -> None:
         layers = options.layer_arguments()
         depth = max(min(inputs, config.max_depth), config.min_depth)
-        # No depth, no layers: with both bounds at 0 the original ignores how many are asked for.
+        # With both bounds at 0 the original ignores `layers_before`.
         self.layers_before = config.layers_before if depth > 0 else 0
         for index in range(self.layers_before):
             layer = Conv2d(inputs, depth, 1, 1, config.conv, **layers)
@@ -101,7 +84,7 @@ class MapHead(Part):
         """Maps `[B, H, W, C]` to `[B, HWA, codes]` and `[B, HWA, slots]`, both float32."""
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
-        # Dropout is in front of the class convolution alone: boxes are regressed from all of x.
+        # Dropout precedes the class convolution only.
         box_input = class_input = x
         if train and self.keep is not None:
             class_input = dropout(x, self.keep, dropout_key)
@@ -111,7 +94,4 @@ class MapHead(Part):
         boxes = self.box(box_input, train=train)
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
-        return (
-            boxes.reshape(batch, -1, self.codes),
-            logits.reshape(batch, -1, self.slots),
-        )
+        return boxes.reshape(batch, -1, self.codes), logits.reshape(batch, -1, self.slots)

@@ -1,4 +1,4 @@
-"""The predictor whose kernels all feature maps share (arXiv:1708.02002; fact sheet 3.3)."""
+"""The predictor whose kernels all feature maps share (arXiv:1708.02002)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,25 +10,19 @@ from flax import nnx
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.heads.dropout import dropout
-from stillbox.models.layers import BatchNorm, Conv2d, SeparableConv2d
+from stillbox.models.layers import Conv2d, NormLayer, SeparableConv2d
 from stillbox.models.layers.penalties import norm_regularizer
+from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
 
 
 @implements(schema.WeightSharedHead)
 class WeightSharedPredictor(Part):
-    """`box_tower` and `class_tower`, or one `tower`, then the heads `box` and `class_`.
+    """`box_tower` and `class_tower`, or one `tower`, then the convolutions `box` and `class_`.
 
-    `projection_{k}` brings feature map k to the channels that most maps have; where all have the
-    same there is none.
-
-    Args:
-        config: towers, dropout, kernels.
-        inputs: channels of each feature map.
-        outputs: anchors, slots and codes; every map has the same number of anchors.
-        options: what all layers of the detector share.
+    If feature maps differ in their channels, `projection_{k}` converts map k to the channels that
+    most of them have.
 
     Raises:
         UserError: feature maps differ in their anchors.
@@ -68,26 +62,24 @@ class WeightSharedPredictor(Part):
     def __call__(
         self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
-        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors.
-
-        `dropout_key` is needed in training where the head has dropout.
-        """
+        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         boxes, logits = [], []
         for index, features in enumerate(maps):
             x = features
             if hasattr(self, f"projection_{index}"):
                 x = getattr(self, f"projection_{index}")(x, 0, train=train)
-            key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
-            box_input, class_input = self._climb(x, index, train=train)
+            box_input, class_input = self._apply_towers(x, index, train=train)
             if train and self.keep is not None:
-                class_input = dropout(class_input, self.keep, key)
+                class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
             batch = x.shape[0]
             boxes.append(self.box(box_input, train=train).reshape(batch, -1, self.codes))
             logits.append(self.class_(class_input, train=train).reshape(batch, -1, self.slots))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
-    def _climb(self, x: jax.Array, index: int, *, train: bool) -> tuple[jax.Array, jax.Array]:
-        """Returns what the box head and what the class head sees of feature map `index`."""
+    def _apply_towers(
+        self, x: jax.Array, index: int, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the inputs of the box and the class convolution for feature map `index`."""
         if hasattr(self, "tower"):
             shared = self.tower(x, index, train=train)
             return shared, shared
@@ -95,14 +87,7 @@ class WeightSharedPredictor(Part):
 
 
 class Tower(Part):
-    """Convolutions `layer_0`, `layer_1`, ... between the feature maps and a head.
-
-    Args:
-        config: depth, number and kind of the layers.
-        inputs: channels of the feature maps.
-        maps: how many of them there are.
-        options: what all layers of the detector share.
-    """
+    """Convolutions `layer_0`, `layer_1`, ... between `maps` feature maps and a head."""
 
     def __init__(
         self, config: schema.WeightSharedHead, inputs: int, maps: int, options: BuildOptions
@@ -123,19 +108,18 @@ class Tower(Part):
 
 
 class SharedLayer(Part):
-    """One kernel `conv` for all maps, and a batch norm `norm_{k}` for each of them.
+    """One kernel `conv` for all maps, and a batch norm `norm_{k}` for each.
 
-    The statistics of the maps differ, so one batch norm would suit none of them. Without batch
-    norm the kernel has a bias.
+    The statistics of the maps differ. Without batch norm the kernel has a bias.
 
     Args:
         config: kind of the convolution and hyperparameters.
         inputs: channels of the input.
         channels: channels of the output.
         size: side of the kernel.
-        options: what all layers of the detector share.
-        maps: how many feature maps come through.
-        activation: instead of the configured one.
+        options: as for all layers.
+        maps: number of feature maps.
+        activation: overrides the configured one.
     """
 
     def __init__(
@@ -159,13 +143,9 @@ class SharedLayer(Part):
             inputs, channels, size, 1, plain, bias=bias, **options.layer_arguments()
         )
         if norm is not None:
+            penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
             for index in range(maps):
-                layer = BatchNorm(
-                    channels,
-                    norm,
-                    frozen=options.freeze_norm,
-                    regularizer=norm_regularizer(config.conv),
-                )
+                layer = NormLayer(channels, norm, frozen=frozen, regularizer=penalty)
                 setattr(self, f"norm_{index}", layer)
         self.dtype = jnp.dtype(options.dtype)
 
@@ -177,7 +157,7 @@ class SharedLayer(Part):
 
 
 def _common_anchors(outputs: Outputs) -> int:
-    """Returns the number of anchors that stand at every location of every map."""
+    """Returns the number of anchors at every location of every map."""
     if len(set(outputs.anchors)) > 1:
         raise UserError(
             f"a weight_shared head has one kernel for all feature maps, but they have "

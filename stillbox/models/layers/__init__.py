@@ -1,6 +1,6 @@
-"""Convolutions with what belongs to them: initialiser, penalty, normalisation, activation."""
+"""Convolution layers with initialiser, penalty, normalisation and activation."""
 
 from stillbox.models.layers.conv import Conv2d, ConvLayer, DepthwiseConv2d, SeparableConv2d
-from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.layers.norm import NormLayer
 
-__all__ = ["BatchNorm", "Conv2d", "ConvLayer", "DepthwiseConv2d", "SeparableConv2d"]
+__all__ = ["Conv2d", "ConvLayer", "DepthwiseConv2d", "NormLayer", "SeparableConv2d"]

@@ -1,4 +1,4 @@
-"""A convolution with its bias or normalisation, its activation and its penalty."""
+"""Convolution layers with bias or normalisation, activation and penalty."""
 
 from typing import Any
 
@@ -10,26 +10,27 @@ from flax import nnx
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.initializers import draw_kernel
-from stillbox.models.layers.lowering import Padding, conv2d, depthwise_conv2d
-from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering.padding import Padding
+from stillbox.models.layers.norm import NormLayer
 from stillbox.models.layers.penalties import norm_regularizer, penalty_of
 
 Shape = tuple[int, int, int, int]
 
 
 class ConvLayer(nnx.Module):
-    """What every convolution here has: a float32 kernel, and what follows the product.
+    """Base of all convolutions: a float32 kernel, then bias or normalisation, then activation.
 
     Args:
         kernel_shape: HWIO, or `[k, k, C, 1]`.
         channels: of the output.
-        stride: of rows and columns alike.
+        stride: of rows and columns.
         hyperparams: initialiser, penalty, normalisation, activation.
         freeze_norm: normalise with the moving statistics in training too.
-        dtype: of the product; parameters, normalisation and what has a bias are float32.
+        dtype: of the product; parameters, normalisation and outputs with a bias are float32.
         rng: draws the kernel.
-        padding: see `lowering.Padding`.
-        bias: false leaves the bias out where nothing normalises either.
+        padding: see `lowering.padding.Padding`.
+        bias: add a bias if there is no normalisation.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ConvLayer(nnx.Module):
         if hyperparams.force_bias if normalized else bias:
             self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
         if hyperparams.batch_norm is not None:
-            self.norm = BatchNorm(
+            self.norm = NormLayer(
                 channels,
                 hyperparams.batch_norm,
                 frozen=freeze_norm,
@@ -62,11 +63,11 @@ class ConvLayer(nnx.Module):
         self.regularizer = hyperparams.regularizer
         self.regularize_bias = hyperparams.regularize_bias
         self.dtype = jnp.dtype(dtype)
-        # Where it stands in the detector, which tells it: what a profile calls its operations.
-        self.place = type(self).__name__
+        # Name of its operations in profiles; the detector sets it to the layer's path.
+        self.scope = type(self).__name__
 
     def penalty(self) -> jax.Array:
-        """The layer's share of the regularisation loss without its norm's, a float32 scalar."""
+        """The layer's regularisation loss without its norm's, a float32 scalar."""
         return penalty_of(self.regularizer, self._penalized())
 
     def _penalized(self) -> tuple[jax.Array, ...]:
@@ -77,7 +78,7 @@ class ConvLayer(nnx.Module):
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
         convolution = depthwise_conv2d if depthwise else conv2d
-        with jax.named_scope(self.place):
+        with jax.named_scope(self.scope):
             return convolution(
                 x.astype(self.dtype),
                 kernel.astype(self.dtype),
@@ -86,9 +87,9 @@ class ConvLayer(nnx.Module):
             )
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
-        with jax.named_scope(self.place):
-            # What has a bias stays float32: these are predictions, and a logit of -4.6 would lose
-            # all that it learnt.
+        with jax.named_scope(self.scope):
+            # Outputs with a bias are predictions and stay float32: in bfloat16, updates of a logit
+            # of -4.6 would be rounded away.
             if hasattr(self, "bias"):
                 product = product.astype(jnp.float32) + self.bias[...]
             if hasattr(self, "norm"):
@@ -97,14 +98,14 @@ class ConvLayer(nnx.Module):
 
 
 class Conv2d(ConvLayer):
-    """Convolution of all channels with SAME padding, bias or normalisation, activation.
+    """Convolution of all channels, bias or normalisation, activation.
 
     Args:
         inputs: channels of the input.
         channels: channels of the output.
         size: side of the square kernel.
-        stride: of rows and columns alike.
-        hyperparams: initialiser, penalty, normalisation, activation.
+        stride: as for `ConvLayer`.
+        hyperparams: as for `ConvLayer`.
         options: as for `ConvLayer`.
     """
 
@@ -125,15 +126,7 @@ class Conv2d(ConvLayer):
 
 
 class DepthwiseConv2d(ConvLayer):
-    """Convolution of every channel by itself with SAME padding, normalisation, activation.
-
-    Args:
-        channels: of input and output.
-        size: side of the square kernel.
-        stride: of rows and columns alike.
-        hyperparams: initialiser, penalty, normalisation, activation.
-        options: as for `ConvLayer`.
-    """
+    """Convolution of every channel by itself, normalisation, activation; arguments as `Conv2d`."""
 
     def __init__(
         self,
@@ -153,16 +146,7 @@ class DepthwiseConv2d(ConvLayer):
 
 
 class SeparableConv2d(ConvLayer):
-    """A depthwise and a 1x1 convolution with nothing in between, then as for `Conv2d`.
-
-    Args:
-        inputs: channels of the input.
-        channels: channels of the output.
-        size: side of the depthwise kernel.
-        stride: of the depthwise convolution.
-        hyperparams: initialiser, penalty, normalisation, activation.
-        options: as for `ConvLayer`.
-    """
+    """A depthwise (strided) convolution, directly followed by a 1x1; arguments as `Conv2d`."""
 
     def __init__(
         self,

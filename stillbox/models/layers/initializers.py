@@ -1,7 +1,8 @@
 """Fresh kernels, drawn on the host.
 
-NumPy draws the 47 kernels of an SSD in a blink and alike on every platform; JAX would compile a
-program for each of their shapes first.
+NumPy draws the kernels of a detector quickly and alike on every platform; JAX would compile a
+program for each of their shapes first. An initialiser is called with `(config, shape, rng)` and
+returns float64 values.
 """
 
 import math
@@ -14,8 +15,8 @@ from stillbox.experiment.variants import implementation_of, implements
 
 Kernel = NDArray[np.float32]
 
-# Cutting a normal distribution at two deviations shrinks its variance to this part; slim's variance
-# scaling makes up for it with a rounded factor, the plain truncated normal does not.
+# Truncation at two deviations reduces the variance of a normal distribution to this share. slim's
+# variance scaling compensates with a rounded factor, the plain truncated normal does not.
 _CUT_VARIANCE = 0.87962566103423978**2
 _SLIM_CUT_CORRECTION = 1.3
 
@@ -23,16 +24,7 @@ _SLIM_CUT_CORRECTION = 1.3
 def draw_kernel(
     initializer: schema.Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Kernel:
-    """Draws a kernel.
-
-    Args:
-        initializer: the distribution.
-        shape: `[kh, kw, C_in, C_out]`, depthwise `[k, k, C, 1]`.
-        rng: where the randomness comes from; it advances.
-
-    Returns:
-        float32, of the given shape.
-    """
+    """Draws a float32 kernel, `[kh, kw, C_in, C_out]` or `[k, k, C, 1]`; `rng` advances."""
     values: NDArray[np.float64] = implementation_of(initializer)(initializer, shape, rng)
     return values.astype(np.float32)
 
@@ -65,7 +57,7 @@ def _random_normal(
 def _variance_scaling(
     initializer: schema.VarianceScaling, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Slim's rule: fans count from the last two axes, for depthwise kernels too."""
+    """slim's rule: fans count from the last two axes, for depthwise kernels too."""
     area = math.prod(shape[:-2])
     fan_in, fan_out = area * shape[-2], area * shape[-1]
     fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}

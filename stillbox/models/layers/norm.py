@@ -1,4 +1,4 @@
-"""Batch normalisation as TF1's fused kernel does it (fact sheet 3.10)."""
+"""Batch normalisation as in TF1's fused kernel (`tf.nn.fused_batch_norm`)."""
 
 import math
 
@@ -8,24 +8,24 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import normalize_batch, normalize_groups
+from stillbox.models.layers.lowering.normalization import normalize_batch, normalize_groups
 from stillbox.models.layers.penalties import penalty_of
 
 
-class BatchNorm(nnx.Module):
-    """Normalises every channel over batch and space, in float32 whatever the input, and activates.
+class NormLayer(nnx.Module):
+    """Normalises every channel over batch and space, in float32 for any input type, and activates.
 
-    In training it divides by the biased deviation of the batch but remembers the unbiased
-    variance, which is what the fused kernel of TF1 does. Where groups of images are normalised by
-    themselves, it remembers the mean over the groups.
+    In training the biased variance of the batch normalises, and the unbiased one updates the moving
+    statistics, as in TF1's fused kernel. If groups of images are normalised separately, the moving
+    statistics follow the mean over the groups.
 
     Args:
         channels: C.
         config: decay, epsilon, which of scale and offset exist, whose statistics. `per_replica` is
-            as `global`: whatever comes in belongs to one replica, unless `experiment/replicas.py`
-            has made groups of it.
-        frozen: use the moving statistics in training too, and leave them alone.
-        regularizer: penalty on scale and offset; None for none.
+            treated as `global`: `experiment/replicas.py` replaces it by `groups` if a batch has
+            several replicas.
+        frozen: use the moving statistics in training too, without updating them.
+        regularizer: penalty on scale and offset.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class BatchNorm(nnx.Module):
         self.regularizer = regularizer
 
     def penalty(self) -> jax.Array:
-        """Its share of the regularisation loss, a float32 scalar."""
-        learnt = [getattr(self, name)[...] for name in ("scale", "bias") if hasattr(self, name)]
-        return penalty_of(self.regularizer, learnt)
+        """Its regularisation loss, a float32 scalar."""
+        trainable = [getattr(self, name)[...] for name in ("scale", "bias") if hasattr(self, name)]
+        return penalty_of(self.regularizer, trainable)
 
     def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
         """Normalises and activates `[B, H, W, C]` of any float type; returns the same type."""
@@ -65,16 +65,16 @@ class BatchNorm(nnx.Module):
             else:
                 y, means, variances = normalize_groups(*arguments, images)
                 mean, var = jnp.mean(means, axis=0), jnp.mean(variances, axis=0)
-            self._remember(mean, var, images * math.prod(x.shape[1:3]))
+            self._update_statistics(mean, var, images * math.prod(x.shape[1:3]))
             return y
         factor = jax.lax.rsqrt(self.var[...] + self.config.epsilon) * scale
         y = (x.astype(jnp.float32) - self.mean[...]) * factor + bias
         return ACTIVATIONS[activation](y).astype(x.dtype)
 
-    def _remember(self, mean: jax.Array, var: jax.Array, count: int) -> None:
+    def _update_statistics(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         decay = self.config.decay
-        # One value has no unbiased variance; TF's kernel then divides by 1 too.
+        # A single value has no unbiased variance; TF's kernel divides by 1 then.
         unbiased = var * (count / max(count - 1, 1))
-        # Not by `[...] =`: under a mesh that is traced as a scatter, which takes long.
+        # Not by `[...] =`, which is traced as a slow scatter under a mesh.
         self.mean.set_value(decay * self.mean[...] + (1 - decay) * mean)
         self.var.set_value(decay * self.var[...] + (1 - decay) * unbiased)

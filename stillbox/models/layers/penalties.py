@@ -1,4 +1,4 @@
-"""Penalties that regularisers add to the loss."""
+"""Regularisation penalties, called with `(config, array)`."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def penalty_of(regularizer: schema.Regularizer | None, arrays: Sequence[jax.Arra
 
 
 def norm_regularizer(hyperparams: schema.ConvHyperparams) -> schema.Regularizer | None:
-    """Returns what penalises factor and offset of the batch norms; None: nothing does."""
+    """Returns the regulariser of scale and offset of batch norms, if any."""
     return hyperparams.regularizer if hyperparams.regularize_norm else None
 
 

@@ -1,19 +1,11 @@
-"""Maps brought to a finer grid."""
+"""Upsampling of feature maps."""
 
 import jax
 import jax.numpy as jnp
 
 
 def upsample(x: jax.Array, factor: int) -> jax.Array:
-    """Repeats every row and column, which is the nearest neighbour.
-
-    Args:
-        x: `[B, H, W, C]`.
-        factor: how often each stands there.
-
-    Returns:
-        `[B, factor * H, factor * W, C]` of the same type.
-    """
+    """Repeats pixels: `[B, H, W, C]` to `[B, factor * H, factor * W, C]`, nearest neighbour."""
     batch, height, width, channels = x.shape
     shape = (batch, height, factor, width, factor, channels)
     repeated = jnp.broadcast_to(x[:, :, None, :, None], shape)

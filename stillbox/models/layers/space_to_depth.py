@@ -1,23 +1,23 @@
-"""A strided convolution over blocks of pixels, for accelerators that want many channels.
+"""A strided convolution over blocks of pixels, for accelerators that prefer many channels.
 
-A matrix unit multiplies by whole columns of channels, and an image has three. Two by two pixels
-laid on top of each other have twelve (SSD ResNet-34 fact sheet 8).
+A matrix unit multiplies columns of channels, and an image has three. Blocks of two by two pixels
+have twelve.
 """
 
 import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.conv import Conv2d
-from stillbox.models.layers.lowering import conv2d
+from stillbox.models.layers.lowering.convolution import conv2d
 
 _BLOCK = 2
 
 
 class SpaceToDepthConv2d(Conv2d):
-    """A convolution of odd size, stride 2 and symmetric padding; numbers and kernel as `Conv2d`.
+    """A convolution of odd size, stride 2 and symmetric padding, with the kernel of `Conv2d`.
 
-    Its arguments are those of `Conv2d`. Only the way it is computed differs: the kernel grows by a
-    row and a column of zeros, so that it begins where a block does, and both are folded.
+    Same arguments and numbers as `Conv2d`. The kernel is padded by a row and a column of zeros, so
+    that it begins at a block, and kernel and image are folded.
     """
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -40,7 +40,7 @@ def space_to_depth(x: jax.Array) -> jax.Array:
 
 def _fold_kernel(kernel: jax.Array) -> jax.Array:
     """Maps `[k, k, C, D]` of odd k to `[(k + 1) / 2, (k + 1) / 2, 4 C, D]`."""
-    # The first tap stands half a kernel before the centre, which is the first pixel of a block.
+    # The first tap is half a kernel before the centre, the first pixel of a block.
     first = (kernel.shape[0] // 2) % _BLOCK
     grow = (first, 1 - first)
     padded = jnp.pad(kernel, (grow, grow, (0, 0), (0, 0)))

@@ -1,4 +1,4 @@
-"""The feature pyramid network (arXiv:1612.03144; fact sheet 3.2)."""
+"""The feature pyramid network (arXiv:1612.03144)."""
 
 from dataclasses import replace
 
@@ -8,23 +8,18 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
-from stillbox.models.layers.lowering import padding_of
+from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 
 
 @implements(schema.Fpn)
 class FpnNeck(Part):
-    """From the coarsest tap down to the finest, and on from there to coarser maps.
+    """From the coarsest tap down to the finest, then from the coarsest on to coarser maps.
 
-    `projection_{n}` brings tap n (from 1, fine to coarse) to the common depth, `smoothing_{n}` is
-    the 3x3 convolution behind the sum of all taps but the coarsest, whose projection is a feature
-    map as it is, and `coarse_{n}` (from 1) halves the map before it.
-
-    Args:
-        config: levels, depth and hyperparameters.
-        inputs: channels of each tap.
-        options: what all layers of the detector share.
+    `projection_{n}` brings tap n (from 1, fine to coarse) to the common depth. `smoothing_{n}` is
+    the 3x3 convolution after the sum of each tap but the coarsest, whose projection is a feature
+    map as it is. `coarse_{n}` (from 1) halves the map before it.
     """
 
     def __init__(self, config: schema.Fpn, inputs: tuple[int, ...], options: BuildOptions) -> None:
@@ -42,7 +37,7 @@ class FpnNeck(Part):
         self.coarse = tuple(range(1, maps - len(inputs) + 1))
         for step in self.coarse:
             setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
-        self.hand_down_smoothed = config.top_down == "smoothed"
+        self.top_down_smoothed = config.top_down == "smoothed"
         self.channels = (depth,) * maps
         self.dtype = jnp.dtype(options.dtype)
 
@@ -57,21 +52,16 @@ class FpnNeck(Part):
             running = upsample_to(running, lateral) + lateral
             smoothed = getattr(self, f"smoothing_{number}")(running, train=train)
             maps.insert(0, smoothed)
-            running = smoothed if self.hand_down_smoothed else running
+            running = smoothed if self.top_down_smoothed else running
         for step in self.coarse:
             maps.append(getattr(self, f"coarse_{step}")(maps[-1], train=train))
         return tuple(maps)
 
     def _project(self, number: int, tap: jax.Array, *, train: bool) -> jax.Array:
-        # A projection has a bias and comes in float32, but it is no prediction.
+        # Outputs with a bias are float32.
         return getattr(self, f"projection_{number}")(tap, train=train).astype(self.dtype)
 
 
 def upsample_to(x: jax.Array, fine: jax.Array) -> jax.Array:
-    """Doubles rows and columns by repetition and cuts what is more than `fine` has.
-
-    Args:
-        x: `[B, h, w, C]`.
-        fine: `[B, H, W, C]`, H at most 2 h and W at most 2 w.
-    """
+    """Doubles `[B, h, w, C]` by repetition and crops it to `fine`, `[B, H, W, C]`."""
     return upsample(x, 2)[:, : fine.shape[1], : fine.shape[2]]

@@ -1,4 +1,4 @@
-"""No neck at all: the backbone is a pyramid itself."""
+"""No neck: the backbone's taps are the feature maps."""
 
 import jax
 
@@ -9,13 +9,7 @@ from stillbox.models.parts import BuildOptions, Part
 
 @implements(schema.Identity)
 class IdentityNeck(Part):
-    """Hands the taps on.
-
-    Args:
-        config: which levels.
-        inputs: channels of each tap.
-        options: what all layers of the detector share.
-    """
+    """Returns the taps unchanged."""
 
     def __init__(
         self, config: schema.Identity, inputs: tuple[int, ...], options: BuildOptions

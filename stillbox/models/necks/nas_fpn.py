@@ -1,4 +1,4 @@
-"""NAS-FPN (arXiv:1904.07392; TPU detection fact sheet 3.4)."""
+"""NAS-FPN (arXiv:1904.07392)."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import Block, BlockOptions
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
 from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
@@ -21,13 +21,8 @@ from stillbox.models.parts import BuildOptions, Part
 class NasFpnNeck(Part):
     """Taps of one depth and their max-pooled halves, sent through `cell_0`, `cell_1`, ...
 
-    `resample_{l}` is the 1x1 convolution that brings the tap of level l to the common depth, where
-    it has another.
-
-    Args:
-        config: levels, depth, cell and hyperparameters.
-        inputs: channels of each tap.
-        options: what all layers of the detector share.
+    `resample_{l}` is the 1x1 convolution that brings the tap of level l to the common depth, if
+    its depth differs.
     """
 
     def __init__(
@@ -36,7 +31,7 @@ class NasFpnNeck(Part):
         maps = config.count_maps()
         self.resampled = tuple(range(config.min_level, config.min_level + len(inputs)))
         for level, channels in zip(self.resampled, inputs, strict=True):
-            _add_squeeze(self, f"resample_{level}", config, channels, options)
+            _add_projection(self, f"resample_{level}", config, channels, options)
         self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
         channels = config.depth
         for name in self.cells:
@@ -50,7 +45,7 @@ class NasFpnNeck(Part):
     ) -> tuple[jax.Array, ...]:
         """Maps the taps to all feature maps, from fine to coarse."""
         maps = [
-            _squeezed(self, f"resample_{level}", tap, train=train)
+            _project(self, f"resample_{level}", tap, train=train)
             for level, tap in zip(self.resampled, taps, strict=True)
         ]
         while len(maps) < len(self.channels):
@@ -62,20 +57,14 @@ class NasFpnNeck(Part):
 
 
 class NasFpnCell(Part):
-    """Nodes `node_{n}`; n counts on from the maps that come in.
-
-    Args:
-        config: levels, depth, cell and hyperparameters.
-        inputs: channels of the maps that come in.
-        options: what all layers of the detector share.
-    """
+    """Nodes `node_{n}`, numbered on from the input maps, which have `inputs` channels."""
 
     def __init__(self, config: schema.NasFpn, inputs: int, options: BuildOptions) -> None:
         self.steps, self.outputs = plan_cell(config)
         self.levels = (*range(config.min_level, config.max_level + 1),)
         channels = dict.fromkeys(range(len(self.levels)), inputs)
         for number, step in enumerate(self.steps, start=len(self.levels)):
-            node = NasFpnNode(config, step, channels, options)
+            node = CombineNode(config, step, channels, options)
             setattr(self, f"node_{number}", node)
             channels[number] = node.channels
         self.channels = node.channels
@@ -93,24 +82,18 @@ class NasFpnCell(Part):
         return [maps[number] for number in self.outputs]
 
 
-class NasFpnNode(Part):
-    """`block` behind the combination of the inputs.
+class CombineNode(Part):
+    """`block` after the combination of the inputs.
 
-    `resample_0`, `resample_1` and `resample_joined_{m}` bring the inputs, and the map m that is
-    added to them, to the common depth, where they have another.
-
-    Args:
-        config: depth, kind of block and hyperparameters.
-        step: what the node combines.
-        channels: of all maps before it, by their numbers.
-        options: what all layers of the detector share.
+    `resample_0`, `resample_1` and `resample_joined_{m}` bring the inputs and each joined map m to
+    the common depth, if theirs differs. `channels` are those of the maps before the node.
     """
 
     def __init__(
         self, config: schema.NasFpn, step: Step, channels: dict[int, int], options: BuildOptions
     ) -> None:
         for name, source in _sources(step):
-            _add_squeeze(self, name, config, channels[source], options)
+            _add_projection(self, name, config, channels[source], options)
         self.step, self.activation = step, config.conv.activation
         self.block, self.channels = _block(config, options)
         self.drop_block = config.drop_block if config.block == "conv" else None
@@ -123,9 +106,9 @@ class NasFpnNode(Part):
         train: bool,
         dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """Makes a map `[B, H, W, channels]` of the node's level out of those before it."""
+        """Returns the node's map `[B, H, W, channels]` from those before it."""
         first, second, *joined = (
-            _move(_squeezed(self, name, maps[m], train=train), levels[m], self.step.level)
+            _resample(_project(self, name, maps[m], train=train), levels[m], self.step.level)
             for name, m in _sources(self.step)
         )
         x = _combine(first, second, self.step.gate)
@@ -134,7 +117,7 @@ class NasFpnNode(Part):
         x = ACTIVATIONS[self.activation](x)
         if isinstance(self.block, Block):
             return self.block(x, train=train, dropout_key=dropout_key)
-        # What has a bias and no norm comes in float32, but it is no prediction.
+        # Outputs with a bias are float32.
         x = self.block(x, train=train).astype(x.dtype)
         if train and self.drop_block is not None:
             x = drop_block(x, self.drop_block, dropout_key)
@@ -142,15 +125,15 @@ class NasFpnNode(Part):
 
 
 def _sources(step: Step) -> list[tuple[str, int]]:
-    """Returns the numbers of the maps that a node reads, each with the name of its squeeze."""
+    """Returns name of projection and number of each map that a node reads."""
     inputs = [(f"resample_{place}", number) for place, number in enumerate(step.inputs)]
     return inputs + [(f"resample_joined_{number}", number) for number in step.joined]
 
 
-def _add_squeeze(
+def _add_projection(
     part: Part, name: str, config: schema.NasFpn, inputs: int, options: BuildOptions
 ) -> None:
-    """Gives `part` a 1x1 convolution to the common depth, where `inputs` channels are others."""
+    """Adds a 1x1 convolution to the common depth to `part`, if `inputs` channels differ."""
     if inputs != config.depth:
         linear = replace(config.conv, activation="none")
         convolution = SeparableConv2d if config.depthwise else Conv2d
@@ -158,12 +141,12 @@ def _add_squeeze(
         setattr(part, name, layer)
 
 
-def _squeezed(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
-    """Returns what `_add_squeeze` was meant for."""
+def _project(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+    """Applies the projection `name`, if it exists."""
     return getattr(part, name)(x, train=train).astype(x.dtype) if hasattr(part, name) else x
 
 
-def _move(x: jax.Array, level: int, target: int) -> jax.Array:
+def _resample(x: jax.Array, level: int, target: int) -> jax.Array:
     """Brings `[B, H, W, C]` of one level to another."""
     if level < target:
         factor = 2 ** (target - level)
@@ -172,7 +155,7 @@ def _move(x: jax.Array, level: int, target: int) -> jax.Array:
 
 
 def _combine(first: jax.Array, second: jax.Array, gate: int | None) -> jax.Array:
-    """Adds two maps of one shape; `gate` says which of them gates the other, if any."""
+    """Adds two maps of one shape; `gate` is the one that gates the other, if any."""
     if gate is None:
         return first + second
     gating, gated = (second, first) if gate else (first, second)

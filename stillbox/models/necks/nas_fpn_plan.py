@@ -1,4 +1,4 @@
-"""What the description of NAS-FPN's cell leaves to be worked out."""
+"""Gates and joined maps of NAS-FPN's cell, derived from the configuration."""
 
 from typing import NamedTuple
 
@@ -6,23 +6,22 @@ from stillbox.experiment import schema
 
 
 class Step(NamedTuple):
-    """What one node does. Maps that enter the cell count from 0, nodes go on."""
+    """Computation of one node. Input maps of the cell count from 0, nodes go on."""
 
     level: int
-    """Of the map that it makes."""
+    """Of the resulting map."""
     inputs: tuple[int, int]
-    """Maps that it combines."""
+    """Maps that are combined."""
     gate: int | None
     """Which of the two gates the other: 0 or 1; None: they are added."""
     joined: tuple[int, ...]
-    """Maps that are added to them."""
+    """Maps that are added to the combination."""
 
 
 def plan_cell(config: schema.NasFpn) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-    """Works out which inputs gate and which maps no node would read.
+    """Returns the nodes' steps, and the numbers of the output maps, from fine to coarse.
 
-    Returns:
-        The nodes' steps, and the numbers of the maps that leave the cell, from fine to coarse.
+    An output node also adds all maps of its level that no node has read.
     """
     levels = list(range(config.min_level, config.max_level + 1))
     steps, outputs, read = [], {}, set()

@@ -1,23 +1,17 @@
-"""The pooling pyramid network (arXiv:1807.03284; fact sheet 3.2)."""
+"""The pooling pyramid network (arXiv:1807.03284)."""
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.parts import BuildOptions, Part
 
 
 @implements(schema.Ppn)
 class PpnNeck(Part):
-    """One map, projected by `base` where a depth is given, and its max-pooled halves.
-
-    Args:
-        config: maps and depth.
-        inputs: channels of the one tap.
-        options: what all layers of the detector share.
-    """
+    """One map, projected by `base` if a depth is configured, and its max-pooled halves."""
 
     def __init__(self, config: schema.Ppn, inputs: tuple[int, ...], options: BuildOptions) -> None:
         (channels,) = inputs

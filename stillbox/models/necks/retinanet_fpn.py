@@ -1,4 +1,4 @@
-"""RetinaNet's feature pyramid (arXiv:1708.02002; TPU detection fact sheet 3.2)."""
+"""RetinaNet's feature pyramid (arXiv:1708.02002; `tpu/models/official/detection`)."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.layers import BatchNorm, Conv2d, SeparableConv2d
+from stillbox.models.layers import Conv2d, NormLayer, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.layers.resampling import upsample
@@ -16,15 +16,10 @@ from stillbox.models.parts import BuildOptions, Part
 
 @implements(schema.RetinaNetFpn)
 class RetinaNetFpnNeck(Part):
-    """From the coarsest tap down to the finest, on to coarser maps, and batch norm on all at last.
+    """From the coarsest tap down to the finest, on to coarser maps, then batch norm on all.
 
     `lateral_{l}` brings the tap of level l to the common depth, `output_{l}` is the 3x3 convolution
-    behind the sum, `coarse_{l}` halves the map of the level before, and `norm_{l}` ends all levels.
-
-    Args:
-        config: levels, depth and hyperparameters.
-        inputs: channels of each tap.
-        options: what all layers of the detector share.
+    after the sum, `coarse_{l}` halves the map of the level before, `norm_{l}` normalises level l.
     """
 
     def __init__(
@@ -45,7 +40,7 @@ class RetinaNetFpnNeck(Part):
         if norm is not None:
             penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
             for level in range(first, config.max_level + 1):
-                layer = BatchNorm(depth, norm, frozen=frozen, regularizer=penalty)
+                layer = NormLayer(depth, norm, frozen=frozen, regularizer=penalty)
                 setattr(self, f"norm_{level}", layer)
         self.first, self.coarse = first, tuple(range(behind, config.max_level + 1))
         self.activation = config.conv.activation
@@ -75,7 +70,7 @@ class RetinaNetFpnNeck(Part):
         return maps
 
     def _convolve(self, name: str, x: jax.Array, *, train: bool) -> jax.Array:
-        # What has a bias comes in float32, but it is no prediction.
+        # Outputs with a bias are float32.
         return getattr(self, name)(x, train=train).astype(self.dtype)
 
     def _normalize(self, level: int, x: jax.Array, *, train: bool) -> jax.Array:

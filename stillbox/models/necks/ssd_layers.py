@@ -1,26 +1,21 @@
-"""SSD's extra feature maps behind the backbone (arXiv:1512.02325; fact sheet 3.2)."""
+"""SSD's extra feature maps (arXiv:1512.02325)."""
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.lowering import padding_of
+from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.parts import BuildOptions, Part
 
 
 @implements(schema.SsdLayers)
 class SsdLayersNeck(Part):
-    """The taps as they are, then maps that are each smaller than the one before.
+    """The taps, then extra maps, each smaller than the one before.
 
     Map k is made by `extra_{k}_1x1` and `extra_{k}_3x3`, which is strided or not padded; k counts
-    the taps too, as TF1's variable names do. With depthwise convolutions `extra_{k}_depthwise`
+    the taps too, as in TF1's variable names. With depthwise convolutions `extra_{k}_depthwise`
     shrinks and `extra_{k}_3x3`, which keeps its name, is a 1x1.
-
-    Args:
-        config: widths and hyperparameters.
-        inputs: channels of each tap.
-        options: what all layers of the detector share.
     """
 
     def __init__(
@@ -35,7 +30,7 @@ class SsdLayersNeck(Part):
         extras = zip(config.extra_depths, strides, strict=True)
         for index, (depth, stride) in enumerate(extras, start=len(inputs)):
             squeezed, name = width(depth / 2), f"extra_{index}"
-            # Without a stride the missing padding is what makes the map smaller.
+            # Without a stride the map shrinks because it is not padded.
             padding = "valid" if stride == 1 else padding_of(config.explicit_padding)
             shrinking = layers | {"padding": padding}
             squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)

@@ -14,12 +14,12 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import anchors_per_location, build_anchors, prediction_order
-from stillbox.models.detector import Detector, Loss
+from stillbox.models.detector import Detector, LossOutput
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
 from stillbox.models.one_stage.postprocess import postprocess
-from stillbox.models.parallel import on_own_rows, whole_rows
+from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions, Outputs
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import Arrays
@@ -72,7 +72,7 @@ class OneStageDetector(Detector):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
-    ) -> Loss:
+    ) -> LossOutput:
         """Returns the classification and the localisation loss of a batch; see `Detector.loss`."""
         predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
         average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
@@ -84,7 +84,7 @@ class OneStageDetector(Detector):
             "localization_loss": parts.localization,
         }
         state = dict.fromkeys(loss_state, parts.average)
-        return Loss(terms, {"matched_anchors": parts.matched_anchors}, state)
+        return LossOutput(terms, {"matched_anchors": parts.matched_anchors}, state)
 
     def initial_loss_state(self) -> Arrays:
         """Returns the moving average of matches, if the loss is divided by one."""
@@ -94,10 +94,10 @@ class OneStageDetector(Detector):
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
         predictions = self(images, train=False)
         # Sorting and suppression are loops, which XLA would not divide by images.
-        finish = on_own_rows(
+        finish = batch_shard_map(
             lambda found, sizes: postprocess(found, self.anchors, sizes, self.model),
-            ("rows", "rows"),
-            "rows",
+            ("batch", "batch"),
+            "batch",
         )
         detections: Detections = finish(predictions, true_sizes)
         return detections
@@ -120,7 +120,7 @@ class OneStageDetector(Detector):
             predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
             # The anchors of all maps in a row are no height. XLA (jax 0.10.0) would go on cutting
             # them, and makes wrong gradients of that where a batch is divided too.
-            predictions = whole_rows(predictions)
+            predictions = batch_sharded(predictions)
             if self.order is None:
                 return predictions
             order = np.asarray(self.order)
@@ -155,7 +155,7 @@ def _name_layers(detector: Detector) -> None:
     """Gives every layer its path inside backbone, neck or head."""
     for path, module in nnx.iter_modules(detector):
         if isinstance(module, ConvLayer):
-            module.place = "/".join(map(str, path[1:])) or module.place
+            module.scope = "/".join(map(str, path[1:])) or module.scope
 
 
 def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from stillbox.checking.ahead_of_time.report import TargetCheck
 from stillbox.checking.ahead_of_time.steps import STEPS
 from stillbox.checking.ahead_of_time.targets import Target, find_target
 from stillbox.devices.mesh import build_mesh
-from stillbox.models.layers.lowering import max_pool
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.training.program import train_program
 from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu
 from tests.macs import count_macs

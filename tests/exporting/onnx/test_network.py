@@ -16,7 +16,7 @@ from stillbox.exporting.onnx.network import add_network
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
-from stillbox.models.layers.lowering import plain_lowering
+from stillbox.models.layers.lowering.calls import plain_lowering
 from stillbox.models.one_stage.postprocess import decode_boxes, slot_scores
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.models.layers.lowering import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Height, width, stride: even and odd sides, a map smaller than the kernel.

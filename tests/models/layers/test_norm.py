@@ -8,9 +8,13 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering import batch_statistics, normalize_batch, normalize_groups
+from stillbox.models.layers.lowering.normalization import (
+    batch_statistics,
+    normalize_batch,
+    normalize_groups,
+)
 from stillbox.models.layers.lowering.reductions import channel_sum, sum_of_rows
-from stillbox.models.layers.norm import BatchNorm
+from stillbox.models.layers.norm import NormLayer
 
 ZEROS = jnp.zeros(4)
 
@@ -22,7 +26,7 @@ def _random(*shape, seed=0):
 def test_moving_variance_takes_the_unbiased_one():
     # Values 0 and 2: mean 1, biased variance 1, unbiased 2. At decay .9, from 0 and 1:
     # mean .9 * 0 + .1 * 1 = .1, variance .9 * 1 + .1 * 2 = 1.1 (fact sheet 3.10).
-    norm = BatchNorm(1, schema.BatchNorm(decay=0.9), frozen=False)
+    norm = NormLayer(1, schema.BatchNorm(decay=0.9), frozen=False)
     y = norm(jnp.array([0.0, 2.0]).reshape(2, 1, 1, 1), "none", train=True)
     np.testing.assert_allclose(norm.mean[...], [0.1], rtol=1e-6)
     np.testing.assert_allclose(norm.var[...], [1.1], rtol=1e-6)
@@ -31,7 +35,7 @@ def test_moving_variance_takes_the_unbiased_one():
 
 
 def test_evaluation_uses_the_moving_statistics_and_leaves_them():
-    norm = BatchNorm(1, schema.BatchNorm(epsilon=0.0, scale=True), frozen=False)
+    norm = NormLayer(1, schema.BatchNorm(epsilon=0.0, scale=True), frozen=False)
     norm.mean[...], norm.var[...] = jnp.array([1.0]), jnp.array([4.0])
     norm.scale[...], norm.bias[...] = jnp.array([3.0]), jnp.array([0.5])
     # (5 - 1) / 2 * 3 + .5 = 6.5
@@ -41,7 +45,7 @@ def test_evaluation_uses_the_moving_statistics_and_leaves_them():
 
 @pytest.mark.parametrize(("frozen", "train"), [(True, True), (False, False)])
 def test_frozen_norm_in_training_is_evaluation(frozen, train):
-    norm = BatchNorm(3, schema.BatchNorm(train=train), frozen=frozen)
+    norm = NormLayer(3, schema.BatchNorm(train=train), frozen=frozen)
     x = jnp.asarray(_random(2, 4, 4, 3))
     y = norm(x, "none", train=True)
     np.testing.assert_array_equal(y, norm(x, "none", train=False))
@@ -50,7 +54,7 @@ def test_frozen_norm_in_training_is_evaluation(frozen, train):
 
 @pytest.mark.parametrize(("center", "scale"), [(True, False), (False, True), (False, False)])
 def test_only_the_wanted_parameters_exist(center, scale):
-    norm = BatchNorm(3, schema.BatchNorm(center=center, scale=scale), frozen=False)
+    norm = NormLayer(3, schema.BatchNorm(center=center, scale=scale), frozen=False)
     assert len(jax.tree.leaves(nnx.state(norm, nnx.Param))) == center + scale
     assert norm(jnp.asarray(_random(2, 4, 4, 3)), "relu", train=True).shape == (2, 4, 4, 3)
 
@@ -101,7 +105,7 @@ def test_what_is_remembered_is_the_mean_over_the_groups():
     # Groups (0, 2) and (4, 8): means 1 and 6, unbiased variances 2 and 8. At decay .9, from 0
     # and 1: mean .1 * 3.5 = .35, variance .9 * 1 + .1 * 5 = 1.4.
     config = schema.BatchNorm(decay=0.9, epsilon=0.0, statistics="groups", group_size=2)
-    norm = BatchNorm(1, config, frozen=False)
+    norm = NormLayer(1, config, frozen=False)
     y = norm(jnp.array([0.0, 2.0, 4.0, 8.0]).reshape(4, 1, 1, 1), "none", train=True)
     np.testing.assert_allclose(norm.mean[...], [0.35], rtol=1e-6)
     np.testing.assert_allclose(norm.var[...], [1.4], rtol=1e-6)
@@ -140,7 +144,7 @@ def test_variance_is_never_negative():
 
 
 def test_what_the_mean_is_near_is_the_moving_one():
-    norm = BatchNorm(2, schema.BatchNorm(decay=0.0), frozen=False)
+    norm = NormLayer(2, schema.BatchNorm(decay=0.0), frozen=False)
     x = jnp.asarray(1000 + _random(4, 9, 9, 2), jnp.bfloat16)
     exact = np.asarray(x, np.float64)
     for _ in range(2):  # the second time it knows where the mean is

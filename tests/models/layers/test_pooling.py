@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.models.layers.lowering import calls, max_pool
+from stillbox.models.layers.lowering import calls
+from stillbox.models.layers.lowering.pooling import max_pool
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -65,7 +66,7 @@ def test_what_is_not_a_number_is_not_hidden():
 
 
 def test_where_images_are_cut_the_windows_are_those_of_xla(monkeypatch):
-    monkeypatch.setattr(calls, "images_are_cut", lambda: True)
+    monkeypatch.setattr(calls, "is_spatially_partitioned", lambda: True)
     x = jnp.asarray(np.random.default_rng(4).normal(size=(1, 6, 6, 2)), jnp.float32)
     function = jax.jit(lambda x: jax.vjp(lambda x: max_pool(x, 3, 2), x)[1](jnp.ones((1, 3, 3, 2))))
     assert "select_and_scatter" in function.lower(x).as_text()

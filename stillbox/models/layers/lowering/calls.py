@@ -1,4 +1,4 @@
-"""Functions for one platform alone, and functions that XLA compiles by themselves."""
+"""Functions for one platform, and functions that XLA compiles by themselves."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,18 +8,18 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from stillbox.models.parallel import images_are_cut
+from stillbox.models.parallel import is_spatially_partitioned
 
 _PLAIN = ContextVar("plain_lowering", default=False)
 
 
 @contextmanager
 def plain_lowering() -> Iterator[None]:
-    """Makes programs that are traced inside it use the default form of every operation.
+    """Traces programs inside it with the default form of every operation.
 
-    Converters to other runtimes look for whole convolutions and poolings. What suits XLA's CPU
-    backend would hide these from them. The caches of traces are cleared on both sides: they do not
-    know of this choice.
+    Converters to other runtimes match whole convolutions and poolings, which the forms for XLA's
+    CPU backend hide. JAX's caches of traces do not depend on this choice, so they are cleared on
+    entry and exit.
     """
     token = _PLAIN.set(True)
     jax.clear_caches()
@@ -36,38 +36,32 @@ def per_platform(
     gpu: Callable[..., Any] | None = None,
     default: Callable[..., Any],
 ) -> Any:  # noqa: ANN401
-    """Calls `cpu` where the program is lowered for a CPU, and `default` everywhere else.
+    """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
 
-    Where devices share images, `default` is for all: XLA knows how to divide an operation of its
-    own along the height, and what it would make of shifted views is right but slow.
-
-    Args:
-        arrays: arguments of both.
-        cpu: the CPU's form.
-        gpu: that of GPUs, if they have one of their own.
-        default: that of all other platforms.
+    If devices share images, `default` is used everywhere: XLA can divide an operation of its own
+    along the height, but turns shifted views into right, slow code.
     """
-    if _PLAIN.get() or images_are_cut():
+    if _PLAIN.get() or is_spatially_partitioned():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
     return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
 
 
 def standalone(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401
-    """Keeps `function` a call in the compiled program instead of dissolving it.
+    """Keeps `function` a call in the compiled program.
 
-    XLA's CPU backend draws a cheap operation into each of its consumers and computes it anew
+    XLA's CPU backend fuses a cheap operation into each of its consumers and computes it again
     there: nine shifted products once for either sum of a batch norm and once more for its result.
-    A call is a border that fusion does not cross.
+    Fusion does not cross a call.
 
     Args:
         function: of arrays, defined at module level.
-        static: its keyword arguments, fixed here.
+        static: fixed keyword arguments.
     """
     compiled = jax.jit(function, static_argnames=tuple(static))
 
     def call(*arrays: jax.Array) -> Any:  # noqa: ANN401
-        # As a context the mark would also stick to the calls inside; here it is the result's own.
+        # As a context manager the attribute would also mark the calls inside.
         return set_xla_metadata(compiled(*arrays, **static), inlineable="false")
 
     return call

@@ -1,8 +1,8 @@
 """Convolutions with TF's paddings: `[B, H, W, C]` by `[kh, kw, C, D]` or `[k, k, C, 1]`.
 
-Measured on two cores: XLA's CPU convolution is good at large kernels without
-stride. A 1x1 is faster as a matrix product, a depthwise one as shifted multiply-adds, a strided one
-as a product of patches, and the first layer, with its three channels, as scaled sums.
+Measured on two cores: XLA's CPU convolution is good at large kernels without stride. A 1x1 is
+faster as a matrix product, a depthwise one as shifted multiply-adds, a strided one as a product of
+patches, and the first layer, with three channels, as scaled sums.
 """
 
 import functools
@@ -17,10 +17,10 @@ from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.padding import Padding, padding_pairs
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
-from stillbox.models.parallel import cut_evenly, on_own_rows
+from stillbox.models.parallel import batch_shard_map, without_uneven_shards
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-# An input of no more channels is convolved by scalars: a matrix product wants longer rows.
+# Inputs of at most so many channels are convolved by scalars: a matrix product needs longer rows.
 _FEW_CHANNELS = 4
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
@@ -34,21 +34,19 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
     Args:
         x: `[B, H, W, C]`.
         kernel: `[kh, kw, C, D]` of the same type.
-        stride: of rows and columns alike.
-        padding: see `Padding`.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
     """
-    x = cut_evenly(x)
+    x = without_uneven_shards(x)
     if stride == 1 and kernel.shape[:2] != (1, 1):
-        # Not inside a call: there XLA's CPU backend leaves convolutions to a scalar loop, a hundred
-        # times slower.
+        # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
+        # hundred times slower.
         pads = padding_pairs(x.shape, kernel.shape, stride, padding)
-        return cut_evenly(conv_unstrided(x, kernel, pads))
-    # Padding outside the call lets the CPU write it together with whatever makes x.
+        return without_uneven_shards(conv_unstrided(x, kernel, pads))
+    # Padding outside the call is fused with the operation that computes x.
     padded = _pad(x, kernel.shape, stride, padding)
-    return cut_evenly(_conv_unpadded(padded, kernel, stride))
+    return without_uneven_shards(_conv_unpadded(padded, kernel, stride))
 
 
 @jax.named_scope("convolution")
@@ -60,14 +58,12 @@ def depthwise_conv2d(
     Args:
         x: `[B, H, W, C]`.
         kernel: `[k, k, C, 1]` of the same type.
-        stride: of rows and columns alike.
-        padding: see `Padding`.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type; smaller without padding.
     """
-    padded = _pad(cut_evenly(x), kernel.shape, stride, padding)
-    return cut_evenly(_depthwise_unpadded(padded, kernel, stride))
+    padded = _pad(without_uneven_shards(x), kernel.shape, stride, padding)
+    return without_uneven_shards(_depthwise_unpadded(padded, kernel, stride))
 
 
 def _gradients_of(
@@ -108,7 +104,7 @@ def _conv_gradients_on_cpu(
     cut = partial(_windows, kernel_shape=kernel.shape, stride=stride)
     windows, put_back = jax.vjp(cut, padded)
     flat = _flat(gradient)
-    # A product for every tap: patches would have to be copied together once more.
+    # One product for each tap avoids copying the patches together again.
     taps = [_product(_flat(window).T, flat) for window in windows]
     patches = _product(flat, _flat(kernel).T).astype(padded.dtype)
     patches = patches.reshape(*gradient.shape[:3], -1)
@@ -117,17 +113,17 @@ def _conv_gradients_on_cpu(
 
 
 def _flat(x: jax.Array) -> jax.Array:
-    """As a matrix: a product is only fast as one of two matrices, not as one over four axes."""
+    """As a matrix: a product is only fast on the CPU as one of two matrices."""
     return x.reshape(-1, x.shape[-1])
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Matrix product in float32, which is the only type in which bfloat16 comes out fast."""
+    """Matrix product with a float32 result, in which bfloat16 inputs are fast too."""
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
-    """Every channel of every window times its row of the kernel, `[B, h, w, D]`."""
+    """Sums each channel of each window times its row of the kernel, `[B, h, w, D]`."""
     rows = kernel.reshape(-1, kernel.shape[3]).astype(jnp.float32)
     channels = [
         window[..., channel, None].astype(jnp.float32)
@@ -162,7 +158,7 @@ def _depthwise_gradients_on_cpu(
 
 
 def _windows(padded: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> list[jax.Array]:
-    """For each tap of a kernel, row by row, what it sees of the input, `[B, h, w, C]`."""
+    """For each tap of a kernel, row by row, the input values that it multiplies, `[B, h, w, C]`."""
     spans = [
         [slice(tap, padded.shape[axis + 1] - taps + tap + 1, stride) for tap in range(taps)]
         for axis, taps in enumerate(kernel_shape[:2])
@@ -180,11 +176,11 @@ def _per_platform(
     on_cpu: Callable[..., jax.Array],
     gradients_on_cpu: Callable[..., Gradients],
 ) -> Callable[[jax.Array, jax.Array, int], jax.Array]:
-    """Returns a convolution of a padded input that has a form of its own on the CPU, both ways.
+    """Returns a convolution of a padded input with a separate CPU form and CPU gradients.
 
     Args:
-        plain: for all other platforms; they differentiate it themselves.
-        on_cpu: the same on the CPU.
+        plain: for all other platforms, differentiated automatically.
+        on_cpu: the CPU form.
         gradients_on_cpu: from padded input, kernel and gradient to those of input and kernel.
     """
 
@@ -193,7 +189,9 @@ def _per_platform(
         return per_platform(
             padded,
             kernel,
-            cpu=on_own_rows(standalone(on_cpu, stride=stride), ("rows", "all"), "rows"),
+            cpu=batch_shard_map(
+                standalone(on_cpu, stride=stride), ("batch", "replicated"), "batch"
+            ),
             default=partial(plain, stride=stride),
         )
 
@@ -203,15 +201,13 @@ def _per_platform(
         return convolve(padded, kernel, stride), (padded, kernel)
 
     def backward(stride: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> Gradients:
-        on_rows = on_own_rows(
-            standalone(gradients_on_cpu, stride=stride), ("rows", "all", "rows"), ("rows", "all")
+        sharded = batch_shard_map(
+            standalone(gradients_on_cpu, stride=stride),
+            ("batch", "replicated", "batch"),
+            ("batch", "replicated"),
         )
-        return per_platform(
-            *saved,
-            gradient,
-            cpu=on_rows,
-            default=partial(_gradients_of, partial(plain, stride=stride)),
-        )
+        default = partial(_gradients_of, partial(plain, stride=stride))
+        return per_platform(*saved, gradient, cpu=sharded, default=default)
 
     convolve.defvjp(forward, backward)
     return convolve

@@ -18,13 +18,13 @@ Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 def batch_statistics(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns mean and biased variance of each channel, float32, `[C]`.
 
-    Of float32 in two passes. Of shorter types in one, by the sums of differences from `near` and of
-    their squares: of a mean that is r deviations away from it the variance has lost about
-    r^2 / 2^24, but bfloat16 has rounded each value by r / 2^9 of a deviation before.
+    float32 takes two passes. Shorter types take one, over the differences from `near` and their
+    squares: with a mean r deviations away from `near` the variance loses about r^2 / 2^24, while
+    bfloat16 has already rounded each value by r / 2^9 of a deviation.
 
     Args:
         x: `[B, H, W, C]`.
-        near: `[C]`, float32, about where the mean is. Only lost digits depend on it.
+        near: `[C]`, float32, an estimate of the mean. Only lost digits depend on it.
     """
     count = float(x.size // x.shape[-1])  # a batch may have more values than an int32
     if x.dtype == jnp.float32:
@@ -50,9 +50,9 @@ def normalize_batch(
         x: `[B, H, W, C]`.
         scale: `[C]`, float32.
         bias: `[C]`, float32.
-        near: `[C]`, float32, about where the mean is, as `batch_statistics` has it.
+        near: `[C]`, float32, an estimate of the mean for `batch_statistics`.
         epsilon: added to the variance.
-        activation: applied at the end.
+        activation: applied last.
 
     Returns:
         The result in x's type, and mean and biased variance `[C]`, through which no gradient flows.
@@ -60,7 +60,7 @@ def normalize_batch(
     return _forward(x, scale, bias, near, epsilon, activation)[0]
 
 
-# Traced once for all layers of a shape: written out for a CPU it is a hundred equations.
+# Traced once for all layers of a shape: a CPU's form has a hundred equations.
 @partial(jax.jit, static_argnums=(4, 5), inline=True)
 def _forward(
     x: jax.Array,
@@ -97,8 +97,8 @@ def _backward(
 
     bias_gradient = channel_sum(through_activation, x, gradients[0])
     scale_gradient = channel_sum(moment, x, gradients[0]) * inverse
-    # All that depends on the channel alone is worked out first: the large arrays are then read
-    # for two products and two sums only.
+    # Factors of channels are combined first, so that the large arrays are read for two products
+    # and two sums only.
     slope = -factor * inverse * scale_gradient / count
     offset = -factor * bias_gradient / count - slope * mean
     through = through_activation(x, gradients[0]) * factor

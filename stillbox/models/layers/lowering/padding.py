@@ -1,16 +1,16 @@
-"""How many pixels stand before and after an image in a convolution or pooling."""
+"""Padding of convolutions and poolings, in pixels."""
 
 from typing import Literal
 
 Padding = Literal["same", "symmetric", "valid"]
-"""`same`: TensorFlow's, as little as possible, the odd pixel at the end. `symmetric`: alike on all
-sides, whatever the stride leaves over. `valid`: none."""
+"""`same`: TensorFlow's, as little as possible, the odd pixel at the end. `symmetric`: equal on all
+sides, independent of the stride. `valid`: none."""
 
 Pair = tuple[int, int]
 
 
 def padding_of(explicit_padding: bool) -> Padding:
-    """Returns what the experiment's `explicit_padding` fields stand for."""
+    """Returns the padding that the `explicit_padding` fields of a configuration select."""
     return "symmetric" if explicit_padding else "same"
 
 
@@ -22,8 +22,6 @@ def padding_pairs(
     Args:
         image_shape: `[B, H, W, C]`.
         kernel_shape: begins with height and width.
-        stride: of rows and columns alike.
-        padding: the kind.
     """
     pairs = [
         _pair(side, taps, stride, padding)

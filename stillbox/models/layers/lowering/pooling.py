@@ -1,10 +1,10 @@
 """Max pooling.
 
-XLA makes the gradient of a window reduction a loop over windows on CPUs, six times as slow as what
-follows here (`[4, 160, 160, 64]`, 3x3 windows, stride 2), and on GPUs a scatter with an atomic sum
-for every window and four arrays of indices before it. Both are spared by remembering which element
-of its window is the maximum: the gradient is then a sum of shifted, dilated views. TPUs have a unit
-for windows.
+XLA compiles the gradient of a window reduction to a loop over windows on CPUs, six times slower
+than the form below (`[4, 160, 160, 64]`, 3x3 windows, stride 2), and on GPUs to a scatter with an
+atomic sum for every window after four arrays of indices. Both are avoided by keeping the index of
+the maximum within its window: the gradient is then a sum of shifted, dilated views. TPUs have
+hardware for windows.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
 
 
 class _Windows(NamedTuple):
-    """Where the windows of an input stand."""
+    """Size, stride and padding of the windows of an input."""
 
     size: int
     stride: int
@@ -29,14 +29,14 @@ class _Windows(NamedTuple):
 
 
 def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same") -> jax.Array:
-    """Returns the maximum of each window; what is padded is never the maximum.
+    """Returns the maximum of each window; padding is never the maximum.
 
-    Of several equal elements of a window the first one takes the gradient.
+    Of equal elements of a window the first one gets the gradient.
 
     Args:
         x: `[B, H, W, C]`.
         size: side of the window.
-        stride: of rows and columns alike.
+        stride: of rows and columns.
         padding: see `Padding`.
 
     Returns:
@@ -65,7 +65,7 @@ def _backward(
 ) -> tuple[jax.Array]:
     views = partial(_gradient_of_views, windows=windows)
     default = partial(_gradient_of_windows, windows=windows)
-    # Each form needs one of the two that are kept; the compiler drops the other.
+    # Each form needs one of the two kept arrays; the compiler drops the other.
     return (per_platform(*kept, gradient, cpu=views, gpu=views, default=default),)
 
 
@@ -93,18 +93,18 @@ def _gradient_of_windows(
 
 
 def _maximum_of_views(x: jax.Array, windows: _Windows) -> tuple[jax.Array, jax.Array]:
-    """Returns the maxima and which element of its window each of them is, from 0."""
+    """Returns the maxima and the index of each within its window."""
     first, *others = _views(x, windows)
     largest, index = first, jnp.zeros(first.shape, jnp.uint8)
     for number, view in enumerate(others, start=1):
         index = jnp.where(view > largest, jnp.uint8(number), index)
-        largest = jnp.maximum(largest, view)  # and not `where`: what is not a number has to stay
+        largest = jnp.maximum(largest, view)  # and not `where`, which would drop NaN
     return largest, index
 
 
 def _views(x: jax.Array, windows: _Windows) -> list[jax.Array]:
     padded = jnp.pad(x, ((0, 0), *windows.pads, (0, 0)), constant_values=-jnp.inf)
-    # Where the last window starts at most, so that no view is longer than another.
+    # All views have as many rows and columns as windows fit.
     rows, columns = (side - windows.size + 1 for side in padded.shape[1:3])
     return [
         padded[:, top : top + rows : windows.stride, left : left + columns : windows.stride]
@@ -129,7 +129,7 @@ def _gradient_of_views(
 
 
 def _spread(place: int, count: int, windows: _Windows, axis: int) -> tuple[int, int, int]:
-    """Returns the padding that brings one element of each window to its place along an axis."""
+    """Returns the padding that moves one element of each window to its place along an axis."""
     before = place - windows.pads[axis][0]
     after = windows.sides[axis] - (before + (count - 1) * windows.stride + 1)
     return before, after, windows.stride - 1

@@ -9,7 +9,7 @@ from stillbox.models.layers.lowering.calls import per_platform
 
 RowBlock = Callable[[int, int], jax.Array]
 
-# More terms in one sum read the input no faster, but the loop that they are compiled to grows.
+# More terms in one sum are no faster, but the compiled loop grows.
 _MOST_TERMS = 20
 _ROWS_OF_ONES = 8
 
@@ -19,15 +19,14 @@ def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array
     """Sums `term(*arrays)` over all axes but the last.
 
     Args:
-        term: elementwise; maps arrays to one of their shape. It should return float32.
+        term: elementwise, with a float32 result of the arrays' shape.
         arrays: `[B, H, W, C]` each.
 
     Returns:
         `[C]`, float32.
     """
 
-    # Traced once and not for every block.
-    traced = jax.jit(term, inline=True)
+    traced = jax.jit(term, inline=True)  # once, not for every block
 
     def on_cpu(*values: jax.Array) -> jax.Array:
         def block(start: int, stop: int) -> jax.Array:
@@ -42,13 +41,13 @@ def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array
 
 
 def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
-    """Sums an elementwise expression of `height` rows in a form that XLA's CPU backend is fast at.
+    """Sums an elementwise expression of `height` rows in a form that is fast on XLA's CPU backend.
 
-    Its own reduction is a scalar loop. Adding up blocks of rows is elementwise and so vectorised,
-    and a product with a vector of ones finishes the small remainder.
+    Its own reduction is a scalar loop. Adding blocks of rows is elementwise and so vectorised, and
+    a product with a vector of ones reduces the small remainder.
 
     Args:
-        block: gives rows `[B, start:stop, W, C]` of the expression, float32.
+        block: returns rows `[B, start:stop, W, C]` of the expression, float32.
         height: number of rows.
 
     Returns:
@@ -66,8 +65,7 @@ def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
 
 
 def _sum_by_product(x: jax.Array) -> jax.Array:
-    # Behind the barrier, or XLA draws the expression into the product, as a scalar loop again.
+    # Several rows of ones: XLA would fuse a product with a single one into the loop that computes
+    # `x`, which makes it scalar again.
     flat = x.reshape(-1, x.shape[-1])
-    # Several rows of ones: a product with a single one would be drawn into the loop that makes
-    # `x`, and be scalar again.
     return jnp.mean(jnp.ones((_ROWS_OF_ONES, flat.shape[0]), flat.dtype) @ flat, axis=0)

@@ -1,10 +1,9 @@
-"""k x k convolutions without stride, with a kernel gradient of their own for the CPU.
+"""k x k convolutions without stride, with a separate kernel gradient for the CPU.
 
-XLA's CPU backend has a good convolution, and with it a good gradient of the input; the gradient of
-the kernel, which slides a whole image over another, is two to four times slower. As a product of
-patches it is fast as long as the patches stay in the cache. Measured on two cores for 8 images of
-38 x 38 x 256 to 256 channels: 57 GFLOP/s as a convolution, 154 with the patches of the whole batch,
-220 image by image.
+XLA's CPU backend has a fast convolution and gradient of the input. The gradient of the kernel,
+which slides one image over another, is two to four times slower. As a product of patches it is fast
+while the patches fit in the cache. Measured on two cores for 8 images of 38 x 38 x 256 to 256
+channels: 57 GFLOP/s as a convolution, 154 with the patches of the whole batch, 220 image by image.
 """
 
 import math
@@ -15,10 +14,10 @@ import jax.numpy as jnp
 
 from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.padding import Pair
-from stillbox.models.parallel import on_own_rows
+from stillbox.models.parallel import batch_shard_map
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-# Bytes of patches that are made at a time, and channels below which a product is too narrow.
+# Bytes of patches at a time, and output channels below which a product is too narrow.
 _PATCH_BYTES = 16 * 2**20
 _FEW_CHANNELS = 32
 
@@ -58,8 +57,8 @@ def _backward(
     def on_cpu(*arrays: jax.Array) -> tuple[jax.Array]:
         return (_kernel_gradient_on_cpu(*arrays, kernel_shape=kernel.shape, pads=pads),)
 
-    on_rows = on_own_rows(on_cpu, ("rows", "rows"), ("all",))
-    return x_gradient, per_platform(x, gradient, cpu=lambda *a: on_rows(*a)[0], default=plain)
+    sharded = batch_shard_map(on_cpu, ("batch", "batch"), ("replicated",))
+    return x_gradient, per_platform(x, gradient, cpu=lambda *a: sharded(*a)[0], default=plain)
 
 
 conv_unstrided.defvjp(_forward, _backward)
@@ -84,7 +83,7 @@ def _kernel_gradient_on_cpu(
     batch, height, width, _ = gradient.shape
     images, rows = _block(batch, height, width, math.prod(kernel_shape[:3]) * x.dtype.itemsize)
     row_blocks = -(-height // rows)
-    # Rows that only fill up the last block have no gradient, and add nothing.
+    # Padding rows of the last block have a gradient of 0.
     fill = row_blocks * rows - height
     padded = jnp.pad(x, ((0, 0), (pads[0][0], pads[0][1] + fill), pads[1], (0, 0)))
     gradient = jnp.pad(gradient, ((0, 0), (0, fill), (0, 0), (0, 0)))
@@ -106,7 +105,7 @@ def _kernel_gradient_on_cpu(
 
 
 def _block(batch: int, height: int, width: int, bytes_of_patch: int) -> tuple[int, int]:
-    """Returns how many images, or how many rows of one image, make a block of patches."""
+    """Returns images per block of patches and rows per block; one image if it exceeds the limit."""
     of_image = height * width * bytes_of_patch
     if of_image > _PATCH_BYTES:
         blocks = -(-of_image // _PATCH_BYTES)
