@@ -1,4 +1,4 @@
-"""A detector as shapes and types only: enough to trace and to compile, with no array made."""
+"""A detector as shapes and types, enough to trace and to compile without arrays."""
 
 from typing import Any, NamedTuple
 
@@ -11,29 +11,26 @@ from stillbox.models.variables import bind_detector, split_detector
 
 
 class AbstractDetector(NamedTuple):
-    """What a compiled function needs to know of a detector."""
+    """Static part and shapes of a detector."""
 
     graph: Any
-    """Its static part, equal to that of the same detector with arrays."""
+    """Static part, equal to that of the same detector with arrays."""
     params: dict[str, jax.ShapeDtypeStruct]
     """Shapes of the parameters by path."""
     stats: dict[str, jax.ShapeDtypeStruct]
     """Shapes of the moving statistics by path."""
 
     def module(self) -> Any:  # noqa: ANN401
-        """Returns the detector itself, with shapes instead of arrays."""
+        """Returns the detector with shapes instead of arrays."""
         return bind_detector(self.graph, self.params, self.stats)  # type: ignore[arg-type]
 
 
 def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
-    """Describes the detector that `build_detector` would build.
+    """Describes the detector that `build_detector` would build, and raises the same errors.
 
     Args:
-        model: its description.
+        model: its configuration.
         dtype: of activations and products, `float32` or `bfloat16`.
-
-    Raises:
-        UserError: as `build_detector`.
     """
     detector = nnx.eval_shape(lambda: build_detector(model, dtype=jax.numpy.dtype(dtype)))
     graph, params, stats = split_detector(detector)

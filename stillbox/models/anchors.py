@@ -1,4 +1,4 @@
-"""From the schema of anchors to the anchors of a detector."""
+"""Anchors by their schema classes, each called with `(config)`."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -25,10 +25,6 @@ Floats = NDArray[np.float32]
 Order = NDArray[np.int64] | None
 
 
-def _location_by_location(feature_shapes: tuple[Shape, ...]) -> Order:
-    return None
-
-
 class AnchorGenerator(NamedTuple):
     """The functions of one kind of anchors."""
 
@@ -36,7 +32,7 @@ class AnchorGenerator(NamedTuple):
     """Anchors at one location of each feature map."""
     boxes: Callable[[tuple[Shape, ...], Shape], Floats]
     """From the shapes of the feature maps and of the network input to anchors `[A, 4]`."""
-    order: Callable[[tuple[Shape, ...]], Order] = _location_by_location
+    order: Callable[[tuple[Shape, ...]], Order] = lambda feature_shapes: None
     """From the shapes of the feature maps to `prediction_order`."""
 
 
@@ -46,10 +42,7 @@ def build_anchors(
 ) -> Floats:
     """Returns the anchors `[A, 4]`, normalised to the network input, read-only.
 
-    Args:
-        config: the anchors at a location.
-        feature_shapes: height and width of every feature map.
-        image_shape: height and width of the network input, in pixels.
+    Shapes are heights and widths: of every feature map, and of the network input in pixels.
     """
     anchors = _generator(config).boxes(feature_shapes, image_shape)
     anchors.setflags(write=False)
@@ -57,14 +50,10 @@ def build_anchors(
 
 
 def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
-    """Returns the number of anchors at one location of each feature map.
-
-    Args:
-        config: the anchors at a location.
-        maps: feature maps that the neck makes.
+    """Returns the number of anchors at one location of each of `maps` feature maps.
 
     Raises:
-        UserError: the anchors are described for another number of maps.
+        UserError: the anchors are configured for another number of maps.
     """
     if config.count_maps() != maps:
         raise UserError(
@@ -76,13 +65,9 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
 
 
 def prediction_order(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> Order:
-    """Returns `[A]`: the index of the head's prediction for each anchor; None: the same order.
+    """Returns `[A]`, the index of the head's prediction for each anchor; None: the same order.
 
     Heads predict location by location; the anchors may have another order.
-
-    Args:
-        config: the anchors at a location.
-        feature_shapes: height and width of every feature map.
     """
     return _generator(config).order(feature_shapes)
 

@@ -1,4 +1,4 @@
-"""From the schema of a box coder to its functions."""
+"""Box coders by their schema classes, each called with `(config, input_size)`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ Coding = Callable[[ArrayLike, ArrayLike], Array]
 
 
 class BoxCodec(NamedTuple):
-    """Writes boxes relative to their anchors, and reads them."""
+    """Encodes boxes relative to their anchors, and decodes them."""
 
     encode: Coding
     """From boxes `[..., 4]` and anchors `[..., 4]` to codes `[..., code_size]`."""
@@ -27,12 +27,9 @@ def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> Box
     """Returns the coder of a configuration.
 
     Args:
-        config: its schema.
+        config: the coder.
         input_size: height and width of the network input, in pixels. Boxes are normalised to it,
             and some coders need the size of a pixel.
-
-    Raises:
-        UserError: the kind has no implementation.
     """
     coder: BoxCodec = implementation_of(config)(config, input_size)
     return coder

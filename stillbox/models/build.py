@@ -1,4 +1,4 @@
-"""From the schema of a model to its detector."""
+"""Builds detectors from their configurations."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def build_detector(
 
     Args:
         model: its configuration.
-        seed: of the fresh weights.
+        seed: of the weights.
         dtype: of activations and products, float32 or bfloat16; parameters are always float32.
 
     Raises:

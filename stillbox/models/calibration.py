@@ -1,4 +1,4 @@
-"""From the schema of a calibration to its function."""
+"""Calibrations by their schema classes: called with `(config, scores)`, `[B, A, C]`."""
 
 import jax
 import numpy as np
@@ -6,19 +6,7 @@ from numpy.typing import NDArray
 
 from stillbox.boxes import calibration
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, implements
-
-
-def calibrate(config: schema.Calibration | None, scores: jax.Array) -> jax.Array:
-    """Maps scores `[B, A, C]` to probabilities.
-
-    Raises:
-        UserError: the kind has no implementation.
-    """
-    if config is None:
-        return scores
-    calibrated: jax.Array = implementation_of(config)(config, scores)
-    return calibrated
+from stillbox.experiment.variants import implements
 
 
 @implements(schema.CurveCalibration)

@@ -22,18 +22,18 @@ from stillbox.models.variables import Arrays, bind_detector
 
 
 class LossOutput(NamedTuple):
-    """What training minimises, and what it reports."""
+    """Loss terms, metrics and state of one step."""
 
     terms: dict[str, jax.Array]
     """float32 scalars by name, such as `classification_loss`; training minimises their sum."""
     metrics: dict[str, jax.Array]
-    """float32 scalars by name that are only reported."""
+    """float32 scalars by name, reported but not minimised."""
     state: Arrays
     """The next `loss_state`."""
 
 
 class Detector(nnx.Module):
-    """A detector: from images to losses in training, to detections otherwise.
+    """Maps images to losses in training, to detections otherwise.
 
     Parameters are `nnx.Param` and float32, moving statistics `nnx.BatchStat`; everything else is
     static and hashable. Parts are traced inside a `jax.named_scope`, by which profiles divide the
@@ -53,9 +53,9 @@ class Detector(nnx.Module):
 
         Args:
             batch: B images and their ground truth.
-            loss_state: what the loss carries from step to step.
+            loss_state: state of the loss from the step before, or `initial_loss_state`.
             step: int32 scalar, steps before this one.
-            key: of everything random, such as dropout.
+            key: for everything random, such as dropout.
             replicas: equal parts of the batch, for a loss that is normalised per replica.
         """
         raise NotImplementedError
@@ -65,8 +65,7 @@ class Detector(nnx.Module):
 
         Args:
             images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
-            true_sizes: `[B, 2]`, height and width of the image proper inside the network input,
-                in pixels.
+            true_sizes: `[B, 2]`, height and width of the image inside the network input, pixels.
 
         Returns:
             Boxes normalised to the true images, unless the configuration says otherwise.
@@ -74,7 +73,7 @@ class Detector(nnx.Module):
         raise NotImplementedError
 
     def initial_loss_state(self) -> Arrays:
-        """Returns what the loss carries into the first step; empty for most losses."""
+        """Returns the state of the loss before the first step; empty for most losses."""
         return {}
 
     @jax.named_scope("penalty")

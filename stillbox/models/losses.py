@@ -1,4 +1,12 @@
-"""From the schema of a loss to its function."""
+"""Losses by their schema classes; all return weighted losses `[B, A]`.
+
+A classification loss is called with `(config, logits, targets, weights)`: logits and targets
+`[B, A, C]`, weights `[B, A]` or, with a weight for each class, `[B, A, C]`.
+
+A localisation loss is called with `(config, codes, targets, weights, decode=, skip_zeros=)`: codes
+and targets `[B, A, S]`, weights `[B, A]`. `decode` maps codes to boxes, for losses of boxes. With
+`skip_zeros`, targets of exactly 0 have no loss.
+"""
 
 from collections.abc import Callable
 
@@ -6,56 +14,10 @@ import jax
 
 from stillbox.boxes import box_losses, focal_loss, losses
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, implements
+from stillbox.experiment.variants import implements
 
 Decode = Callable[[jax.Array], jax.Array]
 """From codes `[B, A, S]` to boxes `[B, A, 4]`."""
-
-
-def classification_loss(
-    config: schema.ClassificationLoss, logits: jax.Array, targets: jax.Array, weights: jax.Array
-) -> jax.Array:
-    """Returns `[B, A]`, weighted.
-
-    Args:
-        config: its schema.
-        logits: `[B, A, C]`.
-        targets: `[B, A, C]`.
-        weights: `[B, A]`, or `[B, A, C]` with a weight for each class.
-
-    Raises:
-        UserError: the kind has no implementation.
-    """
-    loss: jax.Array = implementation_of(config)(config, logits, targets, weights)
-    return loss
-
-
-def localization_loss(
-    config: schema.LocalizationLoss,
-    codes: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    *,
-    decode: Decode,
-    skip_zeros: bool,
-) -> jax.Array:
-    """Returns `[B, A]`, weighted.
-
-    Args:
-        config: its schema.
-        codes: `[B, A, S]`, predicted.
-        targets: `[B, A, S]`.
-        weights: `[B, A]`.
-        decode: from codes `[B, A, S]` to boxes `[B, A, 4]`, for losses of boxes.
-        skip_zeros: targets of exactly 0 have no loss.
-
-    Raises:
-        UserError: the kind has no implementation.
-    """
-    loss: jax.Array = implementation_of(config)(
-        config, codes, targets, weights, decode=decode, skip_zeros=skip_zeros
-    )
-    return loss
 
 
 @implements(schema.SigmoidLoss)
@@ -101,26 +63,14 @@ def _l2(config: schema.L2Loss, *arrays: jax.Array, decode: Decode, skip_zeros: b
 
 
 @implements(schema.IouLoss)
-def _iou(
-    config: schema.IouLoss,
-    codes: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    *,
-    decode: Decode,
-    skip_zeros: bool,
-) -> jax.Array:
+def _iou(config: schema.IouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
+    codes, targets, weights = arrays
     return box_losses.iou_loss(decode(codes), decode(targets), weights)
 
 
 @implements(schema.GiouLoss)
 def _giou(
-    config: schema.GiouLoss,
-    codes: jax.Array,
-    targets: jax.Array,
-    weights: jax.Array,
-    *,
-    decode: Decode,
-    skip_zeros: bool,
+    config: schema.GiouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
 ) -> jax.Array:
+    codes, targets, weights = arrays
     return box_losses.giou_loss(decode(codes), decode(targets), weights)

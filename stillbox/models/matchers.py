@@ -1,4 +1,4 @@
-"""From the schemas of a matcher and a similarity to their functions."""
+"""Matchers and similarities by their schema classes, each called with `(config)`."""
 
 from functools import partial
 
@@ -6,27 +6,7 @@ from stillbox.boxes.geometry import PairFunction, ioa, iou, neg_sq_dist, thresho
 from stillbox.boxes.matchers import argmax_match, bipartite_match
 from stillbox.boxes.targets import Match
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, implements
-
-
-def build_matcher(config: schema.Matcher) -> Match:
-    """Returns the function from similarities to matches.
-
-    Raises:
-        UserError: the kind has no implementation.
-    """
-    match: Match = implementation_of(config)(config)
-    return match
-
-
-def build_similarity(config: schema.Similarity) -> PairFunction:
-    """Returns the function of pairs that a matcher compares anchors and boxes by.
-
-    Raises:
-        UserError: the kind has no implementation.
-    """
-    similarity: PairFunction = implementation_of(config)(config)
-    return similarity
+from stillbox.experiment.variants import implements
 
 
 @implements(schema.ArgmaxMatcher)

@@ -1,4 +1,4 @@
-"""What a detector's head says about every anchor."""
+"""Predictions of a detector's head."""
 
 from typing import NamedTuple
 
@@ -9,6 +9,6 @@ class Predictions(NamedTuple):
     """Raw predictions for B images and A anchors, in the anchors' order, always float32."""
 
     box_encodings: Array
-    """`[B, A, S]`, S codes in the box coder's terms."""
+    """`[B, A, S]`, S codes of the box coder."""
     class_logits: Array
-    """`[B, A, C]`, C counts the background slot where the model has one."""
+    """`[B, A, C]`, C counts the background slot, if any."""

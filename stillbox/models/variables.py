@@ -1,7 +1,7 @@
-"""A detector as plain data: flat dictionaries of arrays, keyed by dotted parameter paths.
+"""A detector as flat dictionaries of arrays, keyed by dotted parameter paths.
 
-The module object stays outside compiled functions; inside, `bind` puts the arrays back. A flat
-dictionary is what freezing, averaging, checkpoints and weight import all want to look at.
+The module object stays outside compiled functions; inside, `bind_detector` puts the arrays back.
+Freezing, averaging, checkpoints and weight import work on the dictionaries.
 """
 
 from typing import Any
@@ -13,18 +13,16 @@ Arrays = dict[str, jax.Array]
 
 
 def split_detector(detector: nnx.Module) -> tuple[Any, Arrays, Arrays]:
-    """Takes a detector apart.
+    """Returns static graph (hashable), trainable parameters and moving statistics of a detector.
 
-    Returns:
-        Its static graph (hashable), its trainable parameters and its moving statistics, the
-        latter two keyed like `backbone.conv_0.kernel`.
+    The latter two are keyed like `backbone.conv_0.kernel`.
     """
     graph, params, stats = nnx.split(detector, nnx.Param, nnx.BatchStat)
     return graph, _flatten(params), _flatten(stats)
 
 
 def bind_detector(graph: Any, params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
-    """Puts a detector together again from what `split_detector` returned."""
+    """Rebuilds a detector from the results of `split_detector`."""
     return nnx.merge(graph, _unflatten(params), _unflatten(stats))
 
 

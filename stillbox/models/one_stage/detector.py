@@ -26,7 +26,7 @@ from stillbox.models.variables import Arrays
 
 Shape = tuple[int, int]
 
-# What backbone and neck fold into the key; a head numbers its feature maps, from 0.
+# Numbers that backbone and neck fold into the dropout key; a head folds in its map's, from 0.
 _BACKBONE, _NECK = 2**16, 2**16 + 1
 
 # Entry of the loss state: the moving average of matches that the loss is divided by.
@@ -37,13 +37,9 @@ _MATCHES = "matches"
 class OneStageDetector(Detector):
     """Backbone, neck and head, and the anchors that their predictions are relative to.
 
-    Args:
-        model: the configuration.
-        options: what all layers share.
-
     Raises:
-        UserError: the neck taps a layer that the backbone lacks, or makes more or fewer feature
-            maps than the anchors are described for; a part has no implementation.
+        UserError: the neck taps a layer that the backbone lacks, or has more or fewer feature maps
+            than the anchors are configured for; a part has no implementation.
     """
 
     def __init__(self, model: schema.OneStage, options: BuildOptions) -> None:
@@ -61,7 +57,7 @@ class OneStageDetector(Detector):
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(options.dtype)
         _name_layers(self)
-        self.feature_shapes = self._measure_features()
+        self.feature_shapes = self._infer_feature_shapes()
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
     def loss(
@@ -94,12 +90,12 @@ class OneStageDetector(Detector):
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
         predictions = self(images, train=False)
         # Sorting and suppression are loops, which XLA would not divide by images.
-        finish = batch_shard_map(
-            lambda found, sizes: postprocess(found, self.anchors, sizes, self.model),
+        sharded = batch_shard_map(
+            lambda raw, sizes: postprocess(raw, self.anchors, sizes, self.model),
             ("batch", "batch"),
             "batch",
         )
-        detections: Detections = finish(predictions, true_sizes)
+        detections: Detections = sharded(predictions, true_sizes)
         return detections
 
     def __call__(
@@ -109,8 +105,8 @@ class OneStageDetector(Detector):
 
         Args:
             images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
-            train: use and remember the batch's statistics; apply dropout.
-            dropout_key: needed in training by parts that drop something.
+            train: normalise by the batch's statistics and update the moving ones; apply dropout.
+            dropout_key: needed in training by parts with dropout.
 
         Returns:
             float32 predictions in the order of `anchors`.
@@ -118,8 +114,8 @@ class OneStageDetector(Detector):
         maps = self.features(images, train=train, dropout_key=dropout_key)
         with jax.named_scope("head"):
             predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
-            # The anchors of all maps in a row are no height. XLA (jax 0.10.0) would go on cutting
-            # them, and makes wrong gradients of that where a batch is divided too.
+            # XLA (jax 0.10.0) would divide the anchors like rows of images, and then computes
+            # wrong gradients if the batch is divided too.
             predictions = batch_sharded(predictions)
             if self.order is None:
                 return predictions
@@ -145,21 +141,21 @@ class OneStageDetector(Detector):
         """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
         return build_anchors(self.model.anchors, self.feature_shapes, self.image_shape)
 
-    def _measure_features(self) -> tuple[Shape, ...]:
+    def _infer_feature_shapes(self) -> tuple[Shape, ...]:
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
 
 
 def _name_layers(detector: Detector) -> None:
-    """Gives every layer its path inside backbone, neck or head."""
+    """Sets every layer's scope to its path inside backbone, neck or head."""
     for path, module in nnx.iter_modules(detector):
         if isinstance(module, ConvLayer):
             module.scope = "/".join(map(str, path[1:])) or module.scope
 
 
 def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:
-    # What can be hashed is part of the compiled program; an array would be taken for a variable.
+    # Static attributes are hashable; an array would be taken for a variable.
     return None if order is None else tuple(order.tolist())
 
 

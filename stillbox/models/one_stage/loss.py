@@ -1,4 +1,4 @@
-"""From raw predictions to the loss: targets, the two losses, mining, normalisation.
+"""The loss of one-stage detectors: targets, two losses of each anchor, mining, normalisation.
 
 The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectures`).
 """
@@ -14,8 +14,9 @@ from stillbox.boxes.batch import Batch
 from stillbox.boxes.hard_examples import mine_hard_examples
 from stillbox.boxes.targets import Targets
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import losses  # noqa: F401 - registers them
 from stillbox.models.box_coders import build_box_coder
-from stillbox.models.losses import classification_loss, localization_loss
 from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
 
@@ -40,7 +41,7 @@ class MatchAverage(NamedTuple):
     """int32 scalar."""
 
 
-NOTHING_COUNTED = MatchAverage()
+INITIAL_AVERAGE = MatchAverage()
 """The average before the first batch."""
 
 
@@ -50,7 +51,7 @@ def detection_loss(
     batch: Batch,
     anchors: np.ndarray,
     model: schema.OneStage,
-    average: MatchAverage = NOTHING_COUNTED,
+    average: MatchAverage = INITIAL_AVERAGE,
     *,
     replicas: int = 1,
 ) -> LossParts:
@@ -60,25 +61,29 @@ def detection_loss(
         predictions: for B images and A anchors.
         batch: ground truth of the same images.
         anchors: `[A, 4]`, normalised to the network input.
-        model: the detector's description.
-        average: of the batches before, where the description divides by one.
-        replicas: equal parts of the batch, R, for a description that divides per replica.
+        model: the detector's configuration.
+        average: of the batches before, if the losses are divided by one.
+        replicas: equal parts of the batch, if losses are normalised per replica.
     """
-    parts = replicas if model.loss.normalizer == "per_replica" else 1
-    targets = batch_targets(batch, anchors, model)
-    classification = _classification(predictions.class_logits, targets, model.loss)
-    localization = _localization(predictions.box_encodings, targets, jnp.asarray(anchors), model)
-    if model.loss.hard_example_miner is not None:
-        chosen = _mine(predictions, targets, classification, localization, anchors, model)
-        classification, localization = classification * chosen, localization * chosen
-
+    # Losses of each anchor, [B, A].
     loss = model.loss
+    targets = batch_targets(batch, anchors, model)
+    classification = _classification_losses(predictions.class_logits, targets, loss)
+    localization = _localization_losses(
+        predictions.box_encodings, targets, jnp.asarray(anchors), model
+    )
+    if loss.hard_example_miner is not None:
+        mask = _hard_example_mask(
+            predictions, targets, classification, localization, anchors, model
+        )
+        classification, localization = classification * mask, localization * mask
+
+    # Normalisation, [B, 1].
+    parts = replicas if loss.normalizer == "per_replica" else 1
     matches = _count_matches(targets, loss, parts)
     matches, value = _average_matches(matches, average, loss.normalizer_momentum)
     weights = _normalizing_weights(matches, jnp.asarray(batch.image_weights), loss, parts)
-    code_size = 1
-    if loss.normalize_localization_by_code_size:
-        code_size = model.box_coder.code_size
+    code_size = model.box_coder.code_size if loss.normalize_localization_by_code_size else 1
     return LossParts(
         classification=loss.classification_weight * jnp.sum(classification * weights),
         localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
@@ -98,14 +103,14 @@ def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> jax.Ar
 def _average_matches(
     matches: jax.Array, average: MatchAverage, momentum: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the averaged number of matches `[B, 1]`, and the average to go on with.
+    """Returns the averaged number of matches `[B, 1]`, and the next average.
 
-    The average of n batches began with 0, which still weighs `momentum^n`; it is divided by the
-    rest, as TF1's `assign_moving_average` does.
+    The average starts at 0, which weighs `momentum^n` after n batches; it is divided by the rest,
+    as in TF1's `assign_moving_average`.
     """
     if not momentum:
         return matches, jnp.zeros(())
-    # One number for the whole batch: the rules allow no other.
+    # One number for the whole batch, as the rules of the schema demand.
     value = momentum * average.value + (1.0 - momentum) * matches[0, 0]
     counted = -jnp.expm1((average.steps + 1) * math.log(momentum))
     return jnp.broadcast_to(value / counted, matches.shape), value
@@ -114,15 +119,12 @@ def _average_matches(
 def _normalizing_weights(
     matches: jax.Array, image_weights: jax.Array, loss: schema.Loss, replicas: int
 ) -> jax.Array:
-    """Returns what the losses of each image are multiplied by, `[B, 1]`.
+    """Returns the factors of each image's losses, `[B, 1]`.
 
-    Args:
-        matches: `[B, 1]`, from `_count_matches`.
-        image_weights: `[B]`, 0 for rows that only fill up.
-        loss: by what is divided.
-        replicas: R, whose losses are averaged.
+    `matches` are `[B, 1]`, `image_weights` `[B]` with 0 for padding rows; the losses of `replicas`
+    are averaged.
     """
-    # The floor of 1 lets images without any object still teach what the background is.
+    # With the floor of 1, images without objects still train the background.
     weights = (
         1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)
     )
@@ -139,22 +141,24 @@ def _sum_over_replica(values: jax.Array, replicas: int) -> jax.Array:
     return jnp.broadcast_to(sums, parts.shape).reshape(values.shape)
 
 
-def _classification(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:
+def _classification_losses(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:
     """Returns `[B, A]`, weighted."""
     weights = targets.class_weights
     if loss.class_weights:
-        # The slots behind the background's, where there is one, which keeps its weight.
-        behind = logits.shape[-1] - len(loss.class_weights)
-        weights = weights[..., None] * jnp.asarray((1.0,) * behind + loss.class_weights)
-    return classification_loss(loss.classification, logits, targets.class_targets, weights)
+        # `class_weights` are those of the foreground; the background slot, if any, keeps 1.
+        background = logits.shape[-1] - len(loss.class_weights)
+        weights = weights[..., None] * jnp.asarray((1.0,) * background + loss.class_weights)
+    function = implementation_of(loss.classification)
+    weighted: jax.Array = function(loss.classification, logits, targets.class_targets, weights)
+    return weighted
 
 
-def _localization(
+def _localization_losses(
     encodings: jax.Array, targets: Targets, anchors: jax.Array, model: schema.OneStage
 ) -> jax.Array:
     """Returns `[B, A]`, weighted."""
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    return localization_loss(
+    loss: jax.Array = implementation_of(model.loss.localization)(
         model.loss.localization,
         encodings,
         targets.box_targets,
@@ -162,9 +166,10 @@ def _localization(
         decode=lambda codes: coder.decode(codes, anchors),
         skip_zeros=model.loss.skip_zero_codes,
     )
+    return loss
 
 
-def _mine(
+def _hard_example_mask(
     predictions: Predictions,
     targets: Targets,
     classification: jax.Array,
@@ -172,7 +177,7 @@ def _mine(
     anchors: np.ndarray,
     model: schema.OneStage,
 ) -> jax.Array:
-    """Returns `[B, A]`, 1 for the anchors that may count."""
+    """Returns `[B, A]`, 1 for the anchors that count."""
     miner = model.loss.hard_example_miner
     assert miner is not None
     coder = build_box_coder(model.box_coder, model.resizer.input_size)

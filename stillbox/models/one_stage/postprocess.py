@@ -1,6 +1,6 @@
-"""From raw predictions to detections: scores, boxes, NMS.
+"""Postprocessing: from raw predictions to detections by score conversion, decoding and NMS.
 
-The original's `object_detection/builders/post_processing_builder.py`.
+As `object_detection/builders/post_processing_builder.py`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.nms import batched_nms
 from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import calibration as _calibration  # noqa: F401 - registers them
 from stillbox.models.box_coders import build_box_coder
-from stillbox.models.calibration import calibrate
 from stillbox.models.predictions import Predictions
 
 
@@ -30,12 +31,11 @@ def postprocess(
     Args:
         predictions: of B images and A anchors.
         anchors: `[A, 4]`, normalised to the network input.
-        true_sizes: `[B, 2]`, height and width of the image proper inside the network input, pixels.
-        model: the detector's description.
+        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+        model: the detector's configuration.
 
     Returns:
-        Boxes normalised to the true images and clipped to them, unless the description says
-        otherwise.
+        Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
     nms = model.postprocessing.nms
     boxes = decode_boxes(predictions.box_encodings, anchors, model)
@@ -62,13 +62,7 @@ def postprocess(
 def decode_boxes(
     encodings: jax.Array, anchors: NDArray[float32] | jax.Array, model: schema.OneStage
 ) -> jax.Array:
-    """Maps box encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input.
-
-    Args:
-        encodings: of B images.
-        anchors: `[A, 4]`, normalised to the network input.
-        model: the detector's description.
-    """
+    """Maps encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input."""
     limits = model.postprocessing.box_encodings_clip
     if limits is not None:
         encodings = jnp.clip(encodings, limits.min, limits.max)
@@ -77,12 +71,9 @@ def decode_boxes(
 
 
 def _clip_window(ends: jax.Array, input_size: tuple[int, int], nms: schema.Nms) -> jax.Array:
-    """Returns what boxes are clipped to, `[B, 4]`.
+    """Returns the windows that boxes are clipped to, `[B, 4]`.
 
-    Args:
-        ends: `[B, 2]`, where the true images end in the network input, as a share of it.
-        input_size: height and width of the network input, in pixels.
-        nms: says what it is.
+    `ends` `[B, 2]` are the ends of the true images as shares of the network input.
     """
     if nms.combined or nms.clip_to == "input":
         ends = jnp.ones_like(ends)
@@ -105,16 +96,15 @@ def slot_scores(logits: jax.Array, model: schema.OneStage) -> jax.Array:
     """Maps `[B, A, slots]` logits to `[B, A, slots]` scores, the background's among them."""
     convert = _CONVERTERS[model.postprocessing.score_converter]
     scores = convert(logits / model.postprocessing.logit_scale)
-    # Before the background goes: class slots are counted with it.
-    return calibrate(model.postprocessing.calibration, scores)
-
-
-def _identity(logits: jax.Array) -> jax.Array:
-    return logits
+    calibration = model.postprocessing.calibration
+    if calibration is not None:
+        # Before the background slot is removed: calibrations count slots with it.
+        scores = implementation_of(calibration)(calibration, scores)
+    return scores
 
 
 _CONVERTERS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "identity": _identity,
+    "identity": lambda logits: logits,
     "sigmoid": jax.nn.sigmoid,
     "softmax": jax.nn.softmax,
 }
