@@ -1,1 +1,1 @@
-"""The mathematics of anchor-based detection: pure functions on arrays, nothing of this package."""
+"""Pure functions on arrays for anchor-based detection; imports no other part of this package."""

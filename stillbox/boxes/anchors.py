@@ -1,7 +1,7 @@
-"""Anchors: the boxes that predictions are relative to, computed once on the host.
+"""Anchors, computed once on the host: the boxes that predictions are relative to.
 
-Normalised to the network input, never clipped. Their order is the order of the head's channels:
-feature maps from fine to coarse, in a map rows, then columns, then the boxes of one location.
+Normalised to the network input, never clipped, in the order of the head's channels: feature maps
+from fine to coarse; in a map rows, then columns, then the boxes of one location.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 
 
 class BoxSpec(NamedTuple):
-    """One of the boxes that stand at every location of a feature map."""
+    """One of the boxes at every location of a feature map."""
 
     scale: float
     """Side of the square of the same area, as a multiple of the base anchor."""
@@ -23,7 +23,7 @@ class BoxSpec(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """What stands on one feature map, in pixels of the network input; all pairs height first."""
+    """The anchors of one feature map, in pixels of the network input; all pairs height first."""
 
     specs: tuple[BoxSpec, ...]
     """The boxes at every location."""
@@ -46,13 +46,12 @@ def grid_anchors(
 
     Args:
         feature_shape: height and width of the map, H and W.
-        specs: the boxes at every location.
         base: height and width of the base anchor, in any unit.
         stride: vertical and horizontal distance of the centres, in the same unit.
         offset: centre of the first location.
     """
-    # Every step is rounded to float32 as in the reference's graph, so that regression targets of
-    # perfectly centred boxes come out alike to the last bit.
+    # Every step is rounded to float32 as in the original's graph, so that regression targets of
+    # perfectly centred boxes are equal to the last bit.
     scales = np.asarray([spec.scale for spec in specs], np.float32)
     roots = np.sqrt(np.asarray([spec.aspect_ratio for spec in specs], np.float32))
     base = np.asarray(base, np.float32)
@@ -72,14 +71,8 @@ def pixel_grid_anchors(
     image_shape: tuple[int, int],
     grids: Sequence[Grid],
 ) -> Floats:
-    """Returns the anchors of grids that are described in pixels, normalised, `[A, 4]`.
-
-    Args:
-        feature_shapes: height and width of every map that carries anchors.
-        image_shape: height and width of the network input, in pixels.
-        grids: one for each map.
-    """
-    # The reference multiplies by the rounded reciprocal, and the last bit shows it.
+    """Returns the anchors of one grid a map, normalised, `[A, 4]`; shapes are (height, width)."""
+    # The original multiplies by the rounded reciprocal, which differs in the last bit.
     shrink = np.tile(rounded([1 / side for side in image_shape]), 2).astype(np.float32)
     maps = zip(feature_shapes, grids, strict=True)
     return np.concatenate([grid_anchors(shape, *grid) * shrink for shape, grid in maps])
@@ -90,10 +83,7 @@ def scale_ratio_specs(
 ) -> tuple[BoxSpec, ...]:
     """Returns every scale at every aspect ratio.
 
-    Args:
-        scales: sides of the squares of the same areas, as multiples of the base anchor.
-        aspect_ratios: width over height.
-        scale_major: the ratios of one scale stand together; otherwise the scales of one ratio.
+    With `scale_major` the ratios of one scale follow each other, otherwise the scales of one ratio.
     """
     if scale_major:
         return tuple(BoxSpec(scale, ratio) for scale in scales for ratio in aspect_ratios)
@@ -110,7 +100,7 @@ def multiscale_grids(
     scales_per_octave: int,
     scale_major: bool = False,
 ) -> tuple[Grid, ...]:
-    """Returns RetinaNet's grids, one for each level (arXiv:1708.02002; fact sheet 3.4).
+    """Returns RetinaNet's grids, one for each level (arXiv:1708.02002).
 
     Args:
         image_shape: height and width of the network input, in pixels.
@@ -118,7 +108,7 @@ def multiscale_grids(
         max_level: level of the coarsest map.
         anchor_scale: side of a level's base anchor, in strides.
         aspect_ratios: width over height.
-        scales_per_octave: sizes between one level's base anchor and the next one's.
+        scales_per_octave: sizes between the base anchors of two levels.
         scale_major: as for `scale_ratio_specs`.
     """
     scales = [2.0 ** (step / scales_per_octave) for step in range(scales_per_octave)]
@@ -126,7 +116,7 @@ def multiscale_grids(
     grids = []
     for level in range(min_level, max_level + 1):
         stride = 2.0**level
-        # Where the stride does not divide the image, the first centre lies on its edge.
+        # If the stride does not divide the image, the first centre lies on its edge.
         row, column = (stride / 2 if side % stride == 0 else 0.0 for side in image_shape)
         base = stride * anchor_scale
         grids.append(Grid(specs, (base, base), (stride, stride), (row, column)))
@@ -134,5 +124,5 @@ def multiscale_grids(
 
 
 def rounded(values: Sequence[float]) -> list[float]:
-    """Returns the float32 that each value has in the reference, whose configs hold no doubles."""
+    """Returns each value rounded to float32, the precision of the original's configurations."""
     return np.asarray(values, np.float32).tolist()

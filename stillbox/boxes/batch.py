@@ -1,4 +1,4 @@
-"""The batch: a pytree of arrays whose shapes never change."""
+"""The batch: a pytree of arrays of fixed shapes."""
 
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ class Batch(NamedTuple):
     boxes: Floats
     """`[B, N, 4]` float32, normalised to the network input, padding included."""
     classes: Ints
-    """`[B, N]` int32, class indices that start at 0; `Dataset.slots` says what they stand for."""
+    """`[B, N]` int32, class indices from 0; `Dataset.slots` maps them to label map ids."""
     weights: Floats
     """`[B, N]` float32, 0 for padding and for ignored boxes."""
     true_sizes: Ints
-    """`[B, 2]` int32, height and width of the image proper inside the network input, in pixels."""
+    """`[B, 2]` int32, height and width of the image inside the network input, in pixels."""
     records: Ints
-    """`[B]` int32, index of the record in its data set; -1 for a row that only fills up."""
+    """`[B]` int32, index of the record in its data set; -1 for a padding row."""
     image_weights: Floats
-    """`[B]` float32, 0 for a row that only fills up the last batch."""
+    """`[B]` float32, 0 for a row without an image, such as padding of the last batch."""

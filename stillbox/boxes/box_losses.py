@@ -1,7 +1,8 @@
-"""Localisation losses, computed in float32 whatever comes in (fact sheet 3.6).
+"""Localisation losses, computed in float32 for any input type.
 
-Each returns one number for each anchor, `[..., A]`, weighted. What is not a number in a target (a
-code of an inverted box) counts as met. Nothing is normalised here.
+Codes are `[..., A, S]`, decoded boxes `[..., A, 4]`, weights `[..., A]`. Each returns weighted
+losses `[..., A]`, not normalised. A NaN in a target (a code of an inverted box) has no loss, and
+with `skip_zeros` a code whose target is exactly 0 has none.
 """
 
 import jax.numpy as jnp
@@ -26,15 +27,7 @@ def smooth_l1_loss(
     delta: float = 1.0,
     skip_zeros: bool = False,
 ) -> Array:
-    """Returns Huber's loss of each anchor, summed over its codes and weighted.
-
-    Args:
-        codes: `[..., A, S]`.
-        targets: `[..., A, S]`.
-        weights: `[..., A]`.
-        delta: where the parabola goes over into the line.
-        skip_zeros: codes whose target is exactly 0 count as met.
-    """
+    """Returns Huber's loss, summed over the codes; `delta` ends the parabola."""
     losses = huber(_differences(codes, targets, skip_zeros), delta=delta)
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
@@ -42,14 +35,7 @@ def smooth_l1_loss(
 def l1_loss(
     codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
 ) -> Array:
-    """Returns the sum of the absolute differences of each anchor's codes, weighted.
-
-    Args:
-        codes: `[..., A, S]`.
-        targets: `[..., A, S]`.
-        weights: `[..., A]`.
-        skip_zeros: as for `smooth_l1_loss`.
-    """
+    """Returns the sum of the absolute differences of the codes."""
     losses = jnp.abs(_differences(codes, targets, skip_zeros))
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
@@ -57,15 +43,9 @@ def l1_loss(
 def l2_loss(
     codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
 ) -> Array:
-    """Returns half the sum of the squared, weighted differences of each anchor's codes.
+    """Returns half the sum of the squared, weighted differences of the codes.
 
     As in the original the weight multiplies the difference, so that it counts squared.
-
-    Args:
-        codes: `[..., A, S]`.
-        targets: `[..., A, S]`.
-        weights: `[..., A]`.
-        skip_zeros: as for `smooth_l1_loss`.
     """
     differences = _differences(codes, targets, skip_zeros)
     weighted = differences * jnp.asarray(weights, jnp.float32)[..., None]
@@ -73,33 +53,21 @@ def l2_loss(
 
 
 def iou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
-    """Returns one minus the IoU of each anchor's boxes, weighted (arXiv:1608.01471).
-
-    Args:
-        boxes: `[..., A, 4]`, decoded.
-        targets: `[..., A, 4]`, decoded.
-        weights: `[..., A]`.
-    """
+    """Returns one minus the IoU of predicted and target boxes (arXiv:1608.01471)."""
     return _overlap_loss(iou, boxes, targets, weights)
 
 
 def giou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
-    """Returns one minus the generalised IoU of each anchor's boxes, weighted (arXiv:1902.09630).
-
-    Args:
-        boxes: `[..., A, 4]`, decoded.
-        targets: `[..., A, 4]`, decoded.
-        weights: `[..., A]`.
-    """
+    """Returns one minus the generalised IoU of predicted and target boxes (arXiv:1902.09630)."""
     return _overlap_loss(giou, boxes, targets, weights)
 
 
 def _differences(codes: ArrayLike, targets: ArrayLike, skip_zeros: bool) -> Array:
     codes, targets = jnp.asarray(codes, jnp.float32), jnp.asarray(targets, jnp.float32)
-    met = jnp.isnan(targets)
+    skipped = jnp.isnan(targets)
     if skip_zeros:
-        met |= targets == 0.0
-    return jnp.where(met, 0.0, codes - targets)
+        skipped |= targets == 0.0
+    return jnp.where(skipped, 0.0, codes - targets)
 
 
 def _overlap_loss(

@@ -1,4 +1,4 @@
-"""Calibration: from scores to probabilities, one slot of the class axis at a time or all alike."""
+"""Calibration: from scores to probabilities, for all class slots or for some."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ from jax.typing import ArrayLike
 
 
 def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) -> Array:
-    """Maps scores by straight lines between points, and by the outer points beyond them.
+    """Interpolates scores `[...]` linearly between points; constant beyond the outer points.
 
     Args:
         scores: `[...]`.
         inputs: `[P]`, rising.
-        outputs: `[P]`, what scores of `inputs` become.
+        outputs: `[P]`, the calibrated scores at `inputs`.
     """
     return jnp.interp(
         jnp.asarray(scores, jnp.float32),
@@ -24,11 +24,11 @@ def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) ->
 def class_curve_scores(
     scores: ArrayLike, *, slots: ArrayLike, inputs: ArrayLike, outputs: ArrayLike
 ) -> Array:
-    """Maps the scores of some class slots by a curve for each; the others stay.
+    """Interpolates the scores of some class slots, each by its own curve; the others stay.
 
     Args:
         scores: `[..., C]`.
-        slots: `[S]` int, the slots that have a curve, each once.
+        slots: `[S]` int, distinct.
         inputs: `[S, P]`, rising in each row; shorter curves repeat their last point.
         outputs: `[S, P]`.
     """
@@ -39,25 +39,12 @@ def class_curve_scores(
 
 
 def platt_scores(scores: ArrayLike, *, a: ArrayLike, b: ArrayLike) -> Array:
-    """Returns `1 / (1 + exp(a score + b))`, Platt's scaling.
-
-    Args:
-        scores: `[..., C]`.
-        a: a number, or `[C]`.
-        b: likewise.
-    """
+    """Returns `1 / (1 + exp(a score + b))`, Platt's scaling, of `[..., C]`; a, b: `[]` or `[C]`."""
     return jax.nn.sigmoid(-(jnp.asarray(scores, jnp.float32) * a + b))
 
 
 def class_platt_scores(scores: ArrayLike, *, slots: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
-    """Applies Platt's scaling to some class slots, with numbers for each; the others stay.
-
-    Args:
-        scores: `[..., C]`.
-        slots: `[S]` int, the slots that have numbers, each once.
-        a: `[S]`.
-        b: `[S]`.
-    """
+    """Applies Platt's scaling with `a` and `b` `[S]` to distinct `slots` `[S]` of `[..., C]`."""
     scores, slots = jnp.asarray(scores, jnp.float32), jnp.asarray(slots)
     a, b = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
     return scores.at[..., slots].set(platt_scores(scores[..., slots], a=a, b=b))

@@ -1,4 +1,7 @@
-"""Box coders: a box written relative to its anchor, and back."""
+"""Box coders: boxes relative to their anchors.
+
+Boxes and anchors are `[..., 4]` and broadcast. Decoded boxes are not clipped.
+"""
 
 import jax.numpy as jnp
 from jax import Array
@@ -14,7 +17,7 @@ def encode_faster_rcnn(
     scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
     pixel: tuple[float, float] | None = None,
 ) -> Array:
-    """Returns the codes `ty, tx, th, tw` of boxes, `[..., 4]` (arXiv:1506.01497; fact sheet 3.5).
+    """Returns the codes `ty, tx, th, tw` of boxes, `[..., 4]` (arXiv:1506.01497).
 
     `ty` is the distance of the centres over the anchor's height, `th` the logarithm of the ratio
     of the heights, each times its scale. 1e-8 is added to all heights and widths first, so that
@@ -22,10 +25,10 @@ def encode_faster_rcnn(
 
     Args:
         boxes: `[..., 4]`.
-        anchors: `[..., 4]`, broadcast against the boxes.
+        anchors: `[..., 4]`.
         scales: factors of ty, tx, th and tw.
-        pixel: height and width of a pixel in the boxes' unit, where the edges that boxes and
-            anchors name belong to them: both are then a pixel higher and wider.
+        pixel: height and width of a pixel in the boxes' unit, if edges are inclusive: boxes and
+            anchors are then a pixel higher and wider.
     """
     centers, sizes = _center_form(boxes, pixel)
     anchor_centers, anchor_sizes = _center_form(anchors, pixel)
@@ -43,14 +46,10 @@ def decode_faster_rcnn(
     pixel: tuple[float, float] | None = None,
     max_log_ratio: float = 0.0,
 ) -> Array:
-    """Returns the boxes `[..., 4]` that codes stand for; nothing is clipped.
+    """Returns the boxes `[..., 4]` of codes `[..., 4]`, `ty, tx, th, tw`.
 
-    Args:
-        codes: `[..., 4]`, `ty, tx, th, tw`.
-        anchors: `[..., 4]`, broadcast against the codes.
-        scales: factors that the codes were multiplied by.
-        pixel: as for `encode_faster_rcnn`.
-        max_log_ratio: greatest logarithm of a ratio of heights or widths; 0 sets no limit.
+    `max_log_ratio` limits the logarithms of the ratios of heights and widths; 0: no limit. The
+    other arguments are those of `encode_faster_rcnn`.
     """
     codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
     anchor_centers, anchor_sizes = _center_form(anchors, pixel)
@@ -68,16 +67,11 @@ def decode_faster_rcnn(
 def encode_square(
     boxes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
 ) -> Array:
-    """Returns the codes `ty, tx, tl` of boxes, `[..., 3]`: they keep the area, not the shape.
+    """Returns the codes `ty, tx, tl` of boxes, `[..., 3]`, which keep the area, not the shape.
 
-    Box and anchor stand for the squares of their area. `ty` is the distance of the centres over
-    the anchor's side, `tl` the logarithm of the ratio of the sides, each times its scale; 1e-8 is
-    added to both sides first.
-
-    Args:
-        boxes: `[..., 4]`.
-        anchors: `[..., 4]`, broadcast against the boxes.
-        scales: factors of ty, tx and tl.
+    Box and anchor are replaced by the squares of their area. `ty` is the distance of the centres
+    over the anchor's side, `tl` the logarithm of the ratio of the sides, each times its scale; 1e-8
+    is added to both sides first.
     """
     centers, sizes = _center_form(boxes)
     anchor_centers, anchor_sizes = _center_form(anchors)
@@ -90,13 +84,7 @@ def encode_square(
 def decode_square(
     codes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
 ) -> Array:
-    """Returns the square boxes `[..., 4]` that codes stand for; nothing is clipped.
-
-    Args:
-        codes: `[..., 3]`, `ty, tx, tl`.
-        anchors: `[..., 4]`, broadcast against the codes.
-        scales: factors that the codes were multiplied by.
-    """
+    """Returns the square boxes `[..., 4]` of codes `[..., 3]`."""
     codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
     anchor_centers, anchor_sizes = _center_form(anchors)
     anchor_side = _square_side(anchor_sizes)
@@ -106,25 +94,13 @@ def decode_square(
 
 
 def encode_mean_stddev(boxes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
-    """Returns the distances of the four edges from the anchor's, over `stddev`: `[..., 4]`.
-
-    Args:
-        boxes: `[..., 4]`.
-        anchors: `[..., 4]`, broadcast against the boxes.
-        stddev: the distance that a code of 1 stands for.
-    """
+    """Returns the distances of the four edges from the anchor's, over `stddev`: `[..., 4]`."""
     difference = jnp.asarray(boxes, jnp.float32) - jnp.asarray(anchors, jnp.float32)
     return difference / stddev
 
 
 def decode_mean_stddev(codes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
-    """Returns the boxes `[..., 4]` that codes stand for; nothing is clipped.
-
-    Args:
-        codes: `[..., 4]`.
-        anchors: `[..., 4]`, broadcast against the codes.
-        stddev: the distance that a code of 1 stands for.
-    """
+    """Returns the boxes `[..., 4]` of codes `[..., 4]`."""
     return jnp.asarray(codes, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
 
 

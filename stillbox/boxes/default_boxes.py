@@ -1,4 +1,4 @@
-"""SSD's default boxes in whole steps of pixels (arXiv:1512.02325; SSD ResNet-34 fact sheet 3.1)."""
+"""SSD's default boxes in whole steps of pixels (arXiv:1512.02325), as in MLPerf's SSD ResNet-34."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Doubles = NDArray[np.float64]
 
 
 class DefaultBoxSpec(NamedTuple):
-    """What stands at every location of one feature map, in pixels of the network input."""
+    """The boxes at every location of one feature map, in pixels of the network input."""
 
     size: float
     """Side of the small square."""
@@ -38,8 +38,8 @@ def default_boxes(
 ) -> Floats:
     """Returns the boxes `[A, 4]`, normalised, those of a location together, rows before columns.
 
-    Clipping is done in centre form: a box that is cut in size stays where it is, and edges may lie
-    outside the image. The arguments are those of `default_boxes_in_center_form`.
+    Clipping is done in centre form: a clipped box keeps its centre, and edges may lie outside the
+    image. The arguments are those of `default_boxes_in_center_form`.
     """
     centered = default_boxes_in_center_form(feature_shapes, image_shape, specs, clip=clip)
     centers, halves = centered[:, :2], centered[:, 2:] / 2
@@ -53,10 +53,10 @@ def default_boxes_in_center_form(
     *,
     clip: bool,
 ) -> Doubles:
-    """Returns the same as centre y and x, height and width, not yet rounded to float32.
+    """Returns the same as centre y and x, height and width, in float64.
 
     Args:
-        feature_shapes: height and width of every map that carries boxes.
+        feature_shapes: height and width of each map.
         image_shape: height and width of the network input, in pixels.
         specs: one for each map.
         clip: clip centres and sizes to 0..1.
@@ -72,12 +72,7 @@ def default_boxes_in_center_form(
 def anchor_major_order(
     feature_shapes: Sequence[tuple[int, int]], specs: Sequence[DefaultBoxSpec]
 ) -> NDArray[np.int64]:
-    """Returns `[A]`: where in cell-major order the boxes stand that come one kind after the other.
-
-    Args:
-        feature_shapes: height and width of every map.
-        specs: one for each map.
-    """
+    """Returns `[A]`: the cell-major indices of the boxes, sorted by map, then spec, then cell."""
     orders, start = [], 0
     for (height, width), spec in zip(feature_shapes, specs, strict=True):
         cells = height * width

@@ -1,4 +1,4 @@
-"""What a detector finds, in arrays of fixed size."""
+"""Detections in arrays of fixed size."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Detections(NamedTuple):
     """`[B, K]` float32."""
     classes: Array
     """`[B, K]` int32, class indices that start at 0."""
-    count: Array  # type: ignore[assignment]  # hides tuple.count, which nobody asks of it
+    count: Array  # type: ignore[assignment]  # hides tuple.count
     """`[B]` int32, how many of the K are detections."""
     anchors: Array
     """`[B, K]` int32, the anchor that each detection was predicted at."""

@@ -1,4 +1,7 @@
-"""Hard example mining: only the anchors with the largest losses count (arXiv:1604.03540)."""
+"""Hard example mining: only the anchors with the largest losses count (arXiv:1604.03540).
+
+As `object_detection/core/losses.py`, `HardExampleMiner`.
+"""
 
 from typing import Literal
 
@@ -33,23 +36,23 @@ def mine_hard_examples(
 ) -> Array:
     """Returns which anchors count: `[B, A]` float32 of 0 and 1, without a gradient.
 
-    In each image the anchors are taken in order of their loss, but none whose predicted box
-    overlaps that of a harder one by more than `iou_threshold`: one mistake is not to count many
-    times (fact sheet 3.6).
+    Anchors of an image are taken in order of their loss, except those whose predicted box overlaps
+    that of a harder one by more than `iou_threshold`, so that one mistake does not count many
+    times.
 
     Args:
         localization_losses: `[B, A]`.
         class_losses: `[B, A]`.
         boxes: `[B, A, 4]`, the decoded predictions.
         matches: `[B, A]` int, as in `Targets`.
-        loss_type: the loss that hardness is measured by.
+        loss_type: the loss that orders the anchors.
         classification_weight: weight of the class loss in `both`.
         localization_weight: weight of the localisation loss in `both`.
-        num_hard_examples: most anchors an image keeps; 0 sets no limit.
-        iou_threshold: in 0..1; 1 passes over none.
+        num_hard_examples: most anchors an image keeps; 0: no limit.
+        iou_threshold: in 0..1; 1: no anchor is dropped for its overlap.
         max_negatives_per_positive: most background anchors for each matched one among the kept,
-            rounded down for the image; 0 sets no limit.
-        min_negatives_per_image: background anchors that this limit leaves in any case.
+            rounded down for the image; 0: no limit.
+        min_negatives_per_image: lower bound of that limit.
     """
     localization_losses = jnp.asarray(localization_losses, jnp.float32)
     class_losses = jnp.asarray(class_losses, jnp.float32)
@@ -76,10 +79,10 @@ def mine_hard_examples(
 
 
 def _hardest_apart(hardness: Array, boxes: Array, iou_threshold: float, most: int) -> Array:
-    """Returns the hardest anchors whose boxes do not overlap those of harder ones, `[B, A]`."""
+    """Returns the hardest anchors whose boxes overlap no kept harder one, `[B, A]` bool."""
     order = jnp.argsort(-hardness, axis=-1, stable=True)
     ranked_boxes = jnp.take_along_axis(boxes, order[..., None], axis=1)
-    kept = greedy_survivors(ranked_boxes, iou_threshold=iou_threshold, max_kept=most)
+    kept = greedy_nms_mask(ranked_boxes, iou_threshold=iou_threshold, max_kept=most)
     return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=1)
 
 
@@ -90,15 +93,7 @@ def _limit_negatives(
     max_negatives_per_positive: float,
     min_negatives_per_image: int,
 ) -> Array:
-    """Drops the easiest background anchors until their number suits that of the matched ones.
-
-    Args:
-        kept: `[B, A]` bool.
-        hardness: `[B, A]`.
-        matches: `[B, A]`, as in `Targets`.
-        max_negatives_per_positive: above 0.
-        min_negatives_per_image: at least this many may stay.
-    """
+    """Drops the easiest background anchors beyond the limits; all arrays are `[B, A]`."""
     positives, negatives = kept & (matches >= 0), kept & (matches == BACKGROUND)
     limit = (max_negatives_per_positive * positives.sum(axis=1)).astype(jnp.int32)
     limit = jnp.maximum(limit, min_negatives_per_image)
@@ -106,12 +101,12 @@ def _limit_negatives(
     return positives | (negatives & hardest)
 
 
-def greedy_survivors(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -> Array:
-    """Returns what greedy non-maximum suppression keeps of ranked boxes: `[B, A]` bool.
+def greedy_nms_mask(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -> Array:
+    """Returns the boxes that greedy non-maximum suppression keeps: `[B, A]` bool.
 
-    A box stays if no kept box before it overlaps it by more than `iou_threshold`, exactly as if
-    they were gone through one by one, but in tiles: a tile is held against the kept boxes of all
-    earlier tiles, then settles itself. It ends as soon as every image has `max_kept`.
+    A box is kept if no kept box before it overlaps it by more than `iou_threshold`. Boxes are
+    processed in tiles: a tile is compared with the kept boxes of all earlier tiles, then with
+    itself. The loop ends when every image has `max_kept`.
 
     Args:
         boxes: `[B, A, 4]`, best first.
@@ -132,45 +127,43 @@ def greedy_survivors(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -
         tile, kept = state
         return (tile < tiles) & jnp.any(kept.sum(axis=(0, 2)) < max_kept)
 
-    def settle_tile(state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def suppress_tile(state: tuple[Array, Array]) -> tuple[Array, Array]:
         tile, kept = state
         own = tiled[tile]
 
-        def hold_against(earlier: Array, alive: Array) -> Array:
+        def suppress_by(earlier: Array, candidates: Array) -> Array:
             hits = overlapping(tiled[earlier], own) & kept[earlier][:, :, None]
-            return alive & ~hits.any(axis=1)
+            return candidates & ~hits.any(axis=1)
 
-        alive = jnp.broadcast_to(real[tile], (batch, _TILE))
-        alive = lax.fori_loop(0, tile, hold_against, alive)
-        earlier_hits = overlapping(own, own) & jnp.triu(jnp.ones((_TILE, _TILE), bool), k=1)
-        return tile + 1, kept.at[tile].set(_settle(alive, earlier_hits))
+        candidates = jnp.broadcast_to(real[tile], (batch, _TILE))
+        candidates = lax.fori_loop(0, tile, suppress_by, candidates)
+        hits = overlapping(own, own) & jnp.triu(jnp.ones((_TILE, _TILE), bool), k=1)
+        return tile + 1, kept.at[tile].set(_suppress_within_tile(candidates, hits))
 
     start = (jnp.int32(0), jnp.zeros((tiles, batch, _TILE), bool))
-    _, kept = lax.while_loop(unfinished, settle_tile, start)
+    _, kept = lax.while_loop(unfinished, suppress_tile, start)
     flat = kept.swapaxes(0, 1).reshape(batch, -1)[:, :count]
     return flat & (jnp.cumsum(flat, axis=1) <= max_kept)
 
 
-def _settle(alive: Array, hits: Array) -> Array:
-    """Returns the boxes of one tile that no kept box before them hits.
+def _suppress_within_tile(candidates: Array, hits: Array) -> Array:
+    """Returns the candidates of one tile that no kept box before them hits.
 
-    Each round decides anew who is hit by those that the last round kept. Whoever stands first is
-    right after round one, the next after round two and so on, so a round that changes nothing has
-    found the one answer; it takes as many rounds as the longest chain of hits, usually few.
+    Each round suppresses by the boxes that the last round kept. The first box is final after round
+    one, the second after round two and so on, so a round without a change is the fixed point. It
+    takes as many rounds as the longest chain of hits, usually few.
 
     Args:
-        alive: `[B, T]` bool.
-        hits: `[B, T, T]` bool, true where box i stands before box j and overlaps it.
+        candidates: `[B, T]` bool.
+        hits: `[B, T, T]` bool, true if box i comes before box j and overlaps it.
     """
 
-    def decide(kept: Array) -> Array:
-        return alive & ~(hits & kept[:, :, None]).any(axis=1)
-
-    def unsettled(state: tuple[Array, Array]) -> Array:
-        kept, last = state
-        return jnp.any(kept != last)
+    def suppress(kept: Array) -> Array:
+        return candidates & ~(hits & kept[:, :, None]).any(axis=1)
 
     kept, _ = lax.while_loop(
-        unsettled, lambda state: (decide(state[0]), state[0]), (decide(alive), alive)
+        lambda state: jnp.any(state[0] != state[1]),
+        lambda state: (suppress(state[0]), state[0]),
+        (suppress(candidates), candidates),
     )
     return kept

@@ -1,8 +1,7 @@
-"""Classification losses, computed in float32 whatever comes in (fact sheet 3.6).
+"""Classification losses, computed in float32 for any input type.
 
-The elementwise functions return one number for each class slot; those that take weights return
-one for each anchor, `[..., A]`. Weights belong to anchors, `[..., A]`, or to their class slots,
-`[..., A, C]`. Nothing is normalised here.
+Logits and targets of elementwise functions are `[...]`, otherwise `[..., A, C]`. Functions with
+weights, `[..., A]` or `[..., A, C]`, return weighted losses `[..., A]`. Nothing is normalised.
 """
 
 import jax
@@ -12,16 +11,11 @@ from jax.typing import ArrayLike
 
 
 def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
-    """Returns binary cross entropy, elementwise.
-
-    Args:
-        logits: `[...]`.
-        targets: `[...]`, in 0..1.
-    """
+    """Returns binary cross entropy, elementwise; targets are in 0..1."""
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
-    # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. The slopes at 0
-    # of the three terms are chosen by `where` to add up to s(0) - z: with those that `relu` and
-    # `abs` happen to have there, a head of zeros would learn nothing about the background.
+    # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. `where` selects
+    # the slopes of the three terms at 0 so that they add up to s(0) - z: with those of `relu` and
+    # `abs`, a head of zeros would have no gradient for the background.
     positive = logits >= 0.0
     remainder = jnp.log1p(jnp.exp(jnp.where(positive, -logits, logits)))
     return jnp.where(positive, logits, 0.0) - logits * targets + remainder
@@ -30,16 +24,10 @@ def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
 def bootstrapped_sigmoid_cross_entropy(
     logits: ArrayLike, targets: ArrayLike, *, alpha: float, hard: bool
 ) -> Array:
-    """Returns binary cross entropy against targets that believe the model a little, elementwise.
+    """Returns binary cross entropy against `alpha t + (1 - alpha) q` (arXiv:1412.6596).
 
-    The target is `alpha t + (1 - alpha) q`, q the model's own probability, or its own decision
-    (arXiv:1412.6596). A gradient flows through q, as in the original.
-
-    Args:
-        logits: `[...]`.
-        targets: `[...]`, in 0..1.
-        alpha: trust in the label, in 0..1.
-        hard: q is 1 where the probability is above .5 and 0 elsewhere.
+    q is the predicted probability or, if `hard`, 1 where it is above .5 and else 0. A gradient
+    flows through q, as in the original.
     """
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     probabilities = jax.nn.sigmoid(logits)
@@ -48,28 +36,14 @@ def bootstrapped_sigmoid_cross_entropy(
 
 
 def sigmoid_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
-    """Returns binary cross entropy of each anchor, weighted and summed over the classes.
-
-    Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`.
-        weights: `[..., A]` or `[..., A, C]`.
-    """
+    """Returns binary cross entropy, summed over the classes."""
     return weighted_sum(sigmoid_cross_entropy(logits, targets), weights)
 
 
 def bootstrapped_sigmoid_loss(
     logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, alpha: float, hard: bool
 ) -> Array:
-    """Returns the bootstrapped cross entropy of each anchor, weighted and summed over the classes.
-
-    Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`.
-        weights: `[..., A]` or `[..., A, C]`.
-        alpha: as for `bootstrapped_sigmoid_cross_entropy`.
-        hard: as there.
-    """
+    """Returns `bootstrapped_sigmoid_cross_entropy`, summed over the classes."""
     losses = bootstrapped_sigmoid_cross_entropy(logits, targets, alpha=alpha, hard=hard)
     return weighted_sum(losses, weights)
 
@@ -77,17 +51,11 @@ def bootstrapped_sigmoid_loss(
 def softmax_loss(
     logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
 ) -> Array:
-    """Returns cross entropy over the class slots of each anchor, weighted.
+    """Returns cross entropy over the class slots of logits divided by `logit_scale`.
 
-    It is 0 for a target of all zeros. A slot's weight multiplies its part of the sum, and so the
-    loss of the anchors of that class; the original takes the mean of the slots' weights, which is
-    the same where they are alike.
-
-    Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`.
-        weights: `[..., A]` or `[..., A, C]`.
-        logit_scale: divides the logits first.
+    It is 0 for a target of all zeros. A slot's weight multiplies its term, and so the loss of the
+    anchors of that class; the original takes the mean of the slots' weights, which is the same if
+    they are equal.
     """
     logits = jnp.asarray(logits, jnp.float32) / logit_scale
     losses = -jnp.asarray(targets, jnp.float32) * jax.nn.log_softmax(logits)
@@ -97,21 +65,16 @@ def softmax_loss(
 def softmax_against_logits_loss(
     logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
 ) -> Array:
-    """Returns cross entropy against the softmax of targets that are logits too, weighted.
+    """Returns cross entropy against the softmax of targets that are logits too.
 
-    Args:
-        logits: `[..., A, C]`.
-        targets: `[..., A, C]`, such as another model's logits; one-hot targets are taken as
-            logits of 0 and 1 all the same.
-        weights: `[..., A]` or `[..., A, C]`.
-        logit_scale: divides logits and targets first.
+    One-hot targets are taken as logits of 0 and 1. `logit_scale` divides logits and targets.
     """
     probabilities = jax.nn.softmax(jnp.asarray(targets, jnp.float32) / logit_scale)
     return softmax_loss(logits, probabilities, weights, logit_scale=logit_scale)
 
 
 def weighted_sum(losses: Array, weights: ArrayLike) -> Array:
-    """Returns `[..., A]` of the slots' losses `[..., A, C]` and weights of anchors or slots."""
+    """Returns `[..., A]` of losses `[..., A, C]`; weights are those of anchors or slots."""
     weights = jnp.asarray(weights, jnp.float32)
     if weights.ndim == losses.ndim:
         return (losses * weights).sum(axis=-1)

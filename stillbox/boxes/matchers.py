@@ -1,4 +1,4 @@
-"""Matchers: which ground truth box, if any, an anchor answers for."""
+"""Matchers: the ground-truth box, if any, that each anchor is assigned to."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 BACKGROUND = -1
-"""The anchor answers for no box: its class target is the background."""
+"""The anchor is assigned to no box: its class target is the background."""
 IGNORED = -2
 """The anchor counts in no loss."""
 
 
 class Rows(NamedTuple):
-    """The rows of a matrix of similarities, N ground truth boxes (at least 1) by A anchors.
+    """The rows of a matrix of similarities, N ground-truth boxes (at least 1) by A anchors.
 
-    The matrix itself would take 245 MB for 8 images of 100 boxes and RetinaNet's 76725 anchors.
+    The whole matrix would take 245 MB for 8 images of 100 boxes and RetinaNet's 76725 anchors.
     """
 
     similarity: Callable[[Array], Array]
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     valid: ArrayLike
     """`[N]` bool, false for padding and for boxes without weight."""
     used: ArrayLike
-    """Rows from this one on are padding, which resembles nothing; an int32 scalar, at most N."""
+    """Rows from this one on are padding, which matches nothing; an int32 scalar, at most N."""
 
 
 def argmax_match(
@@ -37,21 +37,22 @@ def argmax_match(
     negatives_lower_than_unmatched: bool = True,
     force_match_for_each_row: bool = False,
 ) -> Array:
-    """Gives every anchor its most similar ground truth box, or none (fact sheet 3.5).
+    """Assigns every anchor to its most similar ground-truth box, or to none.
 
-    Among equals the lowest row wins, and with `force_match_for_each_row` the lowest anchor. Rows
-    that are not valid compete like any other; they are only never forced.
+    As `object_detection/matchers/argmax_matcher.py`. Among equals the lowest row wins, and with
+    `force_match_for_each_row` the lowest anchor. Rows that are not valid compete like any other,
+    but are never forced.
 
     Args:
         rows: of the matrix of similarities.
         matched_threshold: at or above it an anchor is matched.
         unmatched_threshold: below it an anchor is background; in between it is ignored.
-        ignore_thresholds: match every anchor, whatever its similarity, unless that is minus
-            infinity to all rows.
+        ignore_thresholds: match every anchor for any similarity but minus infinity to all rows.
         negatives_lower_than_unmatched: false swaps background and ignored.
-        force_match_for_each_row: each valid row takes its most similar anchor, even from a row
-            that suits the anchor better. Where two rows want one anchor the lower row gets it and
-            the other none. A valid row that resembles no anchor takes anchor 0.
+        force_match_for_each_row: assign each valid row's most similar anchor to that row, even if
+            another row is more similar to the anchor. Of two rows with one most similar anchor the
+            lower one gets it and the other none. A valid row with no similarity to any anchor gets
+            anchor 0.
 
     Returns:
         `[A]` int32: the row, `BACKGROUND` or `IGNORED`.
@@ -60,7 +61,7 @@ def argmax_match(
         ValueError: the thresholds contradict each other.
     """
     _check_thresholds(matched_threshold, unmatched_threshold, negatives_lower_than_unmatched)
-    best, matches, favorites = _look_at_rows(rows)
+    best, matches, best_anchors = _scan_rows(rows)
     if ignore_thresholds:
         matches = jnp.where(best > -jnp.inf, matches, BACKGROUND)
     else:
@@ -70,22 +71,18 @@ def argmax_match(
         matches = jnp.where(best < matched_threshold, middle, matches)
         matches = jnp.where(best < unmatched_threshold, low, matches)
     if force_match_for_each_row:
-        matches = _force_match(favorites, jnp.asarray(rows.valid, bool), matches)
+        matches = _force_match(best_anchors, jnp.asarray(rows.valid, bool), matches)
     return matches
 
 
 def bipartite_match(rows: Rows) -> Array:
-    """Gives every valid ground truth box one anchor of its own, the most similar pair first.
+    """Assigns one anchor to every valid ground-truth box, the most similar pair first.
 
-    The greedy matching of the original (fact sheet 3.5): of all pairs of a valid row and an anchor
-    that are both still free, the most similar one is joined, until no such pair is left, however
-    little they resemble each other. Among equals the lowest row wins, then the lowest anchor; the
-    original leaves that to its heap. Matches are rows as they stand; the original numbers them as
-    if the valid rows stood first, and gives an anchor to the wrong box where they do not. All
-    similarities are held at once.
-
-    Args:
-        rows: of the matrix of similarities.
+    The greedy matching of `object_detection/matchers/bipartite_matcher.py`: of all pairs of a valid
+    row and an anchor that are both free, the most similar one is matched, until no pair is free,
+    for any similarity. Among equals the lowest row wins, then the lowest anchor; in the original
+    the heap decides. Matches are row indices; the original numbers rows as if the valid ones came
+    first, and assigns anchors to wrong boxes if they do not. All similarities are held at once.
 
     Returns:
         `[A]` int32: the row or `BACKGROUND`.
@@ -93,46 +90,43 @@ def bipartite_match(rows: Rows) -> Array:
     valid_rows = jnp.asarray(rows.valid, bool)
     similarity = jax.vmap(rows.similarity)(jnp.arange(len(valid_rows)))
     count, anchors = similarity.shape
-    # The other rows take at most N - 1 anchors, so that one of a row's N best is always left.
+    # The other rows take at most N - 1 anchors, so that one of a row's N best is always free.
     values, columns = lax.top_k(similarity, min(count, anchors))
     width = values.shape[1]
 
-    def join(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        matches, left = state
-        pair = jnp.argmax(left)
+    def assign(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        matches, free = state
+        pair = jnp.argmax(free)
         row, column = pair // width, columns.reshape(-1)[pair]
-        # With more rows than anchors the last rounds find nothing left.
-        found = left.reshape(-1)[pair] > -jnp.inf
+        # With more rows than anchors no pair is free in the last rounds.
+        found = free.reshape(-1)[pair] > -jnp.inf
         matches = matches.at[column].set(jnp.where(found, row, matches[column]).astype(jnp.int32))
         taken = (columns == column) | (jnp.arange(count)[:, None] == row)
-        return matches, jnp.where(taken, -jnp.inf, left)
+        return matches, jnp.where(taken, -jnp.inf, free)
 
     start = (
         jnp.full(anchors, BACKGROUND, jnp.int32),
         jnp.where(valid_rows[:, None], values, -jnp.inf),
     )
-    matches, _ = lax.fori_loop(0, valid_rows.sum(), join, start)
+    matches, _ = lax.fori_loop(0, valid_rows.sum(), assign, start)
     return matches
 
 
-def _look_at_rows(rows: Rows) -> tuple[Array, Array, Array]:
-    """Looks at one row after the other.
+def _scan_rows(rows: Rows) -> tuple[Array, Array, Array]:
+    """Returns each anchor's highest similarity `[A]` and its row `[A]`, and each row's best anchor.
 
-    Returns:
-        The highest similarity of each anchor `[A]` and the row that has it `[A]`, the lowest among
-        equals; the anchor that is most similar to each row `[N]`, the lowest among equals.
+    The latter is `[N]`. Among equals the lowest row and the lowest anchor win.
     """
     anchors = jax.eval_shape(rows.similarity, jnp.int32(0)).shape[0]
 
-    def look(row: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        best, matches, favorites = state
+    def scan(row: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        best, matches, best_anchors = state
         similarity = rows.similarity(row)
-        # Only a later row that is better takes an anchor: among equals the lowest row wins.
         better = similarity > best
         return (
             jnp.where(better, similarity, best),
             jnp.where(better, row, matches),
-            favorites.at[row].set(jnp.argmax(similarity).astype(jnp.int32)),
+            best_anchors.at[row].set(jnp.argmax(similarity).astype(jnp.int32)),
         )
 
     start = (
@@ -140,16 +134,16 @@ def _look_at_rows(rows: Rows) -> tuple[Array, Array, Array]:
         jnp.zeros(anchors, jnp.int32),
         jnp.zeros(len(jnp.asarray(rows.valid)), jnp.int32),
     )
-    return lax.fori_loop(jnp.int32(0), jnp.asarray(rows.used, jnp.int32), look, start)
+    return lax.fori_loop(jnp.int32(0), jnp.asarray(rows.used, jnp.int32), scan, start)
 
 
-def _force_match(favorites: Array, valid_rows: Array, matches: Array) -> Array:
+def _force_match(best_anchors: Array, valid_rows: Array, matches: Array) -> Array:
     """Overwrites the match of each valid row's most similar anchor with that row."""
-    count, anchors = len(favorites), len(matches)
-    claims = jnp.where(valid_rows, jnp.arange(count, dtype=jnp.int32), count)
-    # A minimum says at once who claims first and whether anybody does.
-    claimant = jnp.full(anchors, count, jnp.int32).at[favorites].min(claims)
-    return jnp.where(claimant < count, claimant, matches)
+    count, anchors = len(best_anchors), len(matches)
+    rows = jnp.where(valid_rows, jnp.arange(count, dtype=jnp.int32), count)
+    # The lowest row of each anchor; `count` for anchors without one.
+    forced = jnp.full(anchors, count, jnp.int32).at[best_anchors].min(rows)
+    return jnp.where(forced < count, forced, matches)
 
 
 def _check_thresholds(

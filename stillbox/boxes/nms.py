@@ -1,4 +1,4 @@
-"""Non-maximum suppression in arrays of fixed size: which boxes are detections."""
+"""Non-maximum suppression in arrays of fixed size."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ _PLAIN = ContextVar("plain_nms", default=False)
 
 @contextmanager
 def plain_nms() -> Iterator[None]:
-    """Makes searches that are traced inside it use the operations of TensorFlow Lite alone.
+    """Traces NMS inside it with the operations of TensorFlow Lite alone.
 
-    MediaPipe refuses models with loops, so that there is one step for every detection, and a step
-    for an image that is finished changes nothing. The detections are the same but for one case:
-    boxes of which clipping leaves nothing are left out before and not during the search, so that
-    they suppress nothing and do not count in their class.
+    MediaPipe rejects models with loops, so the search has one step for every detection; a step for
+    a finished image changes nothing. The detections are the same but for one case: boxes of which
+    clipping leaves nothing are left out before and not during the search, so that they suppress
+    nothing and do not count in their class.
     """
     token = _PLAIN.set(True)
     try:
@@ -36,7 +36,7 @@ def plain_nms() -> Iterator[None]:
 
 
 class _Search(NamedTuple):
-    """What the search knows between two picks."""
+    """State of the search between two picks."""
 
     scores: Array
     """`[B, C, A]`, minus infinity for what is picked, suppressed or below the threshold."""
@@ -71,60 +71,70 @@ def batched_nms(
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
-    The reference suppresses class by class, then merges, sorts, clips, drops what has no area and
-    cuts off (fact sheet 3.7). This picks the best box over all classes again and again, which
-    finds the same detections in the same order but stops at the last one that is asked for, and
-    neither sorts nor compares the rest. Equal scores go to the lower class, then the lower anchor.
+    The original (`object_detection/core/post_processing.py`) suppresses class by class, then
+    merges, sorts, clips, drops boxes without area and truncates. This picks the best box over all
+    classes repeatedly, which finds the same detections in the same order but stops at the last one
+    that is needed. Equal scores go to the lower class, then the lower anchor.
 
     Args:
         boxes: `[B, A, 4]`, the same for every class, not clipped.
         scores: `[B, A, C]`, without a background slot.
-        score_threshold: only scores strictly above take part.
-        iou_threshold: a box is dropped when it overlaps a better one of its class by more.
+        score_threshold: only scores strictly above are candidates.
+        iou_threshold: a box is dropped if it overlaps a better one of its class by more.
         max_per_class: most boxes of a class, counted before clipping drops any.
         max_total: most boxes of an image, the K of the result.
         clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
-            None leaves the boxes as they are and keeps them all.
-        frame: `[B, 4]`; the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`. None
-            leaves them in their own.
-        clip_first: measure overlaps on the clipped boxes instead of the boxes as they come.
-        keep_outside: keep what clipping leaves without area.
-        class_agnostic: a box stands for its best class alone (the lowest among equals), and is
-            dropped for a better box of any class. `max_per_class` does not count; at most
+            None: boxes are not clipped, and all are kept.
+        frame: `[B, 4]`; the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`.
+            None: they stay in their own.
+        clip_first: measure overlaps on the clipped boxes instead of the original ones.
+        keep_outside: keep boxes that clipping leaves without area.
+        class_agnostic: a box is a candidate of its best class only (the lowest among equals), and
+            is dropped for a better box of any class. `max_per_class` is not used; at most
             `max_total` boxes are picked, before clipping drops any.
-        drop_at_threshold: drop a box when it overlaps a better one by exactly the threshold too.
-        soft_sigma: above 0 nothing is dropped for its overlap, whatever the threshold. Each pick
-            multiplies the scores of its class by `exp(-iou^2 / (2 soft_sigma))` instead, and those
-            that fall to `score_threshold` are out (arXiv:1704.04503). Scores must not be negative.
-        max_candidates_per_class: only so many boxes of a class, the best, take part; 0: all.
+        drop_at_threshold: drop a box that overlaps a better one by exactly the threshold too.
+        soft_sigma: above 0, no box is dropped for its overlap. Each pick multiplies the scores of
+            its class by `exp(-iou^2 / (2 soft_sigma))` instead, and boxes whose score falls to
+            `score_threshold` are dropped (arXiv:1704.04503). Scores must not be negative.
+        max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     clipped, visible = _clip_boxes(boxes, clip_window, keep_outside)
-    shown = clipped
+    output_boxes = clipped
     if frame is not None:
-        shown = change_frame(clipped, jnp.asarray(frame, jnp.float32)[:, None])
+        output_boxes = change_frame(clipped, jnp.asarray(frame, jnp.float32)[:, None])
     boxes = clipped if clip_first else boxes
     best_classes = None
     if class_agnostic:
         best_classes = jnp.argmax(scores, axis=-1)
         scores, max_per_class = scores.max(axis=-1, keepdims=True), max_total
-    batch, anchors, classes = scores.shape
 
     def suppress(row: Array, overlaps: Array) -> Array:
         if soft_sigma > 0.0:
-            faded = row * jnp.exp(overlaps * overlaps * (-0.5 / soft_sigma))
-            # What is out already is minus infinity; times 0 it is not a number, and out again.
-            return jnp.where(faded > score_threshold, faded, -jnp.inf)
-        gone = overlaps >= iou_threshold if drop_at_threshold else overlaps > iou_threshold
-        return jnp.where(gone, -jnp.inf, row)
+            decayed = row * jnp.exp(overlaps * overlaps * (-0.5 / soft_sigma))
+            # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
+            return jnp.where(decayed > score_threshold, decayed, -jnp.inf)
+        dropped = overlaps >= iou_threshold if drop_at_threshold else overlaps > iou_threshold
+        return jnp.where(dropped, -jnp.inf, row)
 
+    start = _start_search(scores, visible, score_threshold, max_candidates_per_class, max_total)
+    end = _run_search(
+        start, lambda search: _pick(search, boxes, visible, suppress, max_per_class), max_total
+    )
+    return _gather_detections(end, output_boxes, best_classes)
+
+
+def _start_search(
+    scores: Array, visible: Array, score_threshold: float, max_candidates: int, max_total: int
+) -> _Search:
+    batch, anchors, classes = scores.shape
     # Classes before anchors: a pick then reads and writes one contiguous row an image.
     candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
-    if 0 < max_candidates_per_class < anchors:
-        candidates = _best_candidates(candidates, max_candidates_per_class)
+    if 0 < max_candidates < anchors:
+        candidates = _best_candidates(candidates, max_candidates)
     if _PLAIN.get():
         candidates = jnp.where(visible[:, None], candidates, -jnp.inf)
-    start = _Search(
+    return _Search(
         scores=candidates,
         best=_best_left(candidates, visible[:, None]),
         picks=jnp.zeros((batch, classes), jnp.int32),
@@ -132,15 +142,16 @@ def batched_nms(
         found_scores=jnp.zeros((batch, max_total), jnp.float32),
         found_count=jnp.zeros(batch, jnp.int32),
     )
-    end = _run_search(
-        start, lambda search: _pick(search, boxes, visible, suppress, max_per_class), max_total
-    )
-    real = jnp.arange(max_total) < end.found_count[:, None]
-    found_classes, found_anchors = jnp.divmod(end.found, anchors)
+
+
+def _gather_detections(end: _Search, boxes: Array, best_classes: Array | None) -> Detections:
+    """Returns detections with `boxes` `[B, A, 4]`, and classes `[B, A]` if class-agnostic."""
+    real = jnp.arange(end.found.shape[1]) < end.found_count[:, None]
+    found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[1])
     if best_classes is not None:
-        named = jnp.take_along_axis(best_classes, found_anchors, axis=1)
-        found_classes = jnp.where(real, named, 0)
-    found_boxes = jnp.take_along_axis(shown, found_anchors[..., None], axis=1)
+        classes = jnp.take_along_axis(best_classes, found_anchors, axis=1)
+        found_classes = jnp.where(real, classes, 0)
+    found_boxes = jnp.take_along_axis(boxes, found_anchors[..., None], axis=1)
     return Detections(
         boxes=jnp.where(real[..., None], found_boxes, 0.0),
         scores=end.found_scores,
@@ -154,11 +165,11 @@ def _clip_boxes(
     boxes: Array, clip_window: ArrayLike | None, keep_outside: bool
 ) -> tuple[Array, Array]:
     """Returns the clipped boxes `[B, A, 4]`, and which can be a detection, `[B, A]`."""
-    everything = jnp.ones(boxes.shape[:2], bool)
+    visible = jnp.ones(boxes.shape[:2], bool)
     if clip_window is None:
-        return boxes, everything
+        return boxes, visible
     clipped = clip_to_window(boxes, jnp.asarray(clip_window, jnp.float32)[:, None])
-    return clipped, everything if keep_outside else area(clipped) > 0.0
+    return clipped, visible if keep_outside else area(clipped) > 0.0
 
 
 def _best_candidates(candidates: Array, most: int) -> Array:
@@ -166,16 +177,16 @@ def _best_candidates(candidates: Array, most: int) -> Array:
     if _PLAIN.get():
         return _sorted_candidates(candidates, most)
 
-    def limit(every: Array) -> Array:
-        return jnp.where(top_k_mask(every, jnp.full(every.shape[:2], most)), every, -jnp.inf)
+    def limit(scores: Array) -> Array:
+        return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
 
-    # Few images have so many in one class, and looking for the best takes 32 passes over all.
+    # Few images have so many in one class, and the mask takes 32 passes over all scores.
     crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
-    return lax.cond(crowded, limit, lambda every: every, candidates)
+    return lax.cond(crowded, limit, lambda scores: scores, candidates)
 
 
 def _sorted_candidates(candidates: Array, most: int) -> Array:
-    """Does the same as `_best_candidates` with a sort; of equal candidates the first are kept."""
+    """As `_best_candidates`, with a sort; of equal candidates the first are kept."""
     scores, places = lax.top_k(candidates, most)
     least, last = scores[..., -1:], places[..., -1:]
     earlier = jnp.arange(candidates.shape[-1]) <= last
@@ -184,17 +195,16 @@ def _sorted_candidates(candidates: Array, most: int) -> Array:
 
 
 def _best_left(scores: Array, visible: Array) -> Array:
-    """Returns the best candidate's score `[...]` of scores `[..., A]`.
+    """Returns the best score `[...]` of `[..., A]`; minus infinity without visible candidates.
 
-    A class whose last visible candidate is gone is done, so that an image that shows little, or a
-    row that only fills up the batch, does not keep the search going for nothing.
+    Without the latter, images with few objects, and padding rows, would prolong the search.
     """
-    open_ = (visible & (scores > -jnp.inf)).any(axis=-1)
-    return jnp.where(open_, scores.max(axis=-1), -jnp.inf)
+    unfinished = (visible & (scores > -jnp.inf)).any(axis=-1)
+    return jnp.where(unfinished, scores.max(axis=-1), -jnp.inf)
 
 
 def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
-    """Picks until every image has all its detections, or no candidate left."""
+    """Picks until every image has `max_total` detections or no candidate left."""
     if _PLAIN.get():
         return functools.reduce(lambda search, _: pick(search), range(max_total), start)
     return lax.while_loop(
@@ -209,18 +219,17 @@ def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: i
 def _pick(
     search: _Search, boxes: Array, visible: Array, suppress: Suppress, max_per_class: int
 ) -> _Search:
-    """Takes the best box of every image, and what it suppresses out of its class.
+    """Picks the best box of every image, and drops what it suppresses from its class.
 
-    An image that has all its detections, or no candidate left, goes along and changes nothing
-    that is ever read.
+    Finished images take part without a change of the result.
 
     Args:
         search: the state so far.
         boxes: `[B, A, 4]`.
         visible: `[B, A]` bool, false for boxes that clipping leaves no area; they suppress like
             any other and are counted in their class, but are no detections.
-        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to what is
-            left of them.
+        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
+            remaining scores.
         max_per_class: as for `batched_nms`.
     """
     batch, anchors = visible.shape
@@ -231,14 +240,14 @@ def _pick(
     score = jnp.max(search.best, axis=-1)
 
     overlaps = iou(boxes[images, anchor][:, None], boxes)
-    # The pick itself is named: a box without area overlaps nothing, not even itself.
+    # The pick is dropped by index: a box without area does not overlap even itself.
     picked = jnp.arange(anchors) == anchor[:, None]
     row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
     picks = search.picks[images, class_] + 1
     full = picks >= max_per_class
 
     emit = (score > -jnp.inf) & visible[images, anchor]
-    # Beyond the last place no index is equal: a full image takes no more.
+    # No index equals the count of a full image.
     here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
     return _Search(
         scores=_with_row(search.scores, class_, row),
@@ -252,7 +261,7 @@ def _pick(
 
 def _with_row(array: Array, class_: Array, row: Array) -> Array:
     """Returns `array` `[B, C, ...]` with `row` `[B, ...]` at `class_` `[B]` of each image."""
-    if array.shape[0] == 1:  # false for a batch of any size, too
-        # No scatter, an operation that TensorFlow Lite does not have.
+    if array.shape[0] == 1:  # false for a symbolic batch size, too
+        # Without a scatter, which TensorFlow Lite lacks.
         return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
     return array.at[jnp.arange(array.shape[0]), class_].set(row)

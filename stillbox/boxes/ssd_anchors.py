@@ -1,4 +1,7 @@
-"""SSD's anchors: one scale a feature map, several aspect ratios (fact sheet 3.4)."""
+"""SSD's anchors: one scale a feature map, several aspect ratios (arXiv:1512.02325).
+
+As `object_detection/anchor_generators/multiple_grid_anchor_generator.py`.
+"""
 
 import itertools
 import math
@@ -8,7 +11,7 @@ import numpy as np
 
 from stillbox.boxes.anchors import BoxSpec, Floats, grid_anchors, rounded
 
-# What the reference puts in the lowest layer when it reduces its boxes (fact sheet 3.4).
+# Scale of the square box in the lowest layer if its boxes are reduced.
 _LOWEST_LAYER_SCALE = 0.1
 
 
@@ -29,20 +32,20 @@ def ssd_anchors(
     height_offsets: Sequence[int] = (),
     width_offsets: Sequence[int] = (),
 ) -> Floats:
-    """Returns SSD's anchors, `[A, 4]` (arXiv:1512.02325; fact sheet 3.4).
+    """Returns SSD's anchors, `[A, 4]`.
 
     Args:
         feature_shapes: height and width of every map that carries anchors.
         image_shape: height and width of the network input, in pixels.
         min_scale: scale of the first map, as a share of the image's shorter side.
         max_scale: scale of the last map; those between lie at equal distances.
-        scales: one scale a map instead of the two above; empty: none given.
-        aspect_ratios: width over height of the boxes that have the map's own scale.
-        interpolated_scale_aspect_ratio: aspect ratio of one further box whose scale lies between
-            this map's and the next one's; 0 leaves it out.
-        reduce_boxes_in_lowest_layer: three boxes on the first map, whatever the aspect ratios.
-        base_anchor_height: height that scale 1 stands for, as a share of the shorter side.
-        base_anchor_width: width that scale 1 stands for.
+        scales: one scale a map instead of the two above, if any.
+        aspect_ratios: width over height of the boxes with the map's own scale.
+        interpolated_scale_aspect_ratio: aspect ratio of one more box, whose scale lies between
+            this map's and the next one's; 0: no such box.
+        reduce_boxes_in_lowest_layer: three boxes on the first map for any aspect ratios.
+        base_anchor_height: height of scale 1, as a share of the shorter side.
+        base_anchor_width: width of scale 1.
         height_strides: distance of the rows of centres in pixels, one a map; empty: image / map.
         width_strides: distance of the columns of centres in pixels.
         height_offsets: first row of centres in pixels, one a map; empty: half a stride.
@@ -64,8 +67,8 @@ def ssd_anchors(
     for axis, (stride, offset) in enumerate(
         [(height_strides, height_offsets), (width_strides, width_offsets)]
     ):
-        _expect_one_a_map("strides", stride, count)
-        _expect_one_a_map("offsets", offset, count)
+        _check_length("strides", stride, count)
+        _check_length("offsets", offset, count)
         pixels = image_shape[axis]
         strides.append([step / pixels for step in stride] or [1 / s[axis] for s in feature_shapes])
         offsets.append([o / pixels for o in offset] or [step / 2 for step in strides[axis]])
@@ -90,14 +93,7 @@ def ssd_anchors_per_location(
     interpolated_scale_aspect_ratio: float,
     reduce_boxes_in_lowest_layer: bool,
 ) -> tuple[int, ...]:
-    """Returns how many of `ssd_anchors` stand at one location of each of the maps.
-
-    Args:
-        num_layers: feature maps that carry anchors.
-        aspect_ratios: as for `ssd_anchors`.
-        interpolated_scale_aspect_ratio: as for `ssd_anchors`.
-        reduce_boxes_in_lowest_layer: as for `ssd_anchors`.
-    """
+    """Returns the number of `ssd_anchors` at one location of each of `num_layers` maps."""
     specs = _ssd_box_specs(
         [1.0] * (num_layers + 1),
         aspect_ratios,
@@ -110,8 +106,8 @@ def ssd_anchors_per_location(
 def _ssd_scales(
     count: int, min_scale: float, max_scale: float, scales: Sequence[float]
 ) -> list[float]:
-    """Returns one scale a map and the 1.0 that the last one interpolates towards."""
-    _expect_one_a_map("scales", scales, count)
+    """Returns one scale a map, and 1.0, towards which the last one is interpolated."""
+    _check_length("scales", scales, count)
     if scales:
         return [*rounded(scales), 1.0]
     low, high = rounded([min_scale, max_scale])
@@ -142,7 +138,7 @@ def _ssd_box_specs(
     return layers
 
 
-def _expect_one_a_map(name: str, values: Sequence[float], count: int) -> None:
+def _check_length(name: str, values: Sequence[float], count: int) -> None:
     if values and len(values) != count:
         raise ValueError(
             f"{len(values)} {name} for {count} feature maps: give one for each map, or none"

@@ -1,4 +1,4 @@
-"""Targets: what a detector should have said about every anchor of an image."""
+"""Targets of every anchor of an image."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,15 +21,15 @@ class Targets(NamedTuple):
     """Targets and weights of A anchors over C class slots; under `vmap` with `[B]` in front."""
 
     class_targets: Array
-    """`[A, C]` float32, C counts the background slot where there is one."""
+    """`[A, C]` float32, C counts the background slot, if any."""
     class_weights: Array
     """`[A]` float32."""
     box_targets: Array
-    """`[A, S]` float32, S codes in the box coder's terms, 0 for anchors without a match."""
+    """`[A, S]` float32, S codes of the box coder, 0 for anchors without a match."""
     box_weights: Array
     """`[A]` float32, 0 for anchors without a match."""
     matches: Array
-    """`[A]` int32, the ground truth row, or `matchers.BACKGROUND` or `matchers.IGNORED`."""
+    """`[A]` int32, the ground-truth row, or `matchers.BACKGROUND` or `matchers.IGNORED`."""
 
 
 def assign_targets(
@@ -47,11 +47,11 @@ def assign_targets(
     similarity: PairFunction = iou,
     used_rows: ArrayLike | None = None,
 ) -> Targets:
-    """Returns the targets of one image; `jax.vmap` makes it those of a batch (fact sheet 3.5).
+    """Returns the targets of one image; `jax.vmap` makes it those of a batch.
 
-    A row without weight still takes part in the matching: an anchor that suits it best gets
-    weight 0 in both losses, which is how crowds and difficult boxes become regions that nobody
-    is punished for. Padding, which has neither weight nor area, resembles nothing.
+    A row without weight takes part in the matching: anchors that are assigned to it get weight 0 in
+    both losses, which excludes the regions of crowds and difficult boxes from the loss. Padding,
+    which has neither weight nor area, matches nothing.
 
     Args:
         anchors: `[A, 4]`.
@@ -60,12 +60,12 @@ def assign_targets(
         weights: `[N]`, 0 for padding and for ignored boxes.
         num_classes: foreground classes.
         background_class: slot 0 is the background, the classes follow.
-        encode_background_as_zeros: background anchors have no target class at all; otherwise slot
-            0, where there is one.
+        encode_background_as_zeros: background anchors have a class target of zeros; otherwise slot
+            0, if there is a background slot.
         negative_class_weight: weight of background anchors in the classification loss.
-        match: which row each anchor answers for.
+        match: the row that each anchor is assigned to.
         encode: the box coder.
-        similarity: what the matcher compares, a function of pairs.
+        similarity: the matcher's function of pairs.
         used_rows: rows from this one on are padding, an int32 scalar; None: any row may be a box.
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)

@@ -1,4 +1,4 @@
-"""Which values are among the k greatest, for a k that is only known when the program runs."""
+"""Mask of the k greatest values, for a k that is computed in the program."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -8,11 +8,11 @@ _BITS = 32
 
 
 def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
-    """Marks the k greatest of each row; of equal ones the first (SSD ResNet-34 fact sheet 3.4).
+    """Marks the k greatest values of each row; of equal ones the first.
 
-    `lax.top_k` wants a fixed k, and sorting is slow everywhere. The bits of floating point numbers
-    are ordered like the numbers, so that the k-th greatest is found by halving: one bit of it with
-    each of 32 counts.
+    `lax.top_k` needs a static k, and sorting is slow everywhere. The bits of floating point numbers
+    are ordered like the numbers, so that bisection finds the k-th greatest: one bit of it with each
+    of 32 counts.
 
     Args:
         values: `[..., A]` float32.
@@ -40,6 +40,6 @@ def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
 def _ordered_keys(values: Array) -> Array:
     """Maps float32 to uint32 in the same order; -0 and 0 become equal."""
     bits = lax.bitcast_convert_type(jnp.where(values == 0.0, 0.0, values), jnp.int32)
-    # Negative numbers grow with their bits in the wrong direction.
-    turned = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
-    return lax.bitcast_convert_type(turned, jnp.uint32) ^ jnp.uint32(0x80000000)
+    # The bits of negative numbers are in reverse order.
+    ordered = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
+    return lax.bitcast_convert_type(ordered, jnp.uint32) ^ jnp.uint32(0x80000000)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes.hard_examples import greedy_survivors, mine_hard_examples
+from stillbox.boxes.hard_examples import greedy_nms_mask, mine_hard_examples
 from tests.boxes import golden
 
 # The published unit test of the reference (fact sheet 6.1, row 25).
@@ -207,7 +207,7 @@ def test_tiles_keep_what_going_one_by_one_keeps(count, iou_threshold, max_kept):
     boxes = golden.random_boxes(np.random.default_rng(count), 3, count)
     boxes[1] = boxes[1, 0]  # identical boxes
     boxes[2, ::3] = 0  # boxes without area, which suppress nothing
-    survive = partial(greedy_survivors, iou_threshold=iou_threshold, max_kept=max_kept)
+    survive = partial(greedy_nms_mask, iou_threshold=iou_threshold, max_kept=max_kept)
     kept = jax.jit(survive)(boxes)
     for image, result in zip(boxes, kept, strict=True):
         np.testing.assert_array_equal(result, survivors_one_by_one(image, iou_threshold, max_kept))
@@ -217,5 +217,5 @@ def test_a_chain_of_overlaps_is_settled_link_by_link():
     # Each box overlaps its neighbours by .5 / 1.5 = 1/3: every second one stays.
     left = np.arange(130, dtype=np.float32) / 2
     boxes = np.stack([np.zeros(130), left, np.ones(130), left + 1], -1)[None]
-    kept = greedy_survivors(boxes, iou_threshold=0.3, max_kept=130)
+    kept = greedy_nms_mask(boxes, iou_threshold=0.3, max_kept=130)
     np.testing.assert_array_equal(kept[0], np.arange(130) % 2 == 0)
