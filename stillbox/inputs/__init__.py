@@ -1,1 +1,1 @@
-"""From an example to a batch of fixed shape, on the host."""
+"""Host input pipeline: from an example to a batch of fixed shape."""

@@ -1,7 +1,7 @@
-"""Shrinking with a triangle filter that widens with the scale, so that no pixel goes unseen.
+"""Bilinear resizing with a triangle filter that widens with the scale, as Pillow's.
 
-TF1's bilinear looks at four pixels whatever the scale; a model whose makers resized with Pillow
-(or with TF2's or JAX's `antialias`) loses AP when it is fed that.
+TF1's bilinear reads four pixels at any scale; models trained on antialiased images (Pillow, or
+`antialias` of TF2 and JAX) lose AP with it.
 """
 
 import numpy as np
@@ -15,15 +15,11 @@ def bilinear_antialias(
     *,
     align_corners: bool = False,
 ) -> None:
-    """Resizes as Pillow does: columns first, then rows, uint8 rounded to whole numbers after each.
+    """Resizes `[h, w, 3]` into `out` `[H, W, 3]` as Pillow; uint8 is rounded after each axis.
 
-    Pillow 13 begins with the axis that it takes for the cheaper one, which changes the rounding.
-    Two calls fix the order, which is that of earlier releases.
-
-    Args:
-        image: `[h, w, 3]`.
-        out: `[H, W, 3]`, written to; it may be a part of a larger array.
-        align_corners: a switch of TF1's methods, without meaning for half-pixel centres.
+    Pillow 13 begins with the axis that it estimates to be cheaper, which changes the rounding. Two
+    calls fix the order of earlier releases, columns first. `align_corners` has no effect: centres
+    are at half pixels.
     """
     size = (out.shape[1], out.shape[0])
     if image.dtype == np.uint8:

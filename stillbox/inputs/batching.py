@@ -1,4 +1,4 @@
-"""From a list of records to a batch, made ahead by threads."""
+"""Batches of records, prepared ahead by threads."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,25 +31,25 @@ class _Arrays(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What belongs into a row of a batch."""
+    """The record of one row of a batch."""
 
     record: int
-    """Index in the data set; -1 for a row that only fills up."""
+    """Index in the data set; -1 for a padding row."""
     epoch: int = 0
     """Pass over the records that it belongs to."""
 
 
 class BatchMaker:
-    """What training and evaluation have in common; a subclass says which records a batch has.
+    """Base of the loaders; a subclass selects the records of each batch.
 
     With P processes each makes the rows `p * B / P ...` of every global batch of B.
 
     Args:
         dataset: the records.
         batch_size: images of a batch over all processes.
-        workers: threads that load and augment; 0 does it in the caller's.
+        workers: threads that load and augment; 0: the caller's thread does.
         prefetch: batches that are made ahead.
-        process_index: which of the processes this is.
+        process_index: index of this process.
         process_count: processes that share every batch.
 
     Raises:
@@ -80,7 +80,7 @@ class BatchMaker:
         self._local = slice(process_index * local, (process_index + 1) * local)
 
     def batch(self, step: int) -> Batch:
-        """Makes one batch in the caller's thread, always the same one for the same number.
+        """Makes a batch, determined by its number, in the caller's thread.
 
         Raises:
             UserError: a record is bad and the policy is `fail`.
@@ -90,7 +90,7 @@ class BatchMaker:
         return Batch(*arrays)
 
     def empty_batch(self) -> Batch:
-        """Returns a batch of the right shapes with nothing in it; reads no record."""
+        """Returns a batch of the right shapes without images; reads no record."""
         return Batch(*self._empty_batch())
 
     def _rows(self, step: int) -> Sequence[Row]:
@@ -101,14 +101,14 @@ class BatchMaker:
         return sample
 
     def _resize_generator(self, row: Row) -> Generator | None:
-        """Returns what the resizer draws from; None where nothing is drawn."""
+        """Returns the resizer's source of randomness, if any."""
         return None
 
     def _empty_batch(self) -> _Arrays:
         count, boxes = self._local.stop - self._local.start, self.dataset.max_boxes
         canvas = self.dataset.resizer.input_size
         return _Arrays(
-            # Not zeros: every pixel is written once, by the worker that has it in its cache.
+            # Not zeros: every pixel is written once, by the worker that holds it in its cache.
             images=np.empty((count, *canvas, 3), np.float32),
             boxes=np.zeros((count, boxes, 4), np.float32),
             classes=np.zeros((count, boxes), np.int32),
@@ -125,7 +125,7 @@ class BatchMaker:
                 with TraceAnnotation("make an image ready"):
                     self._fill_row(arrays, place, row)
             except UserError:
-                raise  # it names the record already
+                raise  # names the record already
             except Exception as error:
                 error.add_note(f"while loading {self.dataset.source.location(row.record)}")
                 raise
@@ -138,7 +138,7 @@ class BatchMaker:
         sample = self._augment(sample, row)
         height, width = sample.image.shape[:2]
         if reason := misfit((height, width), self.dataset.resizer):
-            # Only now is its size known: an augmentation may have enlarged it.
+            # Not checked earlier: augmentations may change the size.
             self.dataset.source.reject(
                 row.record, "image does not fit the canvas", reason, fix=ENLARGE_CANVAS
             )
@@ -148,9 +148,9 @@ class BatchMaker:
         resizer = self.dataset.resizer
         placement = place_image((height, width), resizer, self._resize_generator(row))
         size = resize_into(sample.image, resizer, image, placement)
-        # From the image's own frame to that of the padded canvas.
-        boxes, left = place_boxes(sample.boxes, placement, resizer)
-        boxes, sample = boxes[left], sample.select(left)
+        # From the image's frame to that of the padded canvas.
+        boxes, visible = place_boxes(sample.boxes, placement, resizer)
+        boxes, sample = boxes[visible], sample.select(visible)
         count = min(len(boxes), self.dataset.max_boxes)
         arrays.boxes[place, :count] = boxes[:count]
         arrays.classes[place, :count] = self.dataset.slots.index_of(sample.class_ids[:count])
@@ -161,18 +161,18 @@ class BatchMaker:
         self.stats.add_image(len(sample.boxes))
 
     def _leave_out(self, arrays: _Arrays, place: int, row: Row) -> None:
-        """Finishes a row without an image. Its weight is 0 from the start."""
+        """Finishes a row without an image, whose weight is 0 already."""
         arrays.images[place] = 0
         if row.record < 0:
             return
         self.stats.add_left_out()
         if self.dataset.source.example(row.record) is not None:
-            # Its boxes are known, only its image is not: it keeps its number, so that a scorer can
-            # tell it from a record of which nothing is known.
+            # Its ground truth is readable, its image is not: scorers distinguish this from an
+            # unreadable record.
             arrays.records[place] = row.record
 
     def _iterate(self, steps: Iterable[int]) -> Iterator[Batch]:
-        """Yields the batches of these numbers in order, a few of them made ahead."""
+        """Yields the batches of these numbers in order, `prefetch` of them made ahead."""
         if self._workers == 0:
             yield from map(self.batch, steps)
             return
@@ -187,20 +187,15 @@ class BatchMaker:
             while ahead:
                 yield _finished(*ahead.popleft())
         finally:
-            # Reached by break, error and Ctrl-C alike: no thread outlives the loop.
+            # No thread outlives the loop, also after break, error or Ctrl-C.
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, step: int) -> tuple[_Arrays, list[Future[None]]]:
         arrays, rows = self._empty_batch(), self._rows(step)
-        # Two helpings for each worker: few enough to cost nothing, enough to even out their load.
-        helping = -(-len(rows) // (2 * self._workers))
-        tasks = [
-            pool.submit(
-                self._fill_rows, arrays, rows, range(start, min(start + helping, len(rows)))
-            )
-            for start in range(0, len(rows), helping)
-        ]
-        return arrays, tasks
+        # Two chunks a worker: little overhead, balanced load.
+        size = -(-len(rows) // (2 * self._workers))
+        chunks = [range(len(rows))[start : start + size] for start in range(0, len(rows), size)]
+        return arrays, [pool.submit(self._fill_rows, arrays, rows, chunk) for chunk in chunks]
 
 
 def _finished(arrays: _Arrays, tasks: list[Future[None]]) -> Batch:

@@ -1,4 +1,4 @@
-"""Decoded images in memory, as far as memory allows."""
+"""Decoded images in memory, up to a measured limit."""
 
 import threading
 
@@ -6,42 +6,42 @@ from stillbox.inputs.memory import available_memory
 from stillbox.inputs.sample import Sample
 
 _MIB = 2**20
-# What the program itself, its compiled steps and its batches need to grow.
-_SHARE_LEFT_ALONE = 0.2
-_LEAST_LEFT_ALONE = 2048 * _MIB
-_LOOK_EVERY = 64 * _MIB
+# Memory that the program, its compiled steps and its batches need to grow.
+_RESERVED_SHARE = 0.2
+_MIN_RESERVED = 2048 * _MIB
+_MEASURE_EVERY = 64 * _MIB
 
 
 class SampleCache:
-    """Samples by record, until a limit of bytes is reached. What is in stays in.
+    """Samples by record, up to a limit of bytes. Nothing is evicted.
 
-    Every epoch visits every record once, in another order: to throw out the oldest in favour of
-    the newest would only lower the share of hits.
+    Every epoch visits every record once, in another order, so evicting the oldest would only lower
+    the share of hits.
 
-    The limit is measured, not guessed from the data: a fifth of the memory that is free at the
-    start, and 2 GiB at least, is left alone. While the cache grows it looks again, so that the
-    same room stays free where several caches, or several processes, grow together.
+    The limit is measured: a fifth of the memory that is free at the start, and at least 2 GiB, is
+    reserved. Free memory is measured again while the cache grows, so that the reserve stays free
+    if several caches or processes grow together.
 
     Args:
-        limit: bytes that the samples may take, whatever is free; None: what is measured.
+        limit: bytes that the samples may take; None: as measured.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         free = available_memory()
-        self._left_alone = max(int(_SHARE_LEFT_ALONE * free), _LEAST_LEFT_ALONE)
+        self._reserved = max(int(_RESERVED_SHARE * free), _MIN_RESERVED)
         self._measures = limit is None
-        self.limit = max(free - self._left_alone, 0) if limit is None else limit
+        self.limit = max(free - self._reserved, 0) if limit is None else limit
         self.nbytes = 0
         self.full = False
         self._samples: dict[int, Sample] = {}
-        self._looked_at = 0
+        self._measured_at = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def get(self, record: int) -> Sample | None:
-        """Returns the sample of a record if it is here."""
+        """Returns the sample of a record, if cached."""
         return self._samples.get(record)
 
     def add(self, record: int, sample: Sample) -> None:
@@ -49,27 +49,27 @@ class SampleCache:
         with self._lock:
             if self.full or record in self._samples:
                 return
-            if self.nbytes + sample.nbytes > self.limit or self._room_is_gone():
+            if self.nbytes + sample.nbytes > self.limit or self._memory_is_short():
                 self.full = True
                 return
             self._samples[record] = sample
             self.nbytes += sample.nbytes
 
     def promise(self) -> str:
-        """Returns a sentence about what the cache may take."""
+        """Returns a sentence about the limit."""
         return f"decoded images are kept in memory: {self.limit / _MIB:,.0f} MiB at most"
 
     def describe(self) -> str:
-        """Returns a sentence about what the cache holds."""
+        """Returns a sentence about the content."""
         text = (
             f"{len(self):,} decoded images in memory, {self.nbytes / _MIB:,.0f} MiB "
             f"of at most {self.limit / _MIB:,.0f}"
         )
         return f"{text}; full, the others are decoded again every epoch" if self.full else text
 
-    def _room_is_gone(self) -> bool:
-        """Whether others have taken what was free at the start; seldom looked at."""
-        if not self._measures or self.nbytes - self._looked_at < _LOOK_EVERY:
+    def _memory_is_short(self) -> bool:
+        """Returns whether less than the reserve is free; measured rarely."""
+        if not self._measures or self.nbytes - self._measured_at < _MEASURE_EVERY:
             return False
-        self._looked_at = self.nbytes
-        return available_memory() < self._left_alone
+        self._measured_at = self.nbytes
+        return available_memory() < self._reserved

@@ -1,4 +1,4 @@
-"""Records with everything that makes them ready for a model: classes, sizes, policies, cache."""
+"""Records with classes, sizes, policies and cache: samples for a model."""
 
 from collections.abc import Mapping
 from typing import Literal, cast
@@ -19,18 +19,18 @@ from stillbox.records.source import ExampleSource
 
 
 class Dataset:
-    """A set of records, ready to be loaded by index from any thread.
+    """A set of records, loaded by index from any thread.
 
     Args:
         source: the records.
-        label_map: what their class ids mean.
+        label_map: names of their class ids.
         slots: class indices of the model.
         resizer: of the model.
         max_boxes: the N of `Batch`.
-        crowds: what becomes of crowd boxes, as for `schema.Records`.
-        annotations: COCO JSON that holds the ground truth of evaluation; empty: the records do.
-        num_epochs: passes that training makes over the records; 0 sets no limit.
-        cache: keeps decoded images; None decodes them every time.
+        crowds: treatment of crowd boxes, as for `schema.Records`.
+        annotations: COCO JSON with the ground truth of evaluation; empty: the records' own.
+        num_epochs: passes of training over the records; 0: no limit.
+        cache: keeps decoded images, if any.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Dataset:
         return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
-        """Returns a record decoded, or None where the policy leaves it out.
+        """Returns a decoded record, or None if the policy drops it.
 
         Raises:
             UserError: record, box or image is bad and the policy is `fail`; it names the record.
@@ -93,11 +93,10 @@ class Dataset:
         sample = self.load(record)
         if sample is None:
             raise UserError("this record has no usable image", where=self.source.location(record))
-        # As decoded: nothing has changed a value yet.
         return cast(NDArray[np.uint8], sample.image)
 
     def describe(self, record: int) -> str:
-        """Returns where a record lies and how its image is called, for messages."""
+        """Returns location and image id of a record, for messages."""
         example = self.source.example(record)
         name = f" (image {example.image_id})" if example is not None else ""
         return self.source.location(record) + name
@@ -110,7 +109,7 @@ class Dataset:
         return sample.select(~example.is_crowd) if self._crowds == "drop" else sample
 
     def _check_size(self, record: int, example: Example, image: NDArray[np.uint8]) -> None:
-        """Notes a record that claims a wrong size. Boxes are normalised, so the pixels decide."""
+        """Reports a wrong size in a record. Boxes are normalised, so the pixels' size is used."""
         claimed, real = (example.height, example.width), image.shape[:2]
         if all(claimed) and claimed != real and record not in self._wrong_sizes:
             self._wrong_sizes.add(record)
@@ -123,12 +122,7 @@ class Dataset:
 
 
 def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model) -> Dataset:
-    """Opens a set of records for a model.
-
-    Args:
-        data: the policies that hold for all records.
-        records: the set, `data.train` or `data.evaluation`.
-        model: gives the number of classes, their slots and the resizer.
+    """Opens `records`, one set of `data`, for a model.
 
     Raises:
         UserError: there is no record or no label map, or the label map does not fit the model's

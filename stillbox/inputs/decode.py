@@ -1,9 +1,8 @@
-"""Bytes of an image file to RGB pixels.
+"""Image files to RGB pixels.
 
-What becomes of unusual files: grayscale has three equal channels; CMYK and YCCK become RGB; an
-alpha channel is left out, not blended, as TensorFlow does; 16 bits are cut to the upper 8; a
-truncated or unreadable file raises `ImageError`. JPEG data damaged in the middle decode to
-something, as with every decoder on libjpeg.
+Grayscale has three equal channels; CMYK and YCCK become RGB; an alpha channel is dropped, not
+blended, as in TensorFlow; 16 bits are cut to the upper 8; a truncated or unreadable file raises
+`ImageError`. JPEG data damaged in the middle are decoded, as by every decoder based on libjpeg.
 """
 
 import io
@@ -17,19 +16,14 @@ from PIL import Image, ImageOps
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
 
-# A file that OpenCV refuses is tried again and then reported with its record's place; its own
-# lines on stderr would have neither.
+# Files that OpenCV rejects are retried, then reported with their record's location.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-# The loader's workers are threads already: OpenCV's own would only get in their way.
+# The loader's workers are threads already.
 cv2.setNumThreads(1)
 
 
 class ImageError(ValueError):
-    """Bytes that are no image, or only a part of one.
-
-    Args:
-        reason: what is wrong with them, a few words.
-    """
+    """Bytes that are no image, or only a part of one; `reason` says why in a few words."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -37,15 +31,12 @@ class ImageError(ValueError):
 
 
 def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
-    """Decodes a JPEG, PNG or other common image file to RGB.
+    """Decodes a JPEG, PNG or other common image file to `[H, W, 3]` uint8 RGB.
 
     Args:
         data: the whole file.
-        apply_exif: turn the image as its EXIF orientation says. Right for a user's photograph;
-            wrong for a record, whose boxes refer to the pixels as they are stored.
-
-    Returns:
-        `[H, W, 3]` uint8.
+        apply_exif: apply the EXIF orientation. Right for a user's photograph; wrong for a record,
+            whose boxes refer to the pixels as they are stored.
 
     Raises:
         ImageError: the data are empty, truncated, corrupt or no image.
@@ -57,12 +48,12 @@ def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # for instance more pixels than OpenCV allows
         image = None
-    # OpenCV refuses truncated files as a whole, so that there is no half-grey image to look for.
+    # OpenCV rejects truncated files as a whole.
     return _decode_with_pillow(data, apply_exif) if image is None else cast(Pixels, image)
 
 
 def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:
-    """Decodes formats that OpenCV does not know, and finds the words for what neither can read."""
+    """Decodes formats that OpenCV does not support, or raises with a reason."""
     try:
         with Image.open(io.BytesIO(data)) as file:
             image = ImageOps.exif_transpose(file) if apply_exif else file

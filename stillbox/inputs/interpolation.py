@@ -1,9 +1,9 @@
-"""TF1's resizing, to the last bit where it can be: `resize_images`.
+"""TF1's `tf.image.resize_images`, bit for bit if possible.
 
-Output position o looks at source position `o * in / out`: the grids share their first corner, not
+Output position o reads source position `o * in / out`: the grids share their first corner, not
 their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
-coincide. All positions are float32, as in the original, because the fraction that is left after
-`floor` becomes a weight (fact sheet 3.1; goldens `misc.json/resize`).
+coincide. All positions are float32, as in the original, because the fraction after `floor` becomes
+a weight. All methods take an image `[h, w, 3]` and write to `out` `[H, W, 3]`.
 """
 
 from collections.abc import Callable
@@ -20,38 +20,27 @@ Floats = NDArray[np.float32]
 AnyImage = NDArray[np.uint8] | NDArray[np.float32]
 Indices = NDArray[np.intp]
 
-# TF1 reads the cubic's weights from a table of this many steps, so must we.
+# TF1 reads the cubic's weights from a table of this many steps.
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
-# Output rows at a time: what is worked on then stays in a core's own cache.
+# Output rows at a time, so that intermediate arrays stay in a core's own cache.
 _BLOCK = 96
 _SCRATCH = Scratch()
 
 
 def bilinear(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
-    """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding.
-
-    Args:
-        image: `[h, w, 3]`.
-        out: `[H, W, 3]`, written to; it may be a part of a larger array.
-        align_corners: see the head of this file.
-    """
+    """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding."""
     rows, _ = _positions(image.shape[0], out.shape[0], align_corners)
     columns, _ = _positions(image.shape[1], out.shape[1], align_corners)
     _bilinear_at(image, out, rows, columns)
 
 
 def crop_and_resize(image: AnyImage, window: NDArray[np.float64], out: Floats) -> None:
-    """Resizes a window as TensorFlow's operation of this name: linearly, without antialiasing.
+    """Resizes `window` `[4]`, normalised and within the image, as `tf.image.crop_and_resize`.
 
-    The corner pixels of `out` lie on the corners of the window, anywhere between pixels: with n
-    columns, column i looks at `x0 * (w - 1) + i * (x1 - x0) * (w - 1) / (n - 1)`; a single column
-    looks at the middle (SSD ResNet-34 fact sheet 4.2).
-
-    Args:
-        image: `[h, w, 3]`.
-        window: `[4]`, normalised to the image and within it.
-        out: `[H, W, 3]`, written to.
+    Linear, without antialiasing. The corner pixels of `out` lie on the corners of the window,
+    between pixels: of n columns, column i reads `x0 * (w - 1) + i * (x1 - x0) * (w - 1) / (n - 1)`;
+    a single column reads the middle.
     """
     rows, columns = (
         _between(window[axis], window[axis + 2], image.shape[axis], out.shape[axis])
@@ -63,14 +52,14 @@ def crop_and_resize(image: AnyImage, window: NDArray[np.float64], out: Floats) -
 def resize_part(
     image: AnyImage, size: tuple[int, int], offset: tuple[int, int], out: Floats, method: str
 ) -> None:
-    """Resizes an image and keeps a part of the result, the same pixels as if all of it were made.
+    """Resizes an image and keeps a part of the result, the same pixels as a crop of the whole.
 
     Args:
         image: `[h, w, 3]`.
         size: height and width of the whole result.
         offset: row and column of the result where the part begins.
         out: `[H, W, 3]`, the part; written to.
-        method: one of `METHODS`; only `bilinear` spares itself what is not kept.
+        method: one of `METHODS`; only `bilinear` computes the part alone.
     """
     if method != "bilinear":
         whole = np.empty((*size, 3), np.float32)
@@ -102,7 +91,7 @@ def bicubic(image: AnyImage, out: Floats, *, align_corners: bool = False) -> Non
 
 
 class Method(Protocol):
-    """One way to resize."""
+    """A resizing method."""
 
     def __call__(self, image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
         """Resizes `image` into `out`."""
@@ -120,7 +109,7 @@ METHODS: dict[str, Method] = {
 
 def _positions(size: int, new_size: int, align_corners: bool) -> tuple[Floats, np.float32]:
     scale = np.float32(size) / np.float32(new_size)
-    # One pixel has no two corners to align: everything looks at it either way.
+    # A single pixel has no two corners to align.
     if align_corners and min(size, new_size) > 1:
         scale = np.float32(size - 1) / np.float32(new_size - 1)
     return np.arange(new_size, dtype=np.float32) * scale, scale
@@ -134,8 +123,8 @@ def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
 
 
 def _bilinear_within(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
-    """Does `_bilinear_at` with that part of the image alone which these positions look at."""
-    # The work on columns goes over all that it is given. The differences are exact.
+    """As `_bilinear_at`, on the part of the image alone that these positions read."""
+    # `_bilinear_at` processes all columns of the image. The differences are exact.
     top, left = int(y[0]), int(x[0])
     part = image[top : int(y[-1]) + 2, left : int(x[-1]) + 2]
     _bilinear_at(part, out, y - np.float32(top), x - np.float32(left))
@@ -146,7 +135,7 @@ def _bilinear_at(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
     height = len(y)
     top, bottom, y_share = _neighbours(image.shape[0], y)
     if 2 * height < image.shape[0]:
-        # Most rows of a large photograph are never looked at: leave them out first.
+        # Most rows of a large photograph are never read: drop them first.
         rows, position = np.unique(np.concatenate([top, bottom]), return_inverse=True)
         image, top, bottom = image[rows], position[:height], position[height:]
     left, right, x_share = _neighbours(image.shape[1], x)
@@ -162,7 +151,7 @@ def _bilinear_at(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
 
 
 def _neighbours(size: int, position: Floats) -> tuple[Indices, Indices, Floats]:
-    """Returns the source index below each position, the one above, and the share of that."""
+    """Returns the source index below each position, the one above, and the weight of the latter."""
     below = position.astype(np.intp)  # positions are not negative: this is the floor
     share = position - below.astype(np.float32)
     return np.minimum(below, size - 1), np.minimum(below + 1, size - 1), share
@@ -170,7 +159,7 @@ def _neighbours(size: int, position: Floats) -> tuple[Indices, Indices, Floats]:
 
 def _nearest_index(size: int, new_size: int, align_corners: bool) -> Indices:
     position, _ = _positions(size, new_size, align_corners)
-    # The half that rounds is rounded up, as C's roundf does: numpy's rint goes to the even side.
+    # Halves are rounded up, as by C's roundf; numpy's rint rounds them to even.
     index = np.floor(position + np.float32(0.5)) if align_corners else position
     return np.minimum(index.astype(np.intp), size - 1)
 
@@ -178,8 +167,8 @@ def _nearest_index(size: int, new_size: int, align_corners: bool) -> Indices:
 def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
     """Returns `(columns, name of the result) -> [h, 3 * len(columns)]`, float32.
 
-    numpy copies 3-byte pixels one by one but 4-byte ones in a tight loop, so the pixels of uint8
-    images make a detour over RGBA: about twice as fast.
+    numpy copies 3-byte pixels one by one but 4-byte ones in a tight loop, so uint8 images are
+    converted to RGBA first: about twice as fast.
     """
     height, width = image.shape[:2]
     if image.dtype != np.uint8:
@@ -191,7 +180,7 @@ def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
 
     def pick(columns: Indices, name: str) -> Floats:
         count = len(columns)
-        # mode="clip" is the one that copies without checking; the indices are in range.
+        # The indices are in range; mode="clip" copies without checking.
         picked = _SCRATCH("picked", (height, count), np.uint32)
         pixels.take(columns, axis=1, mode="clip", out=picked)
         rgb = cv2.cvtColor(
@@ -208,7 +197,7 @@ def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
 
 def _float_column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
     height = image.shape[0]
-    # As one item of 12 bytes a pixel is copied at once: eight times as fast as three numbers.
+    # Pixels as single items of 12 bytes are copied eight times as fast as three numbers.
     pixels = np.asarray(image, np.float32).view("V12")[..., 0]
 
     def pick(columns: Indices, name: str) -> Floats:

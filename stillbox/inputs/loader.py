@@ -1,5 +1,6 @@
-"""Batches for training and evaluation: a pure function of their number."""
+"""Loaders of training and evaluation: a batch is a pure function of its number."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.batch import Batch
 from stillbox.errors import UserError
-from stillbox.experiment.schema import Augmentation
+from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.inputs.batching import BatchMaker, Row
@@ -19,24 +20,19 @@ from stillbox.inputs.sample import Sample
 
 
 class TrainLoader(BatchMaker):
-    """An endless row of samples, cut into batches.
+    """An endless sequence of samples, cut into batches.
 
-    Sample k of the row is record `permutation(seed, epoch)[k % n]` in epoch `k // n`; batch s holds
-    the samples from `s * batch_size` on. Epochs run into each other within a batch, so that every
-    record counts equally and every batch is full. Nothing depends on threads or on what was asked
-    for before.
+    Sample k of the sequence is record `permutation(seed, epoch)[k % n]` in epoch `k // n`; batch s
+    holds the samples from `s * batch_size` on. A batch may span epochs, so that every record counts
+    equally and every batch is full. Nothing depends on threads or on earlier calls.
 
     Args:
         dataset: the records.
         augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
         batch_size: images of a batch over all processes.
         seed: of order and augmentation.
-        shuffle: a fresh order every epoch; otherwise the order of the records.
-        repeat_first_batch: make batch 0 once and give it for every number.
-        workers: threads that load and augment; 0 does it in the caller's.
-        prefetch: batches that are made ahead.
-        process_index: which of the processes this is.
-        process_count: processes that share every batch.
+        shuffle: a new order every epoch; otherwise the order of the records.
+        repeat_first_batch: make batch 0 once and return it for every number.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -47,7 +43,7 @@ class TrainLoader(BatchMaker):
         self,
         dataset: Dataset,
         *,
-        augmentations: Sequence[Augmentation] = (),
+        augmentations: Sequence[schema.Augmentation] = (),
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -68,7 +64,7 @@ class TrainLoader(BatchMaker):
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
         self._repeats = repeat_first_batch
-        # Two: a batch, and with it the workers, may stand in two epochs at once.
+        # Two: a batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._order_of)
 
     @property
@@ -79,10 +75,10 @@ class TrainLoader(BatchMaker):
         return -(-len(self.dataset) * self.dataset.num_epochs // self._batch_size)
 
     def images(self, steps: int) -> int:
-        """Returns how many images the first `steps` batches have, every repetition counted."""
-        every = steps * self._batch_size
+        """Returns the number of images in the first `steps` batches, repetitions included."""
+        images = steps * self._batch_size
         last = len(self.dataset) * self.dataset.num_epochs
-        return min(every, last) if last else every
+        return min(images, last) if last else images
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Yields the batches from `start` to before `stop`, or to the end of the last epoch.
@@ -93,7 +89,8 @@ class TrainLoader(BatchMaker):
             UserError: a record is bad and the policy is `fail`.
         """
         ends = [end for end in (stop, self.steps) if end is not None]
-        numbers = _count(start, min(ends, default=None))
+        stop = min(ends, default=None)
+        numbers = itertools.count(start) if stop is None else iter(range(start, stop))
         return self._repeat(numbers) if self._repeats else self._iterate(numbers)
 
     def _repeat(self, numbers: Iterator[int]) -> Iterator[Batch]:
@@ -125,16 +122,9 @@ class TrainLoader(BatchMaker):
 
 
 class EvalLoader(BatchMaker):
-    """Every record once and in order; the last batch is filled up with rows that do not count.
+    """Every record once and in order; the last batch is filled up with padding rows.
 
-    Args:
-        dataset: the records.
-        batch_size: images of a batch over all processes.
-        workers: threads that load; 0 does it in the caller's.
-        prefetch: batches that are made ahead.
-        max_examples: only the first so many records; 0 takes all.
-        process_index: which of the processes this is.
-        process_count: processes that share every batch.
+    Only the first `max_examples` records, if not 0. The other arguments are those of `BatchMaker`.
 
     Raises:
         UserError: the batch cannot be divided among the processes.
@@ -174,14 +164,7 @@ class EvalLoader(BatchMaker):
         return [Row(sample if sample < len(self.records) else -1) for sample in samples]
 
 
-def _refuse_unknown_labels(augmentations: Sequence[Augmentation], dataset: Dataset) -> None:
-    """The rules know no label map, and with contiguous slots it says which ids there are."""
+def _refuse_unknown_labels(augmentations: Sequence[schema.Augmentation], dataset: Dataset) -> None:
+    """Checks what the schema's rules cannot, which have no label map."""
     for path, what in labels_without_slots(augmentations, dataset.slots):
         raise UserError(what, where=path, fix=f"give ids of {dataset.label_map.where}")
-
-
-def _count(start: int, stop: int | None) -> Iterator[int]:
-    number = start
-    while stop is None or number < stop:
-        yield number
-        number += 1

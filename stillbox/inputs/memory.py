@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Memory that is available to this process."""
 
 import os
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class _Names(NamedTuple):
-    """What a version of Linux' control groups calls its files."""
+    """File names of a version of Linux' control groups."""
 
     limit: str
     used: str
     page_cache: tuple[str, ...]
-    """Lines of `memory.stat`: pages of files, which the kernel gives back when they are wanted."""
+    """Lines of `memory.stat`: pages of files, which the kernel reclaims on demand."""
 
 
 _V1 = _Names(
@@ -22,10 +22,9 @@ _V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def available_memory() -> int:
-    """Returns the bytes that are free: on the machine, or in the container or job if that is less.
+    """Returns the free bytes of the machine, or of the container or job if that is less.
 
-    What files fill of memory counts as free, because the kernel gives it back: records that were
-    read do not stand in the way of decoded images.
+    The page cache counts as free because the kernel reclaims it.
     """
     return min([_free_on_machine(), *_free_in_groups()])
 
@@ -36,16 +35,16 @@ def _free_on_machine() -> int:
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    # Elsewhere (macOS) only the whole is known: half of it is a careful guess.
+    # Elsewhere (macOS): half of all memory, a conservative estimate.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _free_in_groups(
     membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[int]:
-    """Yields what is free in each control group that has a limit, from the process's own up.
+    """Yields the free bytes of the process's control group and its ancestors, with limits.
 
-    A scheduler of jobs (Slurm, systemd) may have set the limit on any of them.
+    A job scheduler (Slurm, systemd) may set the limit on any of them.
     """
     lines = membership.read_text().splitlines() if membership.exists() else []
     for line in lines:
@@ -63,6 +62,6 @@ def _free_in_group(group: Path, names: _Names) -> int:
     try:
         limit, used = (int((group / name).read_text()) for name in (names.limit, names.used))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no such group seen from here, or its limit is "max"
+    except (OSError, ValueError):  # the group is not visible, or its limit is "max"
         return 2**63 - 1
     return max(limit - used + sum(int(stat.get(name, 0)) for name in names.page_cache), 0)

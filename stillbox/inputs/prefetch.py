@@ -1,4 +1,4 @@
-"""Batches on the device before they are asked for."""
+"""Transfer of batches to the device ahead of their use."""
 
 import queue
 import threading
@@ -12,22 +12,22 @@ from stillbox.boxes.batch import Batch
 
 
 class _End:
-    """What the thread leaves behind its last batch: the error that stopped it, or none."""
+    """End of the batches, with the error that stopped the thread, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class DevicePrefetcher:
-    """Takes batches from an iterator and puts them on the device, in a thread of its own.
+    """Iterates over batches on the device, transferred by a thread.
+
+    `wait_seconds` is the time that the consumer waited for the newest batch, near 0 if the source
+    is fast enough.
 
     Args:
-        batches: host batches; closed together with this, where it can be closed.
-        put: transfers a batch; it is called in the thread.
-        depth: batches that may lie on the device before they are asked for.
-
-    The time that the consumer stood still for the newest batch is in `wait_seconds`; with a healthy
-    source it is near 0.
+        batches: host batches; closed together with this, if it can be closed.
+        put: transfers a batch; called in the thread.
+        depth: batches on the device ahead of their use.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class DevicePrefetcher:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the thread and closes the iterator. More than once does no harm."""
+        """Ends the thread and closes the iterator; may be called repeatedly."""
         self._closing.set()
         self._end = self._end or _End()
-        self._room.release()  # the thread may stand before a full device
+        self._room.release()  # the thread may be waiting for it
         self._thread.join()
 
     def __enter__(self) -> Self:

@@ -1,23 +1,23 @@
-"""Order and chance as pure functions of (seed, epoch, record).
+"""Order and randomness as pure functions of (seed, epoch, record).
 
-Both rest on Philox, a generator that is computed from a key and a counter: any epoch's order and
-any record's numbers are there at once, without those before them. Two runs, one run resumed, one
-process or eight see the same samples.
+Both use Philox, a counter-based generator: any epoch's order and any record's numbers are computed
+without those before them. Repeated and resumed runs, with any number of processes, see the same
+samples.
 """
 
 import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-# Second word of the key: the uses must not share numbers.
+# Second word of the key, so that the uses share no numbers.
 _ORDER, _AUGMENTATION, _RESIZING = 1, 2, 3
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
-    """Returns the order of an epoch: every one of `size` records once.
+    """Returns the order of an epoch, a permutation of `size` records.
 
-    numpy promises that the raw words of a bit generator never change, but not what
-    `Generator.permutation` makes of them: an order by raw words outlives an upgrade of numpy.
+    numpy guarantees the raw words of a bit generator, but not `Generator.permutation`: an order by
+    raw words does not change with numpy's version.
     """
     return np.argsort(_philox(seed, _ORDER, epoch, 0).random_raw(size), kind="stable")
 
@@ -28,11 +28,11 @@ def sample_generator(seed: int, epoch: int, record: int) -> Generator:
 
 
 def resize_generator(seed: int, epoch: int, record: int) -> Generator:
-    """Returns the generator that resizes a record in an epoch, whatever its augmentations drew."""
+    """Returns the generator that resizes a record in an epoch, independent of augmentations."""
     return Generator(_philox(seed, _RESIZING, epoch, record))
 
 
 def _philox(seed: int, use: int, epoch: int, record: int) -> Philox:
-    # The generator counts up the first word of the counter, so no two of these ever meet.
+    # The generator increments the first word of the counter, so no two of these overlap.
     key = np.array([seed % 2**64, use], np.uint64)
     return Philox(key=key, counter=np.array([0, 0, epoch, record], np.uint64))

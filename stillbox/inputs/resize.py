@@ -1,4 +1,4 @@
-"""From an image of any size to the network input, padded where the aspect ratio is kept."""
+"""Resizing of images and boxes to the network input, with padding."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.experiment.schema import (
-    ConditionalShapeResizer,
-    FixedShapeResizer,
-    IdentityResizer,
-    KeepAspectRatioResizer,
-    PadToMultipleResizer,
-    Resizer,
-    ScaleJitterResizer,
-)
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.inputs.interpolation import METHODS, Floats, resize_part
 from stillbox.inputs.sample import Pixels
@@ -26,11 +18,11 @@ Size = tuple[int, int]
 ENLARGE_CANVAS = (
     "enlarge model.resizer.canvas, or take a resizer that shrinks (fixed_shape, keep_aspect_ratio)"
 )
-"""What mends an image that does not fit."""
+"""Fix for an image that does not fit."""
 
 
 class Placement(NamedTuple):
-    """Where an image comes to lie: all of it is resized, and a part fills the upper left."""
+    """Place of an image in the network input: a part of the resized image, in the upper left."""
 
     size: Size
     """Height and width of the whole image after resizing."""
@@ -40,15 +32,12 @@ class Placement(NamedTuple):
     """Height and width of the part."""
 
 
-def place_image(size: Size, resizer: Resizer, rng: Generator | None = None) -> Placement:
-    """Returns where an image of `size` comes to lie.
+def place_image(size: Size, resizer: schema.Resizer, rng: Generator | None = None) -> Placement:
+    """Returns the placement of an image of `size`.
 
-    Args:
-        size: height and width of the image.
-        resizer: of the model.
-        rng: draws scale and place where the resizer asks for that; None: the scale is 1.
+    `rng` draws scale and offset of a resizer with jitter; without it the scale is 1.
     """
-    if isinstance(resizer, ScaleJitterResizer) and rng is not None:
+    if isinstance(resizer, schema.ScaleJitterResizer) and rng is not None:
         scale = rng.uniform(resizer.min_scale, resizer.max_scale)
         whole = _fitted(size, resizer, scale)
         frame = resizer.height, resizer.width
@@ -60,9 +49,9 @@ def place_image(size: Size, resizer: Resizer, rng: Generator | None = None) -> P
 
 
 def place_boxes(
-    boxes: Floats, placement: Placement, resizer: Resizer
+    boxes: Floats, placement: Placement, resizer: schema.Resizer
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Returns boxes in the frame of the network input, and which of them something is left of.
+    """Maps boxes to the frame of the network input, and returns which are still visible.
 
     Args:
         boxes: `[N, 4]`, normalised to the image.
@@ -70,50 +59,50 @@ def place_boxes(
         resizer: of the model.
 
     Returns:
-        `[N, 4]`, normalised to the network input, padding included, and `[N]`.
+        `[N, 4]`, normalised to the network input, padding included, and `[N]` bool.
     """
     canvas = np.tile(np.array(resizer.input_size, np.float32), 2)
-    if not isinstance(resizer, ScaleJitterResizer):
+    if not isinstance(resizer, schema.ScaleJitterResizer):
         shrink = np.tile(np.array(placement.size, np.float32), 2) / canvas
         return boxes * shrink, np.ones(len(boxes), np.bool_)
     whole, offset = (np.tile(np.array(pair, np.float32), 2) for pair in placement[:2])
-    # The original names a box's last pixel: a box that goes to the edge ends one before it.
+    # As in the original, edges are at most the frame's last pixel.
     most = np.tile(np.array([resizer.height, resizer.width], np.float32), 2) - 1
     clipped = np.clip(boxes * whole - offset, 0, most)
     return clipped / canvas, (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
 
 
-def resized_size(size: Size, resizer: Resizer) -> Size:
-    """Returns height and width that an image of `size` has inside the network input.
+def resized_size(size: Size, resizer: schema.Resizer) -> Size:
+    """Returns height and width of an image of `size` inside the network input.
 
     With the aspect ratio kept, the short side becomes `min_dimension` unless that makes the long
-    one greater than `max_dimension` (fact sheet 3.1). float32 and rounding half to even, as TF1.
+    one greater than `max_dimension`. Computed in float32, rounded half to even, as TF1.
     """
     resized: Size = implementation_of(resizer)(resizer, size)
     return resized
 
 
-@implements(FixedShapeResizer)
-def _fixed(resizer: FixedShapeResizer, size: Size) -> Size:
+@implements(schema.FixedShapeResizer)
+def _fixed(resizer: schema.FixedShapeResizer, size: Size) -> Size:
     return resizer.height, resizer.width
 
 
-@implements(KeepAspectRatioResizer)
-def _aspect_ratio_kept(resizer: KeepAspectRatioResizer, size: Size) -> Size:
+@implements(schema.KeepAspectRatioResizer)
+def _aspect_ratio_kept(resizer: schema.KeepAspectRatioResizer, size: Size) -> Size:
     height, width = _scaled(size, resizer.min_dimension, min(size))
     if max(height, width) > resizer.max_dimension:
         height, width = _scaled(size, resizer.max_dimension, max(size))
     return height, width
 
 
-@implements(ScaleJitterResizer)
-def _fitted_to_frame(resizer: ScaleJitterResizer, size: Size) -> Size:
+@implements(schema.ScaleJitterResizer)
+def _fitted_to_frame(resizer: schema.ScaleJitterResizer, size: Size) -> Size:
     return _fitted(size, resizer, 1.0)
 
 
-@implements(PadToMultipleResizer)
-@implements(IdentityResizer)
-def _unchanged(resizer: Resizer, size: Size) -> Size:
+@implements(schema.PadToMultipleResizer)
+@implements(schema.IdentityResizer)
+def _unchanged(resizer: schema.Resizer, size: Size) -> Size:
     return size
 
 
@@ -123,32 +112,32 @@ def _scaled(size: Size, target: int, side: int) -> Size:
     return height, width
 
 
-def _fitted(size: Size, resizer: ScaleJitterResizer, scale: float) -> Size:
-    """Fits `size` into the resizer's frame times `scale`; float32 and half to even, as there."""
+def _fitted(size: Size, resizer: schema.ScaleJitterResizer, scale: float) -> Size:
+    """Fits `size` into the resizer's frame times `scale`; float32 and half to even, as TF1."""
     own = np.array(size, np.float32)
     frame = np.rint(np.float32(scale) * np.array([resizer.height, resizer.width], np.float32))
     height, width = np.maximum(np.rint(own * (frame / own).min()), 1).astype(int).tolist()
     return height, width
 
 
-@implements(ConditionalShapeResizer)
-def _conditional(resizer: ConditionalShapeResizer, size: Size) -> Size:
+@implements(schema.ConditionalShapeResizer)
+def _conditional(resizer: schema.ConditionalShapeResizer, size: Size) -> Size:
     if resizer.condition == "greater":
         side = max(size)
         target = min(side, resizer.threshold)
     else:
         side = min(size)
         target = max(side, resizer.threshold)
-    # The original multiplies by a float32 ratio and cuts, which can lose a pixel: so must we.
+    # The original multiplies by a float32 ratio and truncates, which can lose a pixel.
     ratio = np.float32(target) / np.float32(side)
     height, width = (max(int(np.float32(length) * ratio), 1) for length in size)
     return height, width
 
 
-def misfit(size: Size, resizer: Resizer) -> str | None:
-    """Returns in words why an image of `size` does not fit the network input; None if it does.
+def misfit(size: Size, resizer: schema.Resizer) -> str | None:
+    """Returns why an image of `size` does not fit the network input; None if it does.
 
-    It always fits where the resizer chooses the size; with a `canvas`, somebody else did.
+    Resizers that choose the size always fit; those with a `canvas` may not.
     """
     height, width = resized_size(size, resizer)
     rows, columns = resizer.input_size
@@ -159,52 +148,48 @@ def misfit(size: Size, resizer: Resizer) -> str | None:
 
 
 def resize_into(
-    image: Pixels, resizer: Resizer, out: Floats, placement: Placement | None = None
+    image: Pixels, resizer: schema.Resizer, out: Floats, placement: Placement | None = None
 ) -> Size:
     """Resizes `image` into the upper left of `out` and pads the rest.
 
     Args:
-        image: `[h, w, 3]`, 0..255; one that fits (`misfit`).
+        image: `[h, w, 3]`, 0..255, without `misfit`.
         resizer: of the model.
         out: `[H, W, 3]`, the resizer's `input_size`; written to.
-        placement: where it comes to lie; None: where it does outside training.
+        placement: None: that without an `rng`.
 
     Returns:
-        Height and width of the image proper inside `out`.
+        Height and width of the image inside `out`.
     """
     size, offset, shown = placement or place_image((image.shape[0], image.shape[1]), resizer)
     height, width = shown
     part = out[:height, :width]
     if size == image.shape[:2]:
-        # Every method would give the same pixels: an augmentation has already made the size.
+        # Every method would return the same pixels.
         part[...] = image[offset[0] : offset[0] + height, offset[1] : offset[1] + width]
-    elif isinstance(resizer, ConditionalShapeResizer):
+    elif isinstance(resizer, schema.ConditionalShapeResizer):
         METHODS[resizer.method](image, part, align_corners=True)
-    elif isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer):
+    elif isinstance(resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer):
         METHODS[resizer.method](image, part)
-    elif isinstance(resizer, ScaleJitterResizer):
+    elif isinstance(resizer, schema.ScaleJitterResizer):
         resize_part(image, size, offset, part, resizer.method)
-    if not isinstance(resizer, FixedShapeResizer):
+    if not isinstance(resizer, schema.FixedShapeResizer):
         out[height:] = resizer.pad_value
         out[:height, width:] = resizer.pad_value
     return shown
 
 
 def resize_image(
-    image: Pixels, resizer: Resizer, *, where: str | None = None
+    image: Pixels, resizer: schema.Resizer, *, where: str | None = None
 ) -> tuple[Floats, Size]:
-    """Resizes an image to the network input.
-
-    Args:
-        image: `[h, w, 3]`, 0..255.
-        resizer: of the model.
-        where: what an error calls the image.
+    """Resizes an image `[h, w, 3]`, 0..255, to the network input.
 
     Returns:
-        The padded image `[H, W, 3]`, 0..255, and height and width of the image proper inside it.
+        The padded image `[H, W, 3]`, 0..255, and height and width of the image inside it.
 
     Raises:
-        UserError: the image is larger than the canvas of a resizer that does not shrink.
+        UserError: the image is larger than the canvas of a resizer that does not shrink; `where`
+            names the image.
     """
     if reason := misfit((image.shape[0], image.shape[1]), resizer):
         raise UserError(

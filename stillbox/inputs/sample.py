@@ -1,4 +1,4 @@
-"""One decoded image with its boxes, between the decoder and the batch."""
+"""One decoded image with its boxes."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -11,23 +11,19 @@ Pixels = NDArray[np.uint8] | NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """An image and its N boxes. Nobody writes into the arrays: they may belong to the cache."""
+    """An image and its N boxes. The arrays are read-only: they may belong to the cache."""
 
     image: Pixels
     """`[h, w, 3]` RGB."""
     boxes: NDArray[np.float32]
     """`[N, 4]`, normalised to `image`."""
     class_ids: NDArray[np.int32]
-    """`[N]`, label map ids. They become class indices in the batch."""
+    """`[N]`, label map ids; a batch has class indices."""
     weights: NDArray[np.float32]
-    """`[N]`, 0 for boxes that matcher and loss ignore."""
+    """`[N]`, 0 for ignored boxes."""
 
     def select(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> "Sample":
-        """Returns the sample with only those boxes, and everything that belongs to them.
-
-        Args:
-            keep: `[N]` yes or no, or indices, which may repeat.
-        """
+        """Returns the sample with the boxes of a mask `[N]`, or of indices, which may repeat."""
         per_box = (field.name for field in fields(self) if field.name != "image")
         return replace(self, **{name: getattr(self, name)[keep] for name in per_box})
 

@@ -1,7 +1,7 @@
-"""Working memory that every thread keeps.
+"""Reusable buffers of a thread.
 
-The C library returns large arrays to the system when they are freed; the next one of that size is
-then paid for page by page. For a resize that took longer than the arithmetic.
+The C library returns large arrays to the system when they are freed, and each new one costs page
+faults. In a resize these took longer than the arithmetic.
 """
 
 import math
@@ -13,19 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class Scratch(threading.local):
-    """Arrays by name. The content lasts until the same thread asks for the same name again."""
+    """Arrays by name, valid until the same thread requests the same name again."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Returns an array with any content.
-
-        Args:
-            name: what it is for.
-            shape: of the array.
-            dtype: of the array.
-        """
+        """Returns an uninitialised array, the buffer of this name."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < size:

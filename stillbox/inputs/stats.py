@@ -1,4 +1,4 @@
-"""What went through a loader, counted."""
+"""Counts over the output of a loader."""
 
 import threading
 from dataclasses import dataclass, field
@@ -7,31 +7,31 @@ from typing import Any
 
 @dataclass
 class InputStats:
-    """Counts over everything that a loader has made so far, repeated epochs included."""
+    """Counts over all batches of a loader so far, repeated epochs included."""
 
     max_boxes: int
-    """Room for boxes in a row of the batch."""
+    """Boxes in a row of the batch."""
     images: int = 0
     """Rows filled with an image."""
     left_out: int = 0
-    """Rows whose record or image could not be used; they count for nothing."""
+    """Rows whose record or image could not be used; not counted elsewhere."""
     boxes: int = 0
     """Boxes after augmentation."""
     truncated_boxes: int = 0
-    """Boxes cut off because there was no room for them."""
+    """Boxes beyond `max_boxes`."""
     truncated_images: int = 0
-    """Images that lost boxes so."""
+    """Images with boxes beyond `max_boxes`."""
     most_boxes: int = 0
-    """Most boxes that one image had."""
+    """Most boxes of one image."""
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def truncated_share(self) -> float:
-        """Share of all boxes that was cut off."""
+        """Share of all boxes that was truncated."""
         return self.truncated_boxes / self.boxes if self.boxes else 0.0
 
     def add_image(self, boxes: int) -> None:
-        """Counts an image with so many boxes."""
+        """Counts an image with a number of boxes."""
         beyond = max(boxes - self.max_boxes, 0)
         with self._lock:
             self.images += 1

@@ -1,6 +1,6 @@
 """Crops and pads that end at one aspect ratio, width over height.
 
-The SSD forms crop first, as `ssd_random_crop` does, and then cut or pad what is left.
+The SSD forms crop first, as `ssd_random_crop`, then cut or pad the result.
 """
 
 from dataclasses import asdict, replace
@@ -8,22 +8,17 @@ from dataclasses import asdict, replace
 import numpy as np
 from numpy.random import Generator
 
-from stillbox.experiment.schema import (
-    RandomCropImage,
-    RandomCropToAspectRatio,
-    SsdRandomCropFixedAspectRatio,
-    SsdRandomCropPadFixedAspectRatio,
-)
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.draws import uniform, whole_number
-from stillbox.inputs.augment.frames import move_boxes, place
+from stillbox.inputs.augment.draws import random_integer, uniform
+from stillbox.inputs.augment.frames import move_boxes, paste_on_canvas
 from stillbox.inputs.augment.random_crop import Window, choose, crop, random_crop_image
 from stillbox.inputs.sample import Sample
 
 
-@implements(RandomCropToAspectRatio)
+@implements(schema.RandomCropToAspectRatio)
 def random_crop_to_aspect_ratio(
-    sample: Sample, settings: RandomCropToAspectRatio, rng: Generator
+    sample: Sample, config: schema.RandomCropToAspectRatio, rng: Generator
 ) -> Sample:
     """Cuts the largest window of the aspect ratio, anywhere; it has full height or full width.
 
@@ -32,56 +27,58 @@ def random_crop_to_aspect_ratio(
     """
     height, width = sample.image.shape[:2]
     rows, columns = height, width
-    if width / height > settings.aspect_ratio:
-        columns = max(round(height * settings.aspect_ratio), 1)
+    if width / height > config.aspect_ratio:
+        columns = max(round(height * config.aspect_ratio), 1)
     else:
-        rows = min(max(round(width / settings.aspect_ratio), 1), height)
-    y, x = whole_number(rng, 0, height - rows + 1), whole_number(rng, 0, width - columns + 1)
+        rows = min(max(round(width / config.aspect_ratio), 1), height)
+    y, x = random_integer(rng, 0, height - rows + 1), random_integer(rng, 0, width - columns + 1)
     window = Window(y, x, rows, min(columns, width))
-    return crop(sample, window, settings.overlap_thresh, clip=settings.clip_boxes)
+    return crop(sample, window, config.overlap_thresh, clip=config.clip_boxes)
 
 
-@implements(SsdRandomCropFixedAspectRatio)
+@implements(schema.SsdRandomCropFixedAspectRatio)
 def ssd_random_crop_fixed_aspect_ratio(
-    sample: Sample, settings: SsdRandomCropFixedAspectRatio, rng: Generator
+    sample: Sample, config: schema.SsdRandomCropFixedAspectRatio, rng: Generator
 ) -> Sample:
     """Applies one of several crops of this aspect ratio, then cuts to exactly it.
 
-    The second cut does something after a crop that was passed by or found no window: it keeps
-    boxes of which 0.3 is inside, and clips them.
+    The second cut changes images whose crop was skipped or found no window: it keeps boxes of which
+    0.3 is inside, and clips them.
     """
-    ratio = settings.aspect_ratio
-    chosen = RandomCropImage(
+    ratio = config.aspect_ratio
+    chosen = schema.RandomCropImage(
         min_aspect_ratio=ratio,
         max_aspect_ratio=ratio,
-        **asdict(choose(settings.operations, rng)),
+        **asdict(choose(config.operations, rng)),
     )
     cropped = random_crop_image(sample, chosen, rng)
-    return random_crop_to_aspect_ratio(cropped, RandomCropToAspectRatio(aspect_ratio=ratio), rng)
+    return random_crop_to_aspect_ratio(
+        cropped, schema.RandomCropToAspectRatio(aspect_ratio=ratio), rng
+    )
 
 
-@implements(SsdRandomCropPadFixedAspectRatio)
+@implements(schema.SsdRandomCropPadFixedAspectRatio)
 def ssd_random_crop_pad_fixed_aspect_ratio(
-    sample: Sample, settings: SsdRandomCropPadFixedAspectRatio, rng: Generator
+    sample: Sample, config: schema.SsdRandomCropPadFixedAspectRatio, rng: Generator
 ) -> Sample:
     """Applies one of several crops, then pads with black at the bottom and right.
 
     The smallest canvas of the aspect ratio that holds the window is scaled by a random factor, such
     that its sides are between `min_padded_size_ratio` and `max_padded_size_ratio` times the
-    window's, as far as the aspect ratio allows it; the upper end wins where both cannot be met.
+    window's, if the aspect ratio allows it; otherwise the upper limit is met.
     """
-    cropped = random_crop_image(sample, choose(settings.operations, rng), rng)
+    cropped = random_crop_image(sample, choose(config.operations, rng), rng)
     size = cropped.image.shape[0], cropped.image.shape[1]
-    window, ratio = np.array(size, np.float64), settings.aspect_ratio
+    window, ratio = np.array(size, np.float64), config.aspect_ratio
     smallest = np.maximum(window, [window[1] / ratio, window[0] * ratio])
-    most = np.maximum(np.array(settings.max_padded_size_ratio) * window, smallest)
-    least = np.maximum(np.array(settings.min_padded_size_ratio) * window, smallest)
+    most = np.maximum(np.array(config.max_padded_size_ratio) * window, smallest)
+    least = np.maximum(np.array(config.min_padded_size_ratio) * window, smallest)
     greatest = (most / smallest).min()
     scale = uniform(rng, min(greatest, (least / smallest).max()), greatest)
-    # Rounding may not take away a row of the window itself.
+    # Rounding must not cut the window itself.
     height, width = np.maximum(np.rint(scale * smallest), window).astype(int).tolist()
     return replace(
         cropped,
-        image=place(cropped.image, (height, width), (0, 0), np.zeros(3, np.float32)),
+        image=paste_on_canvas(cropped.image, (height, width), (0, 0), np.zeros(3, np.float32)),
         boxes=move_boxes(cropped.boxes, size, (0, 0), (height, width)),
     )

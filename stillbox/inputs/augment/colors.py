@@ -1,8 +1,8 @@
-"""Brightness, contrast, hue and saturation (fact sheet 1.4).
+"""Brightness, contrast, hue, saturation and gray.
 
-Each takes values in 0..255, works on them in float32, clips to 0..255 unless told not to, and hands
-float32 on. Without clipping they also take values beyond that range and treat them as TensorFlow's
-operations do (SSD ResNet-34 fact sheet 10).
+Each takes values in 0..255, computes in float32, clips to 0..255 unless configured not to, and
+returns float32. Without clipping, values outside that range are treated as by TensorFlow's
+operations.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import (
-    RandomAdjustBrightness,
-    RandomAdjustContrast,
-    RandomAdjustHue,
-    RandomAdjustSaturation,
-    RandomDistortColor,
-)
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import uniform
 from stillbox.inputs.augment.frames import mean_color
@@ -28,57 +22,79 @@ from stillbox.inputs.sample import Pixels, Sample
 
 Floats = NDArray[np.float32]
 
-_BRIGHTNESS = RandomAdjustBrightness(max_delta=32 / 255)
-_SATURATION = RandomAdjustSaturation(min_factor=0.5, max_factor=1.5)
-_HUE = RandomAdjustHue(max_turn=0.2)
-_CONTRAST = RandomAdjustContrast(min_factor=0.5, max_factor=1.5)
+# The weights of `tf.image.rgb_to_grayscale`, for each channel of the result.
+_GRAY_WEIGHTS = np.tile(np.array([0.2989, 0.5870, 0.1140], np.float32), (3, 1))
+
+_BRIGHTNESS = schema.RandomAdjustBrightness(max_delta=32 / 255)
+_SATURATION = schema.RandomAdjustSaturation(min_factor=0.5, max_factor=1.5)
+_HUE = schema.RandomAdjustHue(max_turn=0.2)
+_CONTRAST = schema.RandomAdjustContrast(min_factor=0.5, max_factor=1.5)
 
 
-@implements(RandomAdjustBrightness)
+@implements(schema.RandomAdjustBrightness)
 def random_adjust_brightness(
-    sample: Sample, settings: RandomAdjustBrightness, rng: Generator
+    sample: Sample, config: schema.RandomAdjustBrightness, rng: Generator
 ) -> Sample:
     """Adds one number, uniform in `-max_delta .. max_delta` times 255."""
-    delta = uniform(rng, -settings.max_delta, settings.max_delta)
-    return replace(sample, image=adjust_brightness(sample.image, delta, clip=settings.clip))
+    delta = uniform(rng, -config.max_delta, config.max_delta)
+    return replace(sample, image=adjust_brightness(sample.image, delta, clip=config.clip))
 
 
-@implements(RandomAdjustContrast)
+@implements(schema.RandomAdjustContrast)
 def random_adjust_contrast(
-    sample: Sample, settings: RandomAdjustContrast, rng: Generator
+    sample: Sample, config: schema.RandomAdjustContrast, rng: Generator
 ) -> Sample:
     """Multiplies the distance of every value from the mean of its channel by one factor."""
-    factor = uniform(rng, settings.min_factor, settings.max_factor)
-    return replace(sample, image=adjust_contrast(sample.image, factor, clip=settings.clip))
+    factor = uniform(rng, config.min_factor, config.max_factor)
+    return replace(sample, image=adjust_contrast(sample.image, factor, clip=config.clip))
 
 
-@implements(RandomAdjustHue)
-def random_adjust_hue(sample: Sample, settings: RandomAdjustHue, rng: Generator) -> Sample:
+@implements(schema.RandomAdjustHue)
+def random_adjust_hue(sample: Sample, config: schema.RandomAdjustHue, rng: Generator) -> Sample:
     """Turns all hues by one angle, uniform in `-max_turn .. max_turn` of a full turn."""
-    turn = uniform(rng, -settings.max_turn, settings.max_turn)
-    return replace(sample, image=adjust_hue(sample.image, turn, clip=settings.clip))
+    turn = uniform(rng, -config.max_turn, config.max_turn)
+    return replace(sample, image=adjust_hue(sample.image, turn, clip=config.clip))
 
 
-@implements(RandomAdjustSaturation)
+@implements(schema.RandomAdjustSaturation)
 def random_adjust_saturation(
-    sample: Sample, settings: RandomAdjustSaturation, rng: Generator
+    sample: Sample, config: schema.RandomAdjustSaturation, rng: Generator
 ) -> Sample:
     """Multiplies all saturations by one factor; they end at 1."""
-    factor = uniform(rng, settings.min_factor, settings.max_factor)
-    return replace(sample, image=adjust_saturation(sample.image, factor, clip=settings.clip))
+    factor = uniform(rng, config.min_factor, config.max_factor)
+    return replace(sample, image=adjust_saturation(sample.image, factor, clip=config.clip))
 
 
-@implements(RandomDistortColor)
-def random_distort_color(sample: Sample, settings: RandomDistortColor, rng: Generator) -> Sample:
+@implements(schema.RandomDistortColor)
+def random_distort_color(
+    sample: Sample, config: schema.RandomDistortColor, rng: Generator
+) -> Sample:
     """Applies all four in one of two orders."""
     sample = random_adjust_brightness(sample, _BRIGHTNESS, rng)
-    if settings.ordering == 1:
+    if config.ordering == 1:
         sample = random_adjust_contrast(sample, _CONTRAST, rng)
     sample = random_adjust_saturation(sample, _SATURATION, rng)
     sample = random_adjust_hue(sample, _HUE, rng)
-    if settings.ordering == 0:
+    if config.ordering == 0:
         sample = random_adjust_contrast(sample, _CONTRAST, rng)
     return sample
+
+
+@implements(schema.RandomRgbToGray)
+def random_rgb_to_gray(sample: Sample, config: schema.RandomRgbToGray, rng: Generator) -> Sample:
+    """Makes the image gray with the given probability; 0 never does."""
+    return sample if rng.random() >= config.probability else _gray(sample)
+
+
+@implements(schema.RgbToGray)
+def rgb_to_gray(sample: Sample, config: schema.RgbToGray, rng: Generator) -> Sample:
+    """Makes every image gray, in three equal channels; the original leaves one channel."""
+    return _gray(sample)
+
+
+def _gray(sample: Sample) -> Sample:
+    pixels = cv2.transform(as_float(sample.image), _GRAY_WEIGHTS)
+    return replace(sample, image=cast(Pixels, pixels))
 
 
 def adjust_brightness(image: Pixels, delta: float, *, clip: bool) -> Floats:
@@ -90,7 +106,7 @@ def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> Floats:
     """Multiplies the distance of every value from the mean of its channel by `factor`."""
     scale = np.float32(factor)
     offset = mean_color(image) * (1 - scale)
-    # Whole rows at a time: numpy is slow at adding three numbers over and over.
+    # Whole rows at a time: numpy is slow at broadcasting three numbers.
     pixels = as_float(image)
     pixels *= scale
     rows = pixels.reshape(pixels.shape[0], -1)
@@ -99,19 +115,19 @@ def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> Floats:
 
 
 def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> Floats:
-    """Turns all hues by `turn` of a full turn; least and greatest channel of a pixel stay."""
+    """Turns all hues by `turn` of a full turn; a pixel's least and greatest values stay."""
     degrees = np.float32(360 * turn)
 
     def change(hsv: Floats) -> None:
         hue = hsv[..., 0]
         hue += degrees
-        # Not the modulo, which takes several times as long: one turn is all there can be.
+        # Not the modulo, which is several times slower: at most one turn is needed.
         hue[hue < 0] += 360
         hue[hue >= 360] -= 360
 
     pixels = as_float(image)
-    # OpenCV's saturation has no sign: negative values would come back mirrored. A number that is
-    # added to all channels alike changes no hue.
+    # OpenCV's saturation has no sign: negative values would be mirrored. A number that is added to
+    # all channels does not change the hue.
     below = min(float(pixels.min()), 0.0)
     if below:
         pixels -= np.float32(below)
@@ -124,7 +140,7 @@ def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> Floats:
 def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
     """Multiplies all saturations by `factor` and clips them to 0..1.
 
-    As in TensorFlow a pixel with a channel below 0 begins with more than 1, and one without a
+    As in TensorFlow, a pixel with a channel below 0 has a saturation above 1, and one without a
     channel above 0 becomes gray.
     """
     scale = np.float32(factor)
@@ -139,7 +155,7 @@ def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
 
 
 def as_float(image: Pixels) -> Floats:
-    """Returns a copy of the pixels that may be written to."""
+    """Returns a float32 copy."""
     return image.astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers as the original's operations draw them."""
+"""Random numbers with the distributions of the original's operations."""
 
 from numpy.random import Generator
 
@@ -8,14 +8,14 @@ def uniform(rng: Generator, low: float, high: float) -> float:
     return low + float(rng.random()) * (high - low)
 
 
-def whole_number(rng: Generator, low: int, high: int) -> int:
-    """Returns one of `low, ..., high - 1`, each as likely; `low` where that leaves none.
+def random_integer(rng: Generator, low: int, high: int) -> int:
+    """Returns one of `low, ..., high - 1`, uniformly; `low` if the range is empty.
 
-    A range without room for a choice (least and greatest value alike) stops the original.
+    The original fails on an empty range.
     """
     return low + int(rng.random() * max(high - low, 1))
 
 
-def is_left_alone(rng: Generator, random_coef: float) -> bool:
-    """Says whether an operation passes this image by: `random_coef` is the probability of it."""
+def is_skipped(rng: Generator, random_coef: float) -> bool:
+    """Returns whether an operation skips this image, with probability `random_coef`."""
     return float(rng.random()) < random_coef

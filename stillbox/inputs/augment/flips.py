@@ -1,4 +1,4 @@
-"""Mirroring and turning (fact sheet 1.4)."""
+"""Flips and rotations by 90 degrees."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,36 +9,40 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Pixels, Sample
 
 Floats = NDArray[np.float32]
 
 
-@implements(RandomHorizontalFlip)
+@implements(schema.RandomHorizontalFlip)
 def random_horizontal_flip(
-    sample: Sample, settings: RandomHorizontalFlip, rng: Generator
+    sample: Sample, config: schema.RandomHorizontalFlip, rng: Generator
 ) -> Sample:
     """Mirrors image and boxes with the given probability; 0 never does, 1 always."""
-    return _sometimes(sample, settings.probability, rng, lambda p: cv2.flip(p, 1), flip_boxes)
+    return _with_probability(sample, config.probability, rng, lambda p: cv2.flip(p, 1), flip_boxes)
 
 
-@implements(RandomVerticalFlip)
-def random_vertical_flip(sample: Sample, settings: RandomVerticalFlip, rng: Generator) -> Sample:
+@implements(schema.RandomVerticalFlip)
+def random_vertical_flip(
+    sample: Sample, config: schema.RandomVerticalFlip, rng: Generator
+) -> Sample:
     """Turns image and boxes upside down with the given probability."""
-    return _sometimes(sample, settings.probability, rng, lambda p: cv2.flip(p, 0), _upside_down)
+    return _with_probability(
+        sample, config.probability, rng, lambda p: cv2.flip(p, 0), _flip_boxes_vertically
+    )
 
 
-@implements(RandomRotation90)
-def random_rotation90(sample: Sample, settings: RandomRotation90, rng: Generator) -> Sample:
+@implements(schema.RandomRotation90)
+def random_rotation90(sample: Sample, config: schema.RandomRotation90, rng: Generator) -> Sample:
     """Turns image and boxes by 90 degrees against the clock with the given probability."""
-    return _sometimes(
+    return _with_probability(
         sample,
-        settings.probability,
+        config.probability,
         rng,
         lambda pixels: cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE),
-        _turn_boxes,
+        _rotate_boxes,
     )
 
 
@@ -48,18 +52,18 @@ def flip_boxes(boxes: Floats) -> Floats:
     return np.stack([ymin, 1 - xmax, ymax, 1 - xmin], axis=1)
 
 
-def _upside_down(boxes: Floats) -> Floats:
+def _flip_boxes_vertically(boxes: Floats) -> Floats:
     ymin, xmin, ymax, xmax = boxes.T
     return np.stack([1 - ymax, xmin, 1 - ymin, xmax], axis=1)
 
 
-def _turn_boxes(boxes: Floats) -> Floats:
+def _rotate_boxes(boxes: Floats) -> Floats:
     # The right edge becomes the top one.
     ymin, xmin, ymax, xmax = boxes.T
     return np.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=1)
 
 
-def _sometimes(
+def _with_probability(
     sample: Sample,
     probability: float,
     rng: Generator,
@@ -68,6 +72,6 @@ def _sometimes(
 ) -> Sample:
     if rng.random() >= probability:
         return sample
-    # A view with a negative stride would be free, but OpenCV takes none later on.
+    # Not a view with a negative stride, which OpenCV does not accept later.
     image = cast(Pixels, move_pixels(sample.image))
     return replace(sample, image=image, boxes=move_boxes(sample.boxes))

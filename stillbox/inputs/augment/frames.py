@@ -1,4 +1,4 @@
-"""Boxes between one frame and another, and canvases of one colour."""
+"""Conversion of boxes between frames, and canvases of one colour."""
 
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ Floats = NDArray[np.float32]
 
 
 def move_boxes(boxes: Floats, size: Size, corner: Size, frame: Size) -> Floats:
-    """Re-expresses boxes in another frame.
+    """Re-expresses boxes `[N, 4]`, normalised to an image, in another frame.
 
     Args:
-        boxes: `[N, 4]`, normalised to an image.
-        size: height and width of that image, in pixels.
-        corner: row and column in the image where the frame begins; negative where it sticks out.
+        boxes: `[N, 4]`.
+        size: height and width of the image, in pixels.
+        corner: row and column in the image where the frame begins; may be negative.
         frame: height and width of the frame, in pixels of the image.
 
     Returns:
@@ -37,18 +37,18 @@ def keep_inside(sample: Sample) -> Sample:
     return replace(kept, boxes=np.clip(kept.boxes, 0, 1))
 
 
-def place(image: Pixels, size: Size, corner: Size, color: Floats) -> Pixels:
+def paste_on_canvas(image: Pixels, size: Size, corner: Size, color: Floats) -> Pixels:
     """Returns a canvas of one colour with the image on it.
 
     Args:
-        image: `[h, w, 3]`; it fits.
+        image: `[h, w, 3]`; fits into the canvas.
         size: height and width of the canvas.
         corner: row and column of the image's first pixel on the canvas.
-        color: `[3]`; rounded where the image is uint8.
+        color: `[3]`; rounded for uint8 images.
     """
     if image.dtype == np.uint8:
         color = np.rint(color).clip(0, 255)
-    # One row, repeated: numpy fills a canvas with a colour pixel by pixel, rows at memory speed.
+    # By rows: numpy copies rows at memory speed, but a colour pixel by pixel.
     row = np.tile(color.astype(image.dtype), size[1])
     canvas = np.empty((size[0], 3 * size[1]), image.dtype)
     canvas[:] = row
@@ -60,5 +60,5 @@ def place(image: Pixels, size: Size, corner: Size, color: Floats) -> Pixels:
 
 def mean_color(image: Pixels) -> Floats:
     """Returns the mean of each channel, `[3]`."""
-    # Many times as fast as numpy's mean over the outer axes, and in float64 too.
+    # Many times faster than numpy's mean over the outer axes, and also in float64.
     return np.array(cv2.mean(image)[:3], np.float32)

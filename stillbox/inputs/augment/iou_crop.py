@@ -1,20 +1,20 @@
-"""Windows that every box overlaps enough (arXiv:1512.02325, 2.2; SSD ResNet-34 fact sheet 4.2).
+"""Crops with a least IoU with every box (arXiv:1512.02325, 2.2), as in MLPerf's SSD ResNet-34.
 
 One draw:
 
-1. With `whole_image_probability` the window is the whole image. Otherwise a least IoU is taken from
-   `min_ious`, each as likely.
-2. Of every candidate, height and width are uniform between `min_side` and `max_side`, and the
-   corner is uniform over the free space. All of them are judged at once.
+1. With `whole_image_probability` the window is the whole image. Otherwise a least IoU is drawn from
+   `min_ious`, uniformly.
+2. Height and width of every candidate are uniform between `min_side` and `max_side`, and its corner
+   is uniform over the free space.
 3. A candidate is valid if its IoU with every box is above the least one, the centre of at least one
    box is inside, and neither side reaches `max_aspect_ratio` times the other. Sides are shares of
    the image's.
-4. The last valid candidate is the window. They are independent of each other, so that a rule that
-   took the first would give windows of the same distribution.
+4. The last valid candidate is the window. Candidates are independent, so that the first would have
+   the same distribution.
 
-Without a valid candidate there is another draw, whole image included. The original goes on for
-ever; here the whole image is the window after `max_draws`. It is so from the start where there are
-no boxes: no centre can be inside, and no draw but that of the whole image would end the original.
+Without a valid candidate there is another draw, whole image included. The original repeats without
+limit; here the window is the whole image after `max_draws`. An image without boxes gives the whole
+image at once: no centre can be inside, so only that draw would end the original.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import SsdIouCrop
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.random_crop import choose
 from stillbox.inputs.interpolation import crop_and_resize
@@ -36,58 +36,55 @@ Doubles = NDArray[np.float64]
 _WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 
 
-@implements(SsdIouCrop)
-def ssd_iou_crop(sample: Sample, settings: SsdIouCrop, rng: Generator) -> Sample:
+@implements(schema.SsdIouCrop)
+def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> Sample:
     """Cuts the window out and resizes it, the whole image too, unless `resize_to` is empty.
 
     Boxes whose centre is outside go; the others are clipped to the window. The whole image leaves
     all boxes as they are.
     """
     size = sample.image.shape[0], sample.image.shape[1]
-    window = draw_window(sample.boxes, size, settings, rng)
+    window = draw_window(sample.boxes, size, config, rng)
     if window is not None:
         sample = _move_boxes(sample, window)
-    elif not settings.resize_to:
+    elif not config.resize_to:
         return sample
     else:
         window = _WHOLE
-    return replace(sample, image=_cut(sample.image, window, settings.resize_to))
+    return replace(sample, image=_cut(sample.image, window, config.resize_to))
 
 
 def draw_window(
-    boxes: NDArray[np.float32], size: Size, settings: SsdIouCrop, rng: Generator
+    boxes: NDArray[np.float32], size: Size, config: schema.SsdIouCrop, rng: Generator
 ) -> Doubles | None:
-    """Draws a window as the head of this file says.
+    """Draws a window `[4]`, normalised to the image, as described above; None: the whole image.
 
     Args:
         boxes: `[N, 4]`, normalised to the image.
-        size: height and width of the image, in pixels. Without resizing windows end between pixels,
-            rounded down, and are judged so.
-        settings: of the operation.
+        size: height and width of the image, in pixels. Without resizing, windows are rounded down
+            to whole pixels before they are tested.
+        config: of the operation.
         rng: source of the draws.
-
-    Returns:
-        `[4]`, normalised to the image; None for the whole image.
     """
     if not len(boxes):
         return None
-    objects, grid = boxes.astype(np.float64), None if settings.resize_to else size
-    for _ in range(settings.max_draws):
-        if rng.random() < settings.whole_image_probability:
+    objects, grid = boxes.astype(np.float64), None if config.resize_to else size
+    for _ in range(config.max_draws):
+        if rng.random() < config.whole_image_probability:
             return None
-        min_iou = choose(settings.min_ious, rng)
-        windows = _candidates(settings, grid, rng)
-        valid = np.flatnonzero(_is_valid(windows, objects, min_iou, settings.max_aspect_ratio))
+        min_iou = choose(config.min_ious, rng)
+        windows = _candidates(config, grid, rng)
+        valid = np.flatnonzero(_is_valid(windows, objects, min_iou, config.max_aspect_ratio))
         if len(valid):
             window: Doubles = windows[valid[-1]]
             return window
     return None
 
 
-def _candidates(settings: SsdIouCrop, grid: Size | None, rng: Generator) -> Doubles:
-    """Returns `[M, 4]` windows, on a grid of whole pixels if there is one."""
-    draws = rng.random((settings.candidates, 4))
-    sides = settings.min_side + draws[:, :2] * (settings.max_side - settings.min_side)
+def _candidates(config: schema.SsdIouCrop, grid: Size | None, rng: Generator) -> Doubles:
+    """Returns `[M, 4]` windows, rounded down to a grid of whole pixels, if any."""
+    draws = rng.random((config.candidates, 4))
+    sides = config.min_side + draws[:, :2] * (config.max_side - config.min_side)
     corner = draws[:, 2:] * (1 - sides)
     windows = np.concatenate([corner, corner + sides], axis=1)
     if grid is not None:
@@ -98,7 +95,7 @@ def _candidates(settings: SsdIouCrop, grid: Size | None, rng: Generator) -> Doub
 def _is_valid(windows: Doubles, boxes: Doubles, min_iou: float, max_aspect_ratio: float) -> Flags:
     """Returns `[M]`: which of the windows `[M, 4]` may be used with the boxes `[N, 4]`."""
     height, width = (windows[:, 2:] - windows[:, :2]).T
-    # A window without a pixel, which whole pixels make possible, fails this too.
+    # Windows that are rounded to no pixel fail this too.
     is_even = (height < max_aspect_ratio * width) & (width < max_aspect_ratio * height)
     top_left = np.maximum(windows[:, None, :2], boxes[:, :2])
     bottom_right = np.minimum(windows[:, None, 2:], boxes[:, 2:])
@@ -127,6 +124,6 @@ def _cut(image: Pixels, window: Doubles, resize_to: tuple[int, ...]) -> Pixels:
         out = np.empty((*resize_to, 3), np.float32)
         crop_and_resize(image, window, out)
         return out
-    # On the grid already: rounding only takes the division back.
+    # On the grid already: rounding only undoes the division.
     y, x, bottom, right = np.rint(window * np.tile(image.shape[:2], 2)).astype(int)
     return image[y:bottom, x:right]

@@ -1,4 +1,4 @@
-"""Compression (fact sheet 1.2)."""
+"""JPEG compression."""
 
 from dataclasses import replace
 from typing import cast
@@ -8,22 +8,22 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import RandomJpegQuality
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.draws import is_left_alone, whole_number
+from stillbox.inputs.augment.draws import is_skipped, random_integer
 from stillbox.inputs.sample import Sample
 
 
-@implements(RandomJpegQuality)
-def random_jpeg_quality(sample: Sample, settings: RandomJpegQuality, rng: Generator) -> Sample:
+@implements(schema.RandomJpegQuality)
+def random_jpeg_quality(sample: Sample, config: schema.RandomJpegQuality, rng: Generator) -> Sample:
     """Compresses the image with a quality in `min_quality .. max_quality - 1` and decodes it again.
 
     float32 values are cut to whole numbers first, and uint8 is handed on. With probability
     `random_coef` the image stays as it is.
     """
-    if is_left_alone(rng, settings.random_coef):
+    if is_skipped(rng, config.random_coef):
         return sample
-    quality = whole_number(rng, settings.min_quality, settings.max_quality)
+    quality = random_integer(rng, config.min_quality, config.max_quality)
     pixels = sample.image.clip(0, 255).astype(np.uint8)
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])

@@ -1,18 +1,18 @@
-"""Random windows that cover enough of some object (fact sheet 1.4).
+"""Random windows that cover enough of some object.
 
-The window is drawn as TensorFlow's `sample_distorted_bounding_box` draws it, in whole pixels, at
-most 100 times:
+The window is drawn like TensorFlow's `sample_distorted_bounding_box`, in whole pixels, with at most
+100 attempts:
 
 1. The aspect ratio (width over height) is uniform in its range.
 2. The height is a uniform integer between those that give the least and the greatest area, the
-   latter lowered until height and width fit into the image. The width follows, rounded half to
-   even. An area that rounding brought out of its range is mended by one row, once.
+   latter reduced until height and width fit into the image. The width follows, rounded half to
+   even. An area that rounding moved out of its range is corrected by one row, once.
 3. The corner is uniform over the integers below the free space, its end excluded.
-4. The window is taken if it covers `min_object_covered` of at least one box. Boxes are clipped to
-   the image and cut to whole pixels for this; those without a pixel do not count. An image
+4. The window is accepted if it covers `min_object_covered` of at least one box. Boxes are clipped
+   to the image and cut to whole pixels for this; those without a pixel do not count. An image
    without boxes is its own box.
 
-Without success the window is the whole image.
+If no attempt is accepted, the window is the whole image.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import RandomCropImage, SsdRandomCrop
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
 
@@ -46,38 +46,35 @@ class Window(NamedTuple):
     """Columns."""
 
 
-@implements(RandomCropImage)
-def random_crop_image(sample: Sample, settings: RandomCropImage, rng: Generator) -> Sample:
+@implements(schema.RandomCropImage)
+def random_crop_image(sample: Sample, config: schema.RandomCropImage, rng: Generator) -> Sample:
     """Crops to a random window, except with probability `random_coef`.
 
     Boxes that lie completely outside go, and those of which less than `overlap_thresh` is inside.
     """
-    if rng.random() < settings.random_coef:
+    if rng.random() < config.random_coef:
         return sample
     height, width = sample.image.shape[:2]
-    window = sample_window(height, width, sample.boxes, settings, rng)
-    return crop(sample, window, settings.overlap_thresh, clip=settings.clip_boxes)
+    window = sample_window(height, width, sample.boxes, config, rng)
+    return crop(sample, window, config.overlap_thresh, clip=config.clip_boxes)
 
 
-@implements(SsdRandomCrop)
-def ssd_random_crop(sample: Sample, settings: SsdRandomCrop, rng: Generator) -> Sample:
+@implements(schema.SsdRandomCrop)
+def ssd_random_crop(sample: Sample, config: schema.SsdRandomCrop, rng: Generator) -> Sample:
     """Applies one of several crops, each as likely as the others (arXiv:1512.02325, 2.2)."""
-    return random_crop_image(sample, choose(settings.operations, rng), rng)
+    return random_crop_image(sample, choose(config.operations, rng), rng)
 
 
 def choose(operations: Sequence[Operation], rng: Generator) -> Operation:
-    """Returns one of several settings, each as likely as the others."""
+    """Returns one of several config, each as likely as the others."""
     return operations[int(rng.random() * len(operations))]
 
 
 def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -> Sample:
-    """Cuts the window out and re-expresses the boxes that stay in its frame.
+    """Cuts the window out and re-expresses the remaining boxes in its frame.
 
-    Args:
-        sample: image and boxes.
-        window: what stays.
-        overlap_thresh: least share of a box's own area that must be inside.
-        clip: end the boxes at the window.
+    Boxes outside it go, and those of which less than `overlap_thresh` of the area is inside. `clip`
+    ends the boxes at the window.
     """
     height, width = sample.image.shape[:2]
     y, x, rows, columns = window
@@ -87,7 +84,7 @@ def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -
     inside = np.clip(boxes, np.tile(frame[:2], 2), np.tile(frame[2:], 2))
     outside = ((boxes[:, 2:] <= frame[:2]) | (boxes[:, :2] >= frame[2:])).any(axis=1)
     area = _areas(boxes)
-    # A box without area has no share that could be inside: it goes, as in the original.
+    # Boxes without area are dropped, as in the original.
     keep = ~outside & (area > 0) & (_areas(inside) >= overlap_thresh * area)
     kept = sample.select(keep)
     moved = ((inside if clip else boxes)[keep] - np.tile(frame[:2], 2)) / np.tile(
@@ -98,31 +95,23 @@ def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -
 
 
 def sample_window(
-    height: int, width: int, boxes: Floats, settings: RandomCropImage, rng: Generator
+    height: int, width: int, boxes: Floats, config: schema.RandomCropImage, rng: Generator
 ) -> Window:
-    """Draws a window as the head of this file says.
+    """Draws a window as described above, for boxes `[N, 4]`, normalised to the image.
 
-    All attempts are drawn and judged at once, so that an image that no window suits costs no more
-    than any other.
-
-    Args:
-        height: of the image, in pixels.
-        width: of the image, in pixels.
-        boxes: `[N, 4]`, normalised to the image.
-        settings: ranges of area and aspect ratio, and the least cover.
-        rng: source of the attempts.
+    All attempts are drawn and tested at once, so that the time is the same for all images.
     """
     draws = rng.random((4, _ATTEMPTS))
-    low, high = settings.min_aspect_ratio, settings.max_aspect_ratio
+    low, high = config.min_aspect_ratio, config.max_aspect_ratio
     rows, columns, fits = _draw_sizes(
-        height, width, low + draws[0] * (high - low), draws[1], settings
+        height, width, low + draws[0] * (high - low), draws[1], config
     )
     y = np.floor(draws[2] * (height - rows))
     x = np.floor(draws[3] * (width - columns))
     windows = np.stack([y, x, y + rows, x + columns], axis=1)
     scale = np.array([height, width, height, width], np.float64)
     objects = np.trunc(np.clip(boxes, 0, 1) * scale) if len(boxes) else scale[None] * [0, 0, 1, 1]
-    good = np.flatnonzero(fits & _covers(windows, objects, settings.min_object_covered))
+    good = np.flatnonzero(fits & _covers(windows, objects, config.min_object_covered))
     if not len(good):
         return Window(0, 0, height, width)
     first = good[0]
@@ -130,13 +119,13 @@ def sample_window(
 
 
 def _draw_sizes(
-    height: int, width: int, aspect: Doubles, draws: Doubles, settings: RandomCropImage
+    height: int, width: int, aspect: Doubles, draws: Doubles, config: schema.RandomCropImage
 ) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
     """Returns heights and widths, one for each attempt, and which of them may be used."""
-    least, most = settings.min_area * height * width, settings.max_area * height * width
+    least, most = config.min_area * height * width, config.max_area * height * width
     lowest = np.rint(np.sqrt(least / aspect))
     highest = np.rint(np.sqrt(most / aspect))
-    # Greatest height whose rounded width still fits; one less where the division rounded up.
+    # Greatest height whose rounded width fits; one less if the division rounded up.
     fitting = np.floor((width + 0.5 - 1e-7) / aspect)
     fitting -= np.rint(fitting * aspect) > width
     highest = np.where(np.rint(highest * aspect) > width, fitting, highest)

@@ -1,25 +1,25 @@
-"""An image below or beside itself (fact sheet 1.2)."""
+"""Concatenation of an image with itself."""
 
 from dataclasses import replace
 
 import numpy as np
 from numpy.random import Generator
 
-from stillbox.experiment.schema import RandomSelfConcatImage
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
 
 
-@implements(RandomSelfConcatImage)
+@implements(schema.RandomSelfConcatImage)
 def random_self_concat_image(
-    sample: Sample, settings: RandomSelfConcatImage, rng: Generator
+    sample: Sample, config: schema.RandomSelfConcatImage, rng: Generator
 ) -> Sample:
-    """Doubles the image downwards, then sideways, each with a probability of its own.
+    """Doubles the image downwards, then sideways, each with its own probability.
 
     The boxes of the copy follow those of the original in the list.
     """
-    below = rng.random() < settings.vertical_probability
-    beside = rng.random() < settings.horizontal_probability
+    below = rng.random() < config.vertical_probability
+    beside = rng.random() < config.horizontal_probability
     for axis, doubled in ((0, below), (1, beside)):
         if doubled:
             sample = _double(sample, axis)

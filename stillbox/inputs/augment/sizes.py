@@ -1,7 +1,4 @@
-"""Other sizes of the same picture (fact sheet 1.4). Boxes are normalised and stay as they are.
-
-All of them interpolate as TF1 does and hand float32 on.
-"""
+"""Resizing of the image; normalised boxes stay. All interpolate as TF1 and return float32."""
 
 import math
 from dataclasses import replace
@@ -9,14 +6,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.random import Generator
 
-from stillbox.experiment.schema import (
-    RandomDownscaleToTargetPixels,
-    RandomImageScale,
-    RandomResizeMethod,
-    ResizeImage,
-)
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.draws import is_left_alone, uniform, whole_number
+from stillbox.inputs.augment.draws import is_skipped, random_integer, uniform
 from stillbox.inputs.interpolation import METHODS, Floats
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Pixels, Sample
@@ -25,40 +17,42 @@ from stillbox.inputs.sample import Pixels, Sample
 _METHODS = ("bilinear", "nearest", "bicubic", "area")
 
 
-@implements(RandomImageScale)
-def random_image_scale(sample: Sample, settings: RandomImageScale, rng: Generator) -> Sample:
+@implements(schema.RandomImageScale)
+def random_image_scale(sample: Sample, config: schema.RandomImageScale, rng: Generator) -> Sample:
     """Scales by a random factor; sides are cut to whole pixels, corner pixels coincide."""
-    scale = uniform(rng, settings.min_ratio, settings.max_ratio)
+    scale = uniform(rng, config.min_ratio, config.max_ratio)
     height, width = (max(int(side * scale), 1) for side in sample.image.shape[:2])
     return replace(sample, image=resized(sample.image, (height, width), align_corners=True))
 
 
-@implements(RandomResizeMethod)
-def random_resize_method(sample: Sample, settings: RandomResizeMethod, rng: Generator) -> Sample:
+@implements(schema.RandomResizeMethod)
+def random_resize_method(
+    sample: Sample, config: schema.RandomResizeMethod, rng: Generator
+) -> Sample:
     """Stretches to one size with bilinear, nearest, bicubic or area, each as likely."""
-    method = _METHODS[whole_number(rng, 0, len(_METHODS))]
-    size = settings.height, settings.width
+    method = _METHODS[random_integer(rng, 0, len(_METHODS))]
+    size = config.height, config.width
     return replace(sample, image=resized(sample.image, size, method))
 
 
-@implements(ResizeImage)
-def resize_image(sample: Sample, settings: ResizeImage, rng: Generator) -> Sample:
+@implements(schema.ResizeImage)
+def resize_image(sample: Sample, config: schema.ResizeImage, rng: Generator) -> Sample:
     """Stretches to one size. Nothing is random."""
-    size = settings.height, settings.width
-    return replace(sample, image=resized(sample.image, size, settings.method))
+    size = config.height, config.width
+    return replace(sample, image=resized(sample.image, size, config.method))
 
 
-@implements(RandomDownscaleToTargetPixels)
+@implements(schema.RandomDownscaleToTargetPixels)
 def random_downscale_to_target_pixels(
-    sample: Sample, settings: RandomDownscaleToTargetPixels, rng: Generator
+    sample: Sample, config: schema.RandomDownscaleToTargetPixels, rng: Generator
 ) -> Sample:
     """Shrinks an image with more pixels than a random number to about that number.
 
     Sides are cut to whole pixels. Smaller images, and a share of `random_coef`, stay as they are.
     """
-    if is_left_alone(rng, settings.random_coef):
+    if is_skipped(rng, config.random_coef):
         return sample
-    target = whole_number(rng, settings.min_target_pixels, settings.max_target_pixels)
+    target = random_integer(rng, config.min_target_pixels, config.max_target_pixels)
     height, width = sample.image.shape[:2]
     if height * width <= target:
         return sample

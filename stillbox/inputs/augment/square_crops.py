@@ -1,4 +1,4 @@
-"""Squares out of an image, black where they stick out (fact sheet 1.4)."""
+"""Square crops, padded with black."""
 
 import math
 from dataclasses import replace
@@ -6,19 +6,19 @@ from dataclasses import replace
 import numpy as np
 from numpy.random import Generator
 
-from stillbox.experiment.schema import RandomScaleCropAndPadToSquare, RandomSquareCropByScale
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.draws import uniform, whole_number
-from stillbox.inputs.augment.frames import keep_inside, move_boxes, place
+from stillbox.inputs.augment.draws import random_integer, uniform
+from stillbox.inputs.augment.frames import keep_inside, move_boxes, paste_on_canvas
 from stillbox.inputs.augment.sizes import resized
 from stillbox.inputs.sample import Sample
 
 _BLACK = np.zeros(3, np.float32)
 
 
-@implements(RandomSquareCropByScale)
+@implements(schema.RandomSquareCropByScale)
 def random_square_crop_by_scale(
-    sample: Sample, settings: RandomSquareCropByScale, rng: Generator
+    sample: Sample, config: schema.RandomSquareCropByScale, rng: Generator
 ) -> Sample:
     """Cuts a square around a random centre (CenterNet, arXiv:1904.07850).
 
@@ -27,15 +27,15 @@ def random_square_crop_by_scale(
     out the image's last row and column; they stay here.
     """
     height, width = sample.image.shape[:2]
-    scales = np.linspace(settings.min_scale, settings.max_scale, settings.num_scales)
-    side = max(int(scales[whole_number(rng, 0, settings.num_scales)] * max(height, width)), 1)
-    y = _centre(height, settings.max_border, rng) - side // 2
-    x = _centre(width, settings.max_border, rng) - side // 2
+    scales = np.linspace(config.min_scale, config.max_scale, config.num_scales)
+    side = max(int(scales[random_integer(rng, 0, config.num_scales)] * max(height, width)), 1)
+    y = _centre(height, config.max_border, rng) - side // 2
+    x = _centre(width, config.max_border, rng) - side // 2
     top, left = max(y, 0), max(x, 0)
     part = sample.image[top : y + side, left : x + side]
     moved = replace(
         sample,
-        image=place(part, (side, side), (top - y, left - x), _BLACK),
+        image=paste_on_canvas(part, (side, side), (top - y, left - x), _BLACK),
         boxes=move_boxes(sample.boxes, (height, width), (y, x), (side, side)),
     )
     return keep_inside(moved)
@@ -44,14 +44,14 @@ def random_square_crop_by_scale(
 def _centre(side: int, max_border: int, rng: Generator) -> int:
     divisor = 2 ** math.ceil(math.log2(2 * max_border / side))
     border = max_border // int(min(max(divisor, 1), max_border))
-    # Only for a single row or column does halving end above the middle.
+    # Only for a single row or column the border is beyond the middle.
     border = min(border, side // 2)
-    return whole_number(rng, border, side - border + 1)
+    return random_integer(rng, border, side - border + 1)
 
 
-@implements(RandomScaleCropAndPadToSquare)
+@implements(schema.RandomScaleCropAndPadToSquare)
 def random_scale_crop_and_pad_to_square(
-    sample: Sample, settings: RandomScaleCropAndPadToSquare, rng: Generator
+    sample: Sample, config: schema.RandomScaleCropAndPadToSquare, rng: Generator
 ) -> Sample:
     """Scales at random, then cuts or pads with black to a square (EfficientDet, arXiv:1911.09070).
 
@@ -60,8 +60,8 @@ def random_scale_crop_and_pad_to_square(
     the bottom and right. Boxes completely outside go, the others are clipped.
     """
     height, width = sample.image.shape[:2]
-    side = settings.output_size
-    long_side = uniform(rng, settings.min_scale, settings.max_scale) * side
+    side = config.output_size
+    long_side = uniform(rng, config.min_scale, config.max_scale) * side
     rows, columns = (
         max(int(long_side * length / max(height, width)), 1) for length in (height, width)
     )
@@ -69,7 +69,7 @@ def random_scale_crop_and_pad_to_square(
     part = resized(sample.image, (rows, columns))[y : y + side, x : x + side]
     moved = replace(
         sample,
-        image=place(part, (side, side), (0, 0), _BLACK),
+        image=paste_on_canvas(part, (side, side), (0, 0), _BLACK),
         boxes=move_boxes(sample.boxes, (rows, columns), (y, x), (side, side)),
     )
     return keep_inside(moved)

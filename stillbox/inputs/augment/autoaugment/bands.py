@@ -1,7 +1,7 @@
-"""Images a few rows at a time.
+"""Bands of rows of an image.
 
-Numbers of a whole image in float32 fill no cache, and the C library returns arrays of that size to
-the system, so that each is paid for page by page. A few rows are several times as fast.
+Float32 copies of whole images fit no cache, and the C library returns arrays of that size to the
+system, so that each costs page faults. A few rows at a time are several times faster.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _VALUES = 1 << 15
 
 
 def row_bands(rows: int, columns: int) -> Iterator[slice]:
-    """Yields slices that make up all rows of an image, each of some thousand pixels."""
+    """Yields slices that cover all rows of an image, each of some thousand pixels."""
     height = max(_VALUES // (3 * columns), 1)
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))

@@ -1,8 +1,8 @@
-"""What rotation, shears and shifts do to boxes (fact sheet 4).
+"""Rotation, shears and shifts of boxes `[N, 4]`, normalised.
 
-Boxes are `[N, 4]`, normalised. Their corners are cut to whole pixels, moved, and cut again; what
-surrounds them is clipped to the image. No box is dropped: one that has left the image stays at its
-edge, a twentieth of the image thick.
+Corners are truncated to whole pixels, moved, and truncated again; their bounding box is clipped to
+the image. No box is dropped: one that left the image stays at its edge, a twentieth of the image
+thick.
 """
 
 import numpy as np
@@ -16,13 +16,7 @@ _THIN = np.float32(0.05)
 
 
 def rotate_boxes(boxes: Floats, size: Size, degrees: float) -> Floats:
-    """Turns boxes about the image's centre, against the clock.
-
-    Args:
-        boxes: `[N, 4]`.
-        size: height and width of the image, in pixels.
-        degrees: the angle.
-    """
+    """Turns boxes counterclockwise about the image's centre; `size`: height, width in pixels."""
     angle = np.float32(np.deg2rad(degrees))
     cos, sin = np.cos(angle), np.sin(angle)
     y, x = _corners(_in_pixels(boxes - np.float32(0.5), size))
@@ -31,7 +25,7 @@ def rotate_boxes(boxes: Floats, size: Size, degrees: float) -> Floats:
 
 
 def shear_boxes(boxes: Floats, size: Size, slope: float, axis: int) -> Floats:
-    """Moves corners by `slope` times their row (axis 1) or column (axis 0); see `rotate_boxes`."""
+    """Moves corners by `slope` times their row (axis 1) or column (axis 0)."""
     y, x = _corners(_in_pixels(boxes, size))
     tilt = np.float32(slope)
     moved = (y, np.trunc(x - tilt * y)) if axis == 1 else (np.trunc(y - tilt * x), x)
@@ -39,14 +33,14 @@ def shear_boxes(boxes: Floats, size: Size, slope: float, axis: int) -> Floats:
 
 
 def translate_boxes(boxes: Floats, size: Size, pixels: float, axis: int) -> Floats:
-    """Moves boxes up (axis 0) or left (axis 1) by so many pixels; see `rotate_boxes`."""
+    """Moves boxes up (axis 0) or left (axis 1) by a number of pixels."""
     moved = _in_pixels(boxes, size)
     moved[:, axis::2] -= np.float32(int(pixels))
     return thick_enough(moved / _sides(size))
 
 
 def thick_enough(boxes: Floats) -> Floats:
-    """Clips boxes to the image and opens those that have no height or width left at its edges."""
+    """Clips boxes to the image; those left without height or width get a least one."""
     clipped = np.clip(boxes, 0, 1)
     for axis in (0, 1):
         low, high = clipped[:, axis], clipped[:, axis + 2]

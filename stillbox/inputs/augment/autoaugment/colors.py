@@ -1,6 +1,6 @@
-"""Operations that change values and leave everything in its place (fact sheet 4).
+"""Operations that change values only.
 
-Images are uint8 `[h, w, 3]`. Values are cut to whole numbers, not rounded, as in the original.
+Images are uint8 `[h, w, 3]`. Values are truncated, not rounded, as in the original.
 """
 
 from typing import cast
@@ -33,10 +33,7 @@ def equalize(image: Bytes) -> Bytes:
 
 
 def posterize(image: Bytes, bits: int) -> Bytes:
-    """Keeps so many of the upper bits of each value.
-
-    None keeps one as well: TensorFlow shifts bytes by 7 at most.
-    """
+    """Keeps the upper `bits` of each value; 0 keeps one: TensorFlow shifts bytes by 7 at most."""
     shift = np.uint8(min(8 - bits, 7))
     return _look_up(image, (_VALUES >> shift) << shift)
 
@@ -58,7 +55,7 @@ def solarize_add(image: Bytes, addition: int) -> Bytes:
 
 
 def color(image: Bytes, factor: float) -> Bytes:
-    """Blends the gray image (0) with the image (1), or goes beyond it."""
+    """Interpolates, or extrapolates, from the gray image (0) to the image (1)."""
     result = np.empty_like(image)
     for rows in row_bands(*image.shape[:2]):
         band = image[rows]
@@ -70,7 +67,7 @@ def color(image: Bytes, factor: float) -> Bytes:
 def contrast(image: Bytes, factor: float) -> Bytes:
     """Blends the number of pixels divided by 256, at most 255, with the image.
 
-    The original means the mean gray. It takes the mean of a histogram's counts.
+    The mean gray is intended, but the original takes the mean of a histogram's counts.
     """
     height, width = image.shape[:2]
     return _contrast_about(image, min(height * width / 256, 255), factor)
@@ -89,7 +86,7 @@ def brightness(image: Bytes, factor: float) -> Bytes:
 
 
 def sharpness(image: Bytes, factor: float) -> Bytes:
-    """Blends a smoothed image (0) with the image (1), or goes beyond it; the rim stays."""
+    """Interpolates, or extrapolates, from a smoothed image (0) to the image (1); the rim stays."""
     height, width = image.shape[:2]
     result = image.copy()
     for rows in row_bands(height - 2, width):
@@ -127,8 +124,8 @@ def _gray(image: Bytes) -> Bytes:
 def _smoothed(image: Bytes) -> Floats:
     """Returns `[h - 2, w - 2, 3]`: the mean of 3 x 3 pixels in which the middle counts 5 times.
 
-    The sum runs row by row in float32. On even ground its error decides whether a value is cut to
-    one less, so that the order matters.
+    The sum runs row by row in float32. In areas of one colour its error decides whether a value is
+    truncated to one less, so that the order matters.
     """
     (rows, columns), weight = image.shape[:2], np.float32(1) / np.float32(13)
     around = image * weight
@@ -152,7 +149,7 @@ def _stretching(channel: Bytes) -> Bytes:
 def _equalizing(image: Bytes, channel: int) -> Bytes:
     counted = cv2.calcHist([image], [channel], None, [256], [0, 256])
     counts = counted.ravel().astype(np.int64)
-    # Pixels of the greatest value that there is do not count.
+    # Pixels of the greatest value present do not count.
     step = (counts.sum() - counts[counts > 0][-1]) // 255
     if step == 0:
         return _VALUES
@@ -161,6 +158,6 @@ def _equalizing(image: Bytes, channel: int) -> Bytes:
 
 
 def _look_up(image: Bytes, table: Bytes) -> Bytes:
-    """Returns the image with new values; table `[256]`, or `[256, 3]` for each channel its own."""
-    # Several times as fast as numpy's indexing. OpenCV takes a table as an image of one column.
+    """Maps all values by a table `[256]`, or by one for each channel, `[256, 3]`."""
+    # Several times faster than numpy's indexing. OpenCV's table is an image of one column.
     return cast(Bytes, cv2.LUT(image, table[:, None] if table.ndim == 2 else table))

@@ -1,4 +1,4 @@
-"""Operations on the pixels of single boxes, as if each were an image (fact sheet 4)."""
+"""Operations on the pixels of single boxes, each as an image of its own."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,15 +17,15 @@ Change = Callable[[Bytes, Generator], Bytes]
 def change_inside_boxes(
     sample: Sample, change: Change, probability: float, rng: Generator
 ) -> Sample:
-    """Changes the pixels of some boxes, one after the other in random order.
+    """Changes the pixels of some boxes of a uint8 image, one after the other in random order.
 
-    Where boxes overlap, a later one sees what was done to the earlier. Boxes stay where they are.
+    If boxes overlap, a later one gets the changed pixels of the earlier. Boxes do not move.
 
     Args:
-        sample: image, uint8, and boxes.
-        change: makes another image of the same size of a box's pixels.
-        probability: how likely each box is to be changed.
-        rng: gives order, choice, and what `change` draws.
+        sample: image and boxes.
+        change: from a box's pixels to others of the same shape.
+        probability: of each box to be changed.
+        rng: source of order, choice, and the numbers of `change`.
     """
     count = len(sample.boxes)
     order, chosen = np.argsort(rng.random(count)), rng.random(count) + probability >= 1

@@ -1,8 +1,8 @@
-"""What a level means for each operation (fact sheet 4)."""
+"""The argument of each operation by its level."""
 
 from collections.abc import Callable, Mapping
 
-# Each takes the level as a share of the greatest, in the original's order of arithmetic.
+# From the level as a share of the greatest, in the original's order of arithmetic.
 _RULES: Mapping[str, Callable[[float], float]] = {
     "Posterize": lambda share: int(share * 4),
     "Solarize": lambda share: int(share * 256),
@@ -27,19 +27,14 @@ _RULES: Mapping[str, Callable[[float], float]] = {
 
 
 def argument_of(name: str, level: float) -> float:
-    """Returns what an operation is told for a level, its sign not yet drawn.
+    """Returns the argument of an operation for a level of 0 to 10, without a random sign.
 
-    Args:
-        name: the operation.
-        level: 0 to 10.
-
-    Returns:
-        Bits, a threshold, a factor, pixels, degrees or a slope; 0 for operations that need none.
+    Bits, a threshold, a factor, pixels, degrees or a slope; 0 for operations without argument.
     """
     rule = _RULES.get(name)
     return rule(level / 10) if rule else 0.0
 
 
 def has_sign(name: str) -> bool:
-    """Says whether an operation goes one way or the other, each as often."""
+    """Returns whether the sign of an operation's argument is random."""
     return name.startswith(("Rotate", "Shear", "Translate"))

@@ -1,4 +1,4 @@
-"""All operations by their names in the policies."""
+"""Operations by their names in the policies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from stillbox.inputs.sample import Sample
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-# What an operation makes of an image and its argument.
+# From an image and the operation's argument to an image.
 Pixels = Callable[[Bytes, float, Generator], Bytes]
 
 
@@ -82,19 +82,19 @@ _INSIDE: Mapping[str, Pixels] = {
 }
 _BBOX_CUTOUT = "BBox_Cutout"
 OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
-"""The names of all of them."""
+"""Names of all operations."""
 
 CONTRASTS: Mapping[str, Pixels] = {
     "original": _EVERYWHERE["Contrast"],
     "mean": _scaled(colors.contrast_about_mean),
 }
-"""What `Contrast` is, by the field `contrast` of the schema."""
+"""Implementations of `Contrast` by the field `contrast` of the schema."""
 
 
 def take_step(step: Step, sample: Sample, rng: Generator, contrast: str = "original") -> Sample:
     """Applies one step of a policy with its probability.
 
-    Operations inside boxes are drawn box by box, with a third of it.
+    Operations inside boxes are drawn box by box, with a third of the probability.
     """
     if step.name in _INSIDE:
         share = step.probability / 3
@@ -119,9 +119,9 @@ def operate(
     Args:
         name: one of `OPERATIONS`.
         level: strength, 0 to 10.
-        sample: an image, uint8, and its boxes.
-        rng: gives the sign, and what else an operation draws.
-        share: how likely each box is to be changed, for operations inside boxes.
+        sample: a uint8 image and its boxes.
+        rng: source of the sign and of the operation's random numbers.
+        share: probability of each box to be changed, for operations inside boxes.
         contrast: one of `CONTRASTS`.
     """
     argument = argument_of(name, level)

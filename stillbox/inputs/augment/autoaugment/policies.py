@@ -1,7 +1,7 @@
-"""The policies: rows of operations, each with its probability and its level (fact sheet 4).
+"""The policies: rows of operations, each with its probability and its level.
 
-Operations have the original's names. `_BBox` moves image and boxes alike, `_Only_BBoxes` changes
-nothing but the pixels inside boxes.
+Operations have the original's names. `_BBox` moves image and boxes, `_Only_BBoxes` changes the
+pixels inside boxes only.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class Step(NamedTuple):
     name: str
     """The operation."""
     probability: float
-    """How often; operations inside boxes take a third of it, box by box."""
+    """Of the operation; for operations inside boxes a third of it, box by box."""
     level: int
     """Strength, 0 to 10."""
 
@@ -89,4 +89,4 @@ POLICIES: Mapping[str, tuple[Row, ...]] = {
     "v3": _V3,
     "test": _TEST,
 }
-"""Rows of each policy; every row is as likely as the next."""
+"""Rows of each policy, one of which is drawn uniformly."""

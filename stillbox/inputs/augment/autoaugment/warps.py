@@ -1,8 +1,7 @@
-"""Rotation, shears and shifts of images: nearest neighbour, gray where nothing comes from.
+"""Rotation, shears and shifts of images: nearest neighbour, gray outside the image.
 
-Each pixel of the result looks up its place in the image (fact sheet 4). Positions are float32 in
-TensorFlow's order of arithmetic, and halves are rounded away from zero, so that the same pixels
-are found.
+Each pixel of the result reads its position in the image. Positions are float32 in TensorFlow's
+order of arithmetic, and halves are rounded away from zero, so that the same pixels are read.
 """
 
 from collections.abc import Callable
@@ -16,32 +15,30 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 FILL = 128
-"""Gray that fills what is empty, all channels."""
+"""Value of all channels outside the image."""
 
 
 def rotate(image: Bytes, degrees: float) -> Bytes:
-    """Turns the image about its centre, against the clock for positive degrees."""
+    """Turns the image about its centre, counterclockwise for positive degrees."""
     height, width = image.shape[:2]
     angle = np.float32(np.deg2rad(degrees))
     cos, sin = np.cos(angle), np.sin(angle)
     last_y, last_x = np.float32(height - 1), np.float32(width - 1)
     x_start = (last_x - (cos * last_x - sin * last_y)) / np.float32(2)
     y_start = (last_y - (sin * last_x + cos * last_y)) / np.float32(2)
-    return _looked_up(
-        image, lambda y, x: (sin * x + cos * y + y_start, cos * x - sin * y + x_start)
-    )
+    return _sampled(image, lambda y, x: (sin * x + cos * y + y_start, cos * x - sin * y + x_start))
 
 
 def shear(image: Bytes, slope: float, axis: int) -> Bytes:
     """Moves each row left (axis 1) or column up (axis 0) by `slope` times its number."""
     tilt = np.float32(slope)
     if axis == 1:
-        return _looked_up(image, lambda y, x: (y, x + tilt * y))
-    return _looked_up(image, lambda y, x: (tilt * x + y, x))
+        return _sampled(image, lambda y, x: (y, x + tilt * y))
+    return _sampled(image, lambda y, x: (tilt * x + y, x))
 
 
 def translate(image: Bytes, pixels: float, axis: int) -> Bytes:
-    """Moves the content up (axis 0) or left (axis 1) by so many pixels, cut to a whole number."""
+    """Moves the content up (axis 0) or left (axis 1) by truncated `pixels`."""
     length = image.shape[axis]
     shift = max(-length, min(int(pixels), length))
     result = np.full_like(image, FILL)
@@ -52,24 +49,24 @@ def translate(image: Bytes, pixels: float, axis: int) -> Bytes:
     return result
 
 
-def _looked_up(image: Bytes, places: Callable[[Floats, Floats], tuple[Floats, Floats]]) -> Bytes:
-    """Returns what the image has at other places.
+def _sampled(image: Bytes, positions: Callable[[Floats, Floats], tuple[Floats, Floats]]) -> Bytes:
+    """Returns the image sampled at other positions.
 
     Args:
         image: `[h, w, 3]`.
-        places: makes of rows `[n, 1]` and columns `[1, w]` the rows and the columns to look at;
-            both broadcast to `[n, w]`.
+        positions: from rows `[n, 1]` and columns `[1, w]` to the rows and columns to read, which
+            broadcast to `[n, w]`.
     """
     height, width = image.shape[:2]
     rows, columns = np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32)
-    # One more pixel: what lies outside looks there.
+    # One more pixel, read by positions outside the image.
     pixels = np.append(image.reshape(-1, 3), np.full((1, 3), FILL, np.uint8), axis=0)
     result = np.empty_like(image)
     for band in row_bands(height, width):
         (y, y_inside), (x, x_inside) = (
-            _nearest(place, length)
-            for place, length in zip(
-                places(rows[band, None], columns[None]), (height, width), strict=True
+            _nearest(position, length)
+            for position, length in zip(
+                positions(rows[band, None], columns[None]), (height, width), strict=True
             )
         )
         index = y * width + x
@@ -78,7 +75,7 @@ def _looked_up(image: Bytes, places: Callable[[Floats, Floats], tuple[Floats, Fl
     return result
 
 
-def _nearest(places: Floats, length: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Returns indices and which of them are right: halves count away from zero."""
+def _nearest(positions: Floats, length: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Returns indices, rounded half away from zero, and which of them are inside."""
     half = np.float32(0.5)
-    return (places + half).astype(np.intp), (places > -half) & (places < length - half)
+    return (positions + half).astype(np.intp), (positions > -half) & (positions < length - half)
