@@ -9,10 +9,7 @@ from jax.typing import ArrayLike
 def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) -> Array:
     """Interpolates scores `[...]` linearly between points; constant beyond the outer points.
 
-    Args:
-        scores: `[...]`.
-        inputs: `[P]`, rising.
-        outputs: `[P]`, the calibrated scores at `inputs`.
+    `inputs` `[P]` are rising, `outputs` `[P]` are the calibrated scores there.
     """
     return jnp.interp(
         jnp.asarray(scores, jnp.float32),
@@ -24,11 +21,11 @@ def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) ->
 def class_curve_scores(
     scores: ArrayLike, *, slots: ArrayLike, inputs: ArrayLike, outputs: ArrayLike
 ) -> Array:
-    """Interpolates the scores of some class slots, each by its own curve; the others stay.
+    """Interpolates the scores `[..., C]` of distinct `slots` `[S]` int, each by its own curve.
 
     Args:
         scores: `[..., C]`.
-        slots: `[S]` int, distinct.
+        slots: `[S]`; other slots are not changed.
         inputs: `[S, P]`, rising in each row; shorter curves repeat their last point.
         outputs: `[S, P]`.
     """

@@ -55,11 +55,8 @@ def default_boxes_in_center_form(
 ) -> Doubles:
     """Returns the same as centre y and x, height and width, in float64.
 
-    Args:
-        feature_shapes: height and width of each map.
-        image_shape: height and width of the network input, in pixels.
-        specs: one for each map.
-        clip: clip centres and sizes to 0..1.
+    Shapes are heights and widths, that of the image in pixels; `clip` clips centres and sizes to
+    0..1.
     """
     maps = [
         _boxes_of_map(shape, image_shape, spec)

@@ -44,7 +44,6 @@ def argmax_match(
     but are never forced.
 
     Args:
-        rows: of the matrix of similarities.
         matched_threshold: at or above it an anchor is matched.
         unmatched_threshold: below it an anchor is background; in between it is ignored.
         ignore_thresholds: match every anchor for any similarity but minus infinity to all rows.

@@ -224,13 +224,11 @@ def _pick(
     Finished images take part without a change of the result.
 
     Args:
-        search: the state so far.
         boxes: `[B, A, 4]`.
         visible: `[B, A]` bool, false for boxes that clipping leaves no area; they suppress like
             any other and are counted in their class, but are no detections.
         suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
             remaining scores.
-        max_per_class: as for `batched_nms`.
     """
     batch, anchors = visible.shape
     images = jnp.arange(batch)

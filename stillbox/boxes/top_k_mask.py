@@ -8,18 +8,11 @@ _BITS = 32
 
 
 def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
-    """Marks the k greatest values of each row; of equal ones the first.
+    """Marks the k greatest of values `[..., A]` float32, as `[..., A]` bool; of equal ones the first.
 
-    `lax.top_k` needs a static k, and sorting is slow everywhere. The bits of floating point numbers
-    are ordered like the numbers, so that bisection finds the k-th greatest: one bit of it with each
-    of 32 counts.
-
-    Args:
-        values: `[..., A]` float32.
-        k: `[...]` int, from 0; more than A marks all.
-
-    Returns:
-        `[..., A]` bool.
+    `k` is `[...]` int, from 0; more than A marks all. `lax.top_k` needs a static k, and sorting is
+    slow everywhere. The bits of floating point numbers are ordered like the numbers, so that
+    bisection finds the k-th greatest: one bit of it with each of 32 counts.
     """
     keys = _ordered_keys(jnp.asarray(values, jnp.float32))
     k = jnp.asarray(k, jnp.int32)[..., None]

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Required, TypedDict
 
 import numpy as np
 from jax.profiler import TraceAnnotation
@@ -39,13 +39,22 @@ class Row(NamedTuple):
     """Pass over the records that it belongs to."""
 
 
+class BatchOptions(TypedDict, total=False):
+    """Arguments of `BatchMaker` that loaders pass on."""
+
+    batch_size: Required[int]
+    workers: int
+    prefetch: int
+    process_index: int
+    process_count: int
+
+
 class BatchMaker:
     """Base of the loaders; a subclass selects the records of each batch.
 
     With P processes each makes the rows `p * B / P ...` of every global batch of B.
 
     Args:
-        dataset: the records.
         batch_size: images of a batch over all processes.
         workers: threads that load and augment; 0: the caller's thread does.
         prefetch: batches that are made ahead.
@@ -61,10 +70,10 @@ class BatchMaker:
         dataset: Dataset,
         *,
         batch_size: int,
-        workers: int,
-        prefetch: int,
-        process_index: int,
-        process_count: int,
+        workers: int = 2,
+        prefetch: int = 2,
+        process_index: int = 0,
+        process_count: int = 1,
     ) -> None:
         if batch_size < 1 or batch_size % process_count:
             raise UserError(

@@ -22,11 +22,8 @@ class Dataset:
     """A set of records, loaded by index from any thread.
 
     Args:
-        source: the records.
         label_map: names of their class ids.
         slots: class indices of the model.
-        resizer: of the model.
-        max_boxes: the N of `Batch`.
         crowds: treatment of crowd boxes, as for `schema.Records`.
         annotations: COCO JSON with the ground truth of evaluation; empty: the records' own.
         num_epochs: passes of training over the records; 0: no limit.

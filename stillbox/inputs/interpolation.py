@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.inputs.antialias import bilinear_antialias
+from stillbox.inputs.sample import Floats, Pixels
 from stillbox.inputs.scratch import Scratch
 
-Floats = NDArray[np.float32]
-AnyImage = NDArray[np.uint8] | NDArray[np.float32]
 Indices = NDArray[np.intp]
 
 # TF1 reads the cubic's weights from a table of this many steps.
@@ -28,14 +27,14 @@ _BLOCK = 96
 _SCRATCH = Scratch()
 
 
-def bilinear(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+def bilinear(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
     """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding."""
     rows, _ = _positions(image.shape[0], out.shape[0], align_corners)
     columns, _ = _positions(image.shape[1], out.shape[1], align_corners)
     _bilinear_at(image, out, rows, columns)
 
 
-def crop_and_resize(image: AnyImage, window: NDArray[np.float64], out: Floats) -> None:
+def crop_and_resize(image: Pixels, window: NDArray[np.float64], out: Floats) -> None:
     """Resizes `window` `[4]`, normalised and within the image, as `tf.image.crop_and_resize`.
 
     Linear, without antialiasing. The corner pixels of `out` lie on the corners of the window,
@@ -50,7 +49,7 @@ def crop_and_resize(image: AnyImage, window: NDArray[np.float64], out: Floats) -
 
 
 def resize_part(
-    image: AnyImage, size: tuple[int, int], offset: tuple[int, int], out: Floats, method: str
+    image: Pixels, size: tuple[int, int], offset: tuple[int, int], out: Floats, method: str
 ) -> None:
     """Resizes an image and keeps a part of the result, the same pixels as a crop of the whole.
 
@@ -73,19 +72,19 @@ def resize_part(
     _bilinear_within(image, out, rows, columns)
 
 
-def nearest(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+def nearest(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
     """Takes the pixel at the floor of the source position, the nearest one with `align_corners`."""
     rows = _nearest_index(image.shape[0], out.shape[0], align_corners)
     columns = _nearest_index(image.shape[1], out.shape[1], align_corners)
     np.copyto(out, image[rows[:, None], columns])
 
 
-def area(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+def area(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
     """Averages the source over the footprint of every output pixel."""
     _separable(image, out, _area_taps, align_corners)
 
 
-def bicubic(image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+def bicubic(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
     """Interpolates with Keys' cubic, A = -0.75, its weights tabulated in 1024 steps."""
     _separable(image, out, _cubic_taps, align_corners)
 
@@ -93,7 +92,7 @@ def bicubic(image: AnyImage, out: Floats, *, align_corners: bool = False) -> Non
 class Method(Protocol):
     """A resizing method."""
 
-    def __call__(self, image: AnyImage, out: Floats, *, align_corners: bool = False) -> None:
+    def __call__(self, image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
         """Resizes `image` into `out`."""
 
 
@@ -122,7 +121,7 @@ def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
     return np.linspace(start * (size - 1), stop * (size - 1), new_size, dtype=np.float32)
 
 
-def _bilinear_within(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
+def _bilinear_within(image: Pixels, out: Floats, y: Floats, x: Floats) -> None:
     """As `_bilinear_at`, on the part of the image alone that these positions read."""
     # `_bilinear_at` processes all columns of the image. The differences are exact.
     top, left = int(y[0]), int(x[0])
@@ -130,7 +129,7 @@ def _bilinear_within(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None
     _bilinear_at(part, out, y - np.float32(top), x - np.float32(left))
 
 
-def _bilinear_at(image: AnyImage, out: Floats, y: Floats, x: Floats) -> None:
+def _bilinear_at(image: Pixels, out: Floats, y: Floats, x: Floats) -> None:
     """Interpolates linearly at rows `y` `[H]`, columns `x` `[W]`, ascending and not negative."""
     height = len(y)
     top, bottom, y_share = _neighbours(image.shape[0], y)
@@ -164,7 +163,7 @@ def _nearest_index(size: int, new_size: int, align_corners: bool) -> Indices:
     return np.minimum(index.astype(np.intp), size - 1)
 
 
-def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
+def _column_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
     """Returns `(columns, name of the result) -> [h, 3 * len(columns)]`, float32.
 
     numpy copies 3-byte pixels one by one but 4-byte ones in a tight loop, so uint8 images are
@@ -195,7 +194,7 @@ def _column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
     return pick
 
 
-def _float_column_picker(image: AnyImage) -> Callable[[Indices, str], Floats]:
+def _float_column_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
     height = image.shape[0]
     # Pixels as single items of 12 bytes are copied eight times as fast as three numbers.
     pixels = np.asarray(image, np.float32).view("V12")[..., 0]
@@ -226,7 +225,7 @@ Taps = tuple[Indices, Floats]
 
 
 def _separable(
-    image: AnyImage, out: Floats, taps: Callable[[int, int, bool], Taps], align_corners: bool
+    image: Pixels, out: Floats, taps: Callable[[int, int, bool], Taps], align_corners: bool
 ) -> None:
     rows, row_weights = taps(image.shape[0], out.shape[0], align_corners)
     lines = np.zeros((out.shape[0], image.shape[1], 3), np.float32)

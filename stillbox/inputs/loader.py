@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 from numpy.random import Generator
@@ -13,7 +14,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.labels import labels_without_slots
-from stillbox.inputs.batching import BatchMaker, Row
+from stillbox.inputs.batching import BatchMaker, BatchOptions, Row
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.randomness import permutation, resize_generator, sample_generator
 from stillbox.inputs.sample import Sample
@@ -27,12 +28,11 @@ class TrainLoader(BatchMaker):
     equally and every batch is full. Nothing depends on threads or on earlier calls.
 
     Args:
-        dataset: the records.
         augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
-        batch_size: images of a batch over all processes.
         seed: of order and augmentation.
         shuffle: a new order every epoch; otherwise the order of the records.
         repeat_first_batch: make batch 0 once and return it for every number.
+        options: as for `BatchMaker`.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -44,23 +44,12 @@ class TrainLoader(BatchMaker):
         dataset: Dataset,
         *,
         augmentations: Sequence[schema.Augmentation] = (),
-        batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
         repeat_first_batch: bool = False,
-        workers: int = 2,
-        prefetch: int = 2,
-        process_index: int = 0,
-        process_count: int = 1,
+        **options: Unpack[BatchOptions],
     ) -> None:
-        super().__init__(
-            dataset,
-            batch_size=batch_size,
-            workers=workers,
-            prefetch=prefetch,
-            process_index=process_index,
-            process_count=process_count,
-        )
+        super().__init__(dataset, **options)
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
         self._repeats = repeat_first_batch
@@ -124,31 +113,16 @@ class TrainLoader(BatchMaker):
 class EvalLoader(BatchMaker):
     """Every record once and in order; the last batch is filled up with padding rows.
 
-    Only the first `max_examples` records, if not 0. The other arguments are those of `BatchMaker`.
+    Only the first `max_examples` records, if not 0. `options` are those of `BatchMaker`.
 
     Raises:
         UserError: the batch cannot be divided among the processes.
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        batch_size: int,
-        workers: int = 2,
-        prefetch: int = 2,
-        max_examples: int = 0,
-        process_index: int = 0,
-        process_count: int = 1,
+        self, dataset: Dataset, *, max_examples: int = 0, **options: Unpack[BatchOptions]
     ) -> None:
-        super().__init__(
-            dataset,
-            batch_size=batch_size,
-            workers=workers,
-            prefetch=prefetch,
-            process_index=process_index,
-            process_count=process_count,
-        )
+        super().__init__(dataset, **options)
         self.records = range(min(max_examples or len(dataset), len(dataset)))
 
     def __len__(self) -> int:

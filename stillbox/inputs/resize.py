@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.inputs.interpolation import METHODS, Floats, resize_part
-from stillbox.inputs.sample import Pixels
+from stillbox.inputs.interpolation import METHODS, resize_part
+from stillbox.inputs.sample import Floats, Pixels
 
 Size = tuple[int, int]
 """Height and width in pixels."""
@@ -55,8 +55,6 @@ def place_boxes(
 
     Args:
         boxes: `[N, 4]`, normalised to the image.
-        placement: of the image.
-        resizer: of the model.
 
     Returns:
         `[N, 4]`, normalised to the network input, padding included, and `[N]` bool.
@@ -154,7 +152,6 @@ def resize_into(
 
     Args:
         image: `[h, w, 3]`, 0..255, without `misfit`.
-        resizer: of the model.
         out: `[H, W, 3]`, the resizer's `input_size`; written to.
         placement: None: that without an `rng`.
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8] | NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Pixels = Bytes | Floats
 """`[h, w, 3]` RGB in 0..255. uint8 as decoded; float32 once an operation has changed values."""
 
 

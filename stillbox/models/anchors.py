@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,25 +79,15 @@ def _generator(config: schema.Anchors) -> AnchorGenerator:
 
 @implements(schema.SsdAnchors)
 def _ssd(config: schema.SsdAnchors) -> AnchorGenerator:
-    shapes: dict[str, Any] = {
-        "aspect_ratios": config.aspect_ratios,
-        "interpolated_scale_aspect_ratio": config.interpolated_scale_aspect_ratio,
-        "reduce_boxes_in_lowest_layer": config.reduce_boxes_in_lowest_layer,
-    }
-    boxes = partial(
-        ssd_anchors,
-        **shapes,
-        min_scale=config.min_scale,
-        max_scale=config.max_scale,
-        scales=config.scales,
-        base_anchor_height=config.base_anchor_height,
-        base_anchor_width=config.base_anchor_width,
-        height_strides=config.height_strides,
-        width_strides=config.width_strides,
-        height_offsets=config.height_offsets,
-        width_offsets=config.width_offsets,
+    # The arguments of `ssd_anchors` are the fields but `num_layers`.
+    fields = {name: value for name, value in vars(config).items() if name != "num_layers"}
+    per_location = ssd_anchors_per_location(
+        config.num_layers,
+        aspect_ratios=config.aspect_ratios,
+        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
+        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
     )
-    return AnchorGenerator(ssd_anchors_per_location(config.num_layers, **shapes), boxes)
+    return AnchorGenerator(per_location, partial(ssd_anchors, **fields))
 
 
 @implements(schema.MultiscaleAnchors)

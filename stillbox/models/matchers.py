@@ -11,14 +11,7 @@ from stillbox.experiment.variants import implements
 
 @implements(schema.ArgmaxMatcher)
 def _argmax(config: schema.ArgmaxMatcher) -> Match:
-    return partial(
-        argmax_match,
-        matched_threshold=config.matched_threshold,
-        unmatched_threshold=config.unmatched_threshold,
-        ignore_thresholds=config.ignore_thresholds,
-        negatives_lower_than_unmatched=config.negatives_lower_than_unmatched,
-        force_match_for_each_row=config.force_match_for_each_row,
-    )
+    return partial(argmax_match, **vars(config))
 
 
 @implements(schema.BipartiteMatcher)

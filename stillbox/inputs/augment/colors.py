@@ -12,15 +12,12 @@ from typing import cast
 import cv2
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import uniform
 from stillbox.inputs.augment.frames import mean_color
-from stillbox.inputs.sample import Pixels, Sample
-
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Floats, Pixels, Sample
 
 # The weights of `tf.image.rgb_to_grayscale`, for each channel of the result.
 _GRAY_WEIGHTS = np.tile(np.array([0.2989, 0.5870, 0.1140], np.float32), (3, 1))

@@ -7,13 +7,10 @@ from typing import cast
 import cv2
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.sample import Pixels, Sample
-
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Floats, Pixels, Sample
 
 
 @implements(schema.RandomHorizontalFlip)

@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Pixels, Sample
-
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Floats, Pixels, Sample
 
 
 def move_boxes(boxes: Floats, size: Size, corner: Size, frame: Size) -> Floats:

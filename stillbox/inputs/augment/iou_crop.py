@@ -28,10 +28,9 @@ from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.random_crop import choose
 from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Pixels, Sample
+from stillbox.inputs.sample import Doubles, Pixels, Sample
 
 Flags = NDArray[np.bool_]
-Doubles = NDArray[np.float64]
 
 _WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 
@@ -63,8 +62,6 @@ def draw_window(
         boxes: `[N, 4]`, normalised to the image.
         size: height and width of the image, in pixels. Without resizing, windows are rounded down
             to whole pixels before they are tested.
-        config: of the operation.
-        rng: source of the draws.
     """
     if not len(boxes):
         return None

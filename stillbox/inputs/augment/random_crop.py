@@ -25,11 +25,9 @@ from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.sample import Sample
+from stillbox.inputs.sample import Doubles, Floats, Sample
 
 _ATTEMPTS = 100
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 Operation = TypeVar("Operation")
 
 

@@ -9,9 +9,9 @@ from numpy.random import Generator
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import is_skipped, random_integer, uniform
-from stillbox.inputs.interpolation import METHODS, Floats
+from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Pixels, Sample
+from stillbox.inputs.sample import Floats, Pixels, Sample
 
 # In the order of TF1's ResizeMethod.
 _METHODS = ("bilinear", "nearest", "bicubic", "area")

@@ -58,10 +58,7 @@ def detection_loss(
     """Returns the loss of a batch.
 
     Args:
-        predictions: for B images and A anchors.
-        batch: ground truth of the same images.
         anchors: `[A, 4]`, normalised to the network input.
-        model: the detector's configuration.
         average: of the batches before, if the losses are divided by one.
         replicas: equal parts of the batch, if losses are normalised per replica.
     """
@@ -187,11 +184,7 @@ def _hard_example_mask(
         classification,
         boxes,
         targets.matches,
-        loss_type=miner.loss_type,
         classification_weight=model.loss.classification_weight,
         localization_weight=model.loss.localization_weight,
-        num_hard_examples=miner.num_hard_examples,
-        iou_threshold=miner.iou_threshold,
-        max_negatives_per_positive=miner.max_negatives_per_positive,
-        min_negatives_per_image=miner.min_negatives_per_image,
+        **vars(miner),
     )

@@ -29,10 +29,8 @@ def postprocess(
     """Turns predictions into at most `max_total` detections an image.
 
     Args:
-        predictions: of B images and A anchors.
         anchors: `[A, 4]`, normalised to the network input.
         true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
-        model: the detector's configuration.
 
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.

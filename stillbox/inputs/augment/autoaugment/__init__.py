@@ -5,16 +5,13 @@ from typing import cast
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.autoaugment.operations import OPERATIONS, operate, take_step
 from stillbox.inputs.augment.autoaugment.policies import POLICIES, Row, Step
 from stillbox.inputs.augment.draws import random_integer
-from stillbox.inputs.sample import Sample
-
-Bytes = NDArray[np.uint8]
+from stillbox.inputs.sample import Bytes, Sample
 
 __all__ = ["OPERATIONS", "POLICIES", "Row", "Step", "auto_augment", "in_bytes", "operate"]
 

@@ -6,11 +6,9 @@ thick.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.inputs.resize import Size
-
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Floats
 
 _THIN = np.float32(0.05)
 

@@ -7,12 +7,9 @@ from typing import cast
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.inputs.augment.autoaugment.bands import row_bands
-
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Bytes, Floats
 
 _VALUES = np.arange(256, dtype=np.uint8)
 # TensorFlow's luma weights, and its factors from bytes to shares and back.

@@ -6,34 +6,28 @@ from functools import partial
 from typing import cast
 
 import cv2
-import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.inputs.augment.autoaugment import boxes, colors, patches, warps
-from stillbox.inputs.augment.autoaugment.inside_boxes import change_inside_boxes
-from stillbox.inputs.augment.autoaugment.levels import argument_of, has_sign
 from stillbox.inputs.augment.autoaugment.policies import Step
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Sample
+from stillbox.inputs.sample import Bytes, Floats, Sample
 
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
 # From an image and the operation's argument to an image.
-Pixels = Callable[[Bytes, float, Generator], Bytes]
+Operation = Callable[[Bytes, float, Generator], Bytes]
 
 
-def _fixed(change: Callable[[Bytes], Bytes]) -> Pixels:
+def _fixed(change: Callable[[Bytes], Bytes]) -> Operation:
     """For operations without an argument."""
     return lambda image, argument, rng: change(image)
 
 
-def _counted(change: Callable[[Bytes, int], Bytes]) -> Pixels:
+def _counted(change: Callable[[Bytes, int], Bytes]) -> Operation:
     """For operations whose argument is a whole number."""
     return lambda image, argument, rng: change(image, int(argument))
 
 
-def _scaled(change: Callable[..., Bytes], **more: int) -> Pixels:
+def _scaled(change: Callable[..., Bytes], **more: int) -> Operation:
     """For operations whose argument is any number."""
     return lambda image, argument, rng: change(image, argument, **more)
 
@@ -46,7 +40,7 @@ def _mirror(image: Bytes) -> Bytes:
     return cast(Bytes, cv2.flip(image, 1))
 
 
-_EVERYWHERE: Mapping[str, Pixels] = {
+_EVERYWHERE: Mapping[str, Operation] = {
     "AutoContrast": _fixed(colors.auto_contrast),
     "Equalize": _fixed(colors.equalize),
     "Posterize": _counted(colors.posterize),
@@ -69,7 +63,7 @@ _MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
         for letter, axis in (("X", 1), ("Y", 0))
     },
 }
-_INSIDE: Mapping[str, Pixels] = {
+_INSIDE: Mapping[str, Operation] = {
     "Rotate_Only_BBoxes": _scaled(warps.rotate),
     "ShearX_Only_BBoxes": _scaled(warps.shear, axis=1),
     "ShearY_Only_BBoxes": _scaled(warps.shear, axis=0),
@@ -84,11 +78,34 @@ _BBOX_CUTOUT = "BBox_Cutout"
 OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
 """Names of all operations."""
 
-CONTRASTS: Mapping[str, Pixels] = {
+CONTRASTS: Mapping[str, Operation] = {
     "original": _EVERYWHERE["Contrast"],
     "mean": _scaled(colors.contrast_about_mean),
 }
 """Implementations of `Contrast` by the field `contrast` of the schema."""
+
+# From the level as a share of the greatest, in the original's order of arithmetic.
+_RULES: Mapping[str, Callable[[float], float]] = {
+    "Posterize": lambda share: int(share * 4),
+    "Solarize": lambda share: int(share * 256),
+    "Solarize_Only_BBoxes": lambda share: int(share * 256),
+    "SolarizeAdd": lambda share: int(share * 110),
+    **dict.fromkeys(
+        ("Color", "Contrast", "Brightness", "Sharpness"), lambda share: share * 1.8 + 0.1
+    ),
+    "Cutout": lambda share: int(share * 100),
+    "Cutout_Only_BBoxes": lambda share: int(share * 50),
+    "BBox_Cutout": lambda share: share * 0.75,
+    **dict.fromkeys(("Rotate_BBox", "Rotate_Only_BBoxes"), lambda share: share * 30.0),
+    **dict.fromkeys(
+        ("ShearX_BBox", "ShearY_BBox", "ShearX_Only_BBoxes", "ShearY_Only_BBoxes"),
+        lambda share: share * 0.3,
+    ),
+    **dict.fromkeys(("TranslateX_BBox", "TranslateY_BBox"), lambda share: share * 250.0),
+    **dict.fromkeys(
+        ("TranslateX_Only_BBoxes", "TranslateY_Only_BBoxes"), lambda share: share * 120.0
+    ),
+}
 
 
 def take_step(step: Step, sample: Sample, rng: Generator, contrast: str = "original") -> Sample:
@@ -119,7 +136,6 @@ def operate(
     Args:
         name: one of `OPERATIONS`.
         level: strength, 0 to 10.
-        sample: a uint8 image and its boxes.
         rng: source of the sign and of the operation's random numbers.
         share: probability of each box to be changed, for operations inside boxes.
         contrast: one of `CONTRASTS`.
@@ -129,7 +145,7 @@ def operate(
         argument = -argument
     if name in _INSIDE:
         change = _INSIDE[name]
-        return change_inside_boxes(
+        return patches.change_inside_boxes(
             sample, lambda content, rng: change(content, argument, rng), share, rng
         )
     if name in _MOVES:
@@ -153,3 +169,17 @@ def _move(
         image=move_image(sample.image, argument),
         boxes=move_boxes(sample.boxes, size, argument),
     )
+
+
+def argument_of(name: str, level: float) -> float:
+    """Returns the argument of an operation for a level of 0 to 10, without a random sign.
+
+    Bits, a threshold, a factor, pixels, degrees or a slope; 0 for operations without argument.
+    """
+    rule = _RULES.get(name)
+    return rule(level / 10) if rule else 0.0
+
+
+def has_sign(name: str) -> bool:
+    """Returns whether the sign of an operation's argument is random."""
+    return name.startswith(("Rotate", "Shear", "Translate"))

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.inputs.augment.autoaugment.bands import row_bands
-
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
+from stillbox.inputs.sample import Bytes, Floats
 
 FILL = 128
 """Value of all channels outside the image."""

@@ -29,11 +29,7 @@ Gradients = tuple[jax.Array, jax.Array]
 
 @jax.named_scope("convolution")
 def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same") -> jax.Array:
-    """Convolves all channels.
-
-    Args:
-        x: `[B, H, W, C]`.
-        kernel: `[kh, kw, C, D]` of the same type.
+    """Convolves all channels of `[B, H, W, C]` with a kernel `[kh, kw, C, D]` of the same type.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
@@ -53,11 +49,7 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
 def depthwise_conv2d(
     x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same"
 ) -> jax.Array:
-    """Convolves every channel with its own kernel.
-
-    Args:
-        x: `[B, H, W, C]`.
-        kernel: `[k, k, C, 1]` of the same type.
+    """Convolves every channel `[B, H, W, C]` with its own kernel, `[k, k, C, 1]` of the same type.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type; smaller without padding.

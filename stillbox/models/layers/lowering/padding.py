@@ -19,9 +19,7 @@ def padding_pairs(
 ) -> tuple[Pair, Pair]:
     """Returns the pixels before and after, for rows and for columns.
 
-    Args:
-        image_shape: `[B, H, W, C]`.
-        kernel_shape: begins with height and width.
+    `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width.
     """
     pairs = [
         _pair(side, taps, stride, padding)

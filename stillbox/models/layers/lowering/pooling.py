@@ -29,15 +29,9 @@ class _Windows(NamedTuple):
 
 
 def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same") -> jax.Array:
-    """Returns the maximum of each window; padding is never the maximum.
+    """Returns the maximum of each window of `[B, H, W, C]`; padding is never the maximum.
 
     Of equal elements of a window the first one gets the gradient.
-
-    Args:
-        x: `[B, H, W, C]`.
-        size: side of the window.
-        stride: of rows and columns.
-        padding: see `Padding`.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), C]` of the same type; smaller without padding.

@@ -26,16 +26,7 @@ Pads = tuple[Pair, Pair]
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def conv_unstrided(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    """Convolves all channels with stride 1.
-
-    Args:
-        x: `[B, H, W, C]`.
-        kernel: `[kh, kw, C, D]` of the same type.
-        pads: pixels before and after, for rows and for columns.
-
-    Returns:
-        `[B, H', W', D]` of the same type.
-    """
+    """Convolves `[B, H, W, C]` with `[kh, kw, C, D]` of the same type to `[B, H', W', D]`."""
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
 
 

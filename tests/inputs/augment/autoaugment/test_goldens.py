@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from stillbox.inputs.augment.autoaugment import boxes, colors, warps
-from stillbox.inputs.augment.autoaugment.levels import argument_of
+from stillbox.inputs.augment.autoaugment.operations import argument_of
 from tests.shared import SHARED, needs_shared
 
 pytestmark = needs_shared

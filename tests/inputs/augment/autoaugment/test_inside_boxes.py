@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from stillbox.inputs.augment.autoaugment import operate
-from stillbox.inputs.augment.autoaugment.inside_boxes import change_inside_boxes
 from stillbox.inputs.augment.autoaugment.operations import take_step
-from stillbox.inputs.augment.autoaugment.patches import cutout, cutout_at_a_box
+from stillbox.inputs.augment.autoaugment.patches import change_inside_boxes, cutout, cutout_at_a_box
 from stillbox.inputs.augment.autoaugment.policies import Step
 from stillbox.inputs.augment.autoaugment.warps import FILL
 from tests.inputs.augment.samples import rng, sample

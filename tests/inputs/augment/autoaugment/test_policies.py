@@ -8,8 +8,7 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.experiment.rules.augmentations import _POLICIES_WITH_CONTRAST
 from stillbox.inputs.augment.autoaugment import OPERATIONS, POLICIES, colors, operations, warps
-from stillbox.inputs.augment.autoaugment.levels import argument_of
-from stillbox.inputs.augment.autoaugment.operations import take_step
+from stillbox.inputs.augment.autoaugment.operations import argument_of, take_step
 from stillbox.inputs.augment.autoaugment.policies import Step
 from tests.inputs.augment.samples import augmented, many, rng, sample
 from tests.shared import SHARED, needs_shared
