@@ -8,7 +8,7 @@ _BITS = 32
 
 
 def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
-    """Marks the k greatest of values `[..., A]` float32, as `[..., A]` bool; of equal ones the first.
+    """Marks the k greatest of `[..., A]` float32, as `[..., A]` bool; of equal ones the first.
 
     `k` is `[...]` int, from 0; more than A marks all. `lax.top_k` needs a static k, and sorting is
     slow everywhere. The bits of floating point numbers are ordered like the numbers, so that

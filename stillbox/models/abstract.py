@@ -26,7 +26,10 @@ class AbstractDetector(NamedTuple):
 
 
 def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
-    """Describes the detector of `build_detector` with activations of `dtype`; raises the same errors."""
+    """Describes the detector that `build_detector` would build; raises the same errors.
+
+    `dtype` is that of activations and products, `float32` or `bfloat16`.
+    """
     detector = nnx.eval_shape(lambda: build_detector(model, dtype=jax.numpy.dtype(dtype)))
     graph, params, stats = split_detector(detector)
     return AbstractDetector(graph, params, stats)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def one_level(level, image_shape, feature_shape, **settings):
 
 
 def test_the_anchors_of_two_grids_equal_the_published_test():
-    # Fact sheet 6.1, row 4. Aspect ratio 1/2 at scale 1: height 1 / sqrt(1/2), width sqrt(1/2).
+    # From the original's unit tests. Ratio 1/2 at scale 1: height 1 / sqrt(1/2), width sqrt(1/2).
     square, large, upright = BoxSpec(1.0, 1.0), BoxSpec(2.0, 1.0), BoxSpec(1.0, 0.5)
     fine = grid_anchors((4, 4), [square, large, upright], (1, 1), (0.25, 0.25), (0.125, 0.125))
     coarse = grid_anchors((2, 2), [square, upright], (1, 1), (0.5, 0.5), (0.25, 0.25))
@@ -80,7 +80,7 @@ def test_all_multiscale_anchors_equal_the_executed_reference_bit_by_bit():
 
 
 def test_the_anchors_of_one_level_equal_the_published_test():
-    # Fact sheet 6.1, row 1: stride 32, side 4 * 32 = 128, first centre at 16.
+    # From the original's unit tests: stride 32, side 4 * 32 = 128, first centre at 16.
     expected = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
     np.testing.assert_allclose(one_level(5, (64, 64), (2, 2)), expected)
 
@@ -134,7 +134,7 @@ def test_every_map_has_its_own_grid():
 
 
 def test_ratios_of_one_scale_stand_together_where_the_scale_comes_first():
-    # RetinaNet for TPU, fact sheet 10: level 6, side 2 * 64 = 128 around 32; ratio 4 is 64 high and
+    # From RetinaNet for TPU: level 6, side 2 * 64 = 128 around 32; ratio 4 is 64 high and
     # 256 wide, ratio 1/4 turned.
     settings = {"anchor_scale": 2.0, "scale_major": True}
     three = one_level(6, (64, 64), (1, 1), aspect_ratios=(1.0, 4.0, 0.25), **settings)
@@ -149,7 +149,7 @@ def test_ratios_of_one_scale_stand_together_where_the_scale_comes_first():
 
 
 def test_levels_of_anchors_of_two_strides_equal_the_published_test():
-    # RetinaNet for TPU, fact sheet 10: sides 64 around 16 and 48, then 128 around 32.
+    # From RetinaNet for TPU: sides 64 around 16 and 48, then 128 around 32.
     fine = [[-16, -16, 48, 48], [-16, 16, 48, 80], [16, -16, 80, 48], [16, 16, 80, 80]]
     grids = multiscale_grids(
         (64, 64),

@@ -39,7 +39,7 @@ def test_l2_equals_the_executed_reference():
 
 
 def test_l2_equals_the_published_test():
-    # Fact sheet 6.1, row 20: 3 images, 5 of 10 anchors count, 4 codes of 1: 3 * 5 * 4 / 2.
+    # From the original's unit tests: 3 images, 5 of 10 anchors count, 4 codes of 1: 3 * 5 * 4 / 2.
     weights = np.tile(np.arange(10) < 5, (3, 1))
     result = box_losses.l2_loss(np.ones((3, 10, 4)), np.zeros((3, 10, 4)), weights)
     assert result.sum() == 30
@@ -62,7 +62,7 @@ def test_overlap_losses_equal_the_executed_reference(name):
 
 
 def test_overlap_losses_equal_the_published_test():
-    # Fact sheet 6.1, row 21: two equal pairs cost nothing, one apart costs 1 at weight 2.
+    # From the original's unit tests: two equal pairs cost nothing, one apart costs 1 at weight 2.
     boxes = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [0, 0, 0.5, 0.25]]
     targets = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [50, 50, 500.5, 100.25]]
     np.testing.assert_allclose(box_losses.iou_loss(boxes, targets, [1, 0.5, 2]), [0, 0, 2])

@@ -83,7 +83,7 @@ def test_square_codes_of_boxes_without_area_are_finite():
 
 
 def test_mean_stddev_codes_are_edge_distances_over_the_deviation():
-    # [.5, .5, .9, .9] less [.5, .5, 1, .8] is [0, 0, -.1, .1] (fact sheet 6.1, row 17).
+    # [.5, .5, .9, .9] less [.5, .5, 1, .8] is [0, 0, -.1, .1] .
     box, anchor = [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 1, 0.8]
     codes = encode_mean_stddev(box, anchor, stddev=0.1)
     np.testing.assert_allclose(codes, [0, 0, -1, 1], atol=1e-6)
@@ -91,7 +91,7 @@ def test_mean_stddev_codes_are_edge_distances_over_the_deviation():
 
 
 def test_edges_that_belong_to_a_box_make_it_a_pixel_larger():
-    # RetinaNet for TPU, fact sheet 10. Box 101 x 201, anchor 89 x 171 pixels; centres 4 and 5.5
+    # From RetinaNet for TPU. Box 101 x 201, anchor 89 x 171 pixels; centres 4 and 5.5
     # apart: 4 / 89, 5 / 171 (120.5 - 115.5), ln(101 / 89), ln(201 / 171).
     box, anchor = [10, 20, 110, 220], [12, 30, 100, 200]
     codes = encode_faster_rcnn(box, anchor, scales=PLAIN, pixel=(1, 1))
@@ -103,7 +103,7 @@ def test_edges_that_belong_to_a_box_make_it_a_pixel_larger():
 
 
 def test_codes_without_the_pixel_decode_with_it_to_a_shifted_box():
-    # Fact sheet 10: what the original learns and how it reads it differ by a part of a pixel.
+    # The original's encoding and decoding differ by a part of a pixel.
     box, anchor = [10, 20, 110, 220], [12, 30, 100, 200]
     codes = encode_faster_rcnn(box, anchor, scales=PLAIN)
     np.testing.assert_allclose(codes, [0.0454545, 0.0294118, 0.1278334, 0.162519], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Default boxes against the executed original (SSD ResNet-34 fact sheet 3.1 and 10)."""
+"""Default boxes against the executed original ."""
 
 import hashlib
 

@@ -16,7 +16,7 @@ from stillbox.boxes.geometry import (
 )
 from tests.boxes import golden
 
-# The published unit test of the reference (fact sheet 6.1, row 35).
+# The published unit test of the reference .
 SOME = [[4.0, 3, 7, 5], [5, 6, 10, 7]]
 OTHERS = [[3.0, 4, 6, 8], [14, 14, 15, 15], [0, 0, 20, 20]]
 

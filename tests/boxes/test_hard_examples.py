@@ -7,7 +7,7 @@ import pytest
 from stillbox.boxes.hard_examples import greedy_nms_mask, mine_hard_examples
 from tests.boxes import golden
 
-# The published unit test of the reference (fact sheet 6.1, row 25).
+# The published unit test of the reference .
 LOCALIZATION = np.float32([[100, 90, 80, 0], [0, 1, 2, 3]])
 CLASSES = np.float32([[0, 10, 50, 110], [9, 6, 3, 0]])
 SAME = np.tile(np.float32([0.1, 0.1, 0.9, 0.9]), (2, 4, 1))
@@ -120,7 +120,7 @@ def test_background_is_limited_by_the_number_of_matches(ratio, floor, kept):
 
 
 def test_three_negatives_for_each_positive_equal_a_sort():
-    """SSD's mining: no boxes are compared, ties go to the first (SSD ResNet-34 fact sheet 3.4)."""
+    """SSD's mining: no boxes are compared, ties go to the first ."""
     rng = np.random.default_rng(1)
     losses = rng.random((4, 300)).round(2).astype(np.float32)
     matches = np.where(rng.random((4, 300)) < 0.05, 0, -1)

@@ -99,8 +99,7 @@ def test_soft_bootstrapping_has_the_gradient_of_the_model_s_own_belief_too():
 
 
 def test_sigmoid_at_extreme_logits_costs_only_the_undecided_ones():
-    # Rightly sure slots cost nothing, a logit of 0 costs ln 2: twice, and once without weight
-    # (fact sheet 6.1, row 22).
+    # Correct confident slots cost 0, a logit of 0 costs ln 2: twice, and once without weight.
     logits = [[-100.0, 100, -100], [100, 0, -100], [0, -100, 100], [0, -100, -100]]
     targets = [[0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0]]
     result = losses.sigmoid_loss(logits, targets, [1, 1, 1, 0])

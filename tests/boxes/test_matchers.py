@@ -6,7 +6,7 @@ import pytest
 from stillbox.boxes import matchers
 from stillbox.boxes.matchers import BACKGROUND, IGNORED, Rows
 
-# The published unit tests of the reference (fact sheet 6.1, rows 10 to 15).
+# The published unit tests of the reference .
 SIMILARITY = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 FORCED = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
 PADDED = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [0] * 5, [3, 0, -1, 2, 0], [0] * 5]
@@ -170,7 +170,7 @@ def greedy_pairs(similarity, valid_rows):
 
 
 def test_bipartite_matches_equal_the_published_test():
-    # .8 first: row 0 has anchor 2; row 1 then takes .2 before .15 (fact sheet 6.1, row 16).
+    # .8 first: row 0 has anchor 2; row 1 then takes .2 before .15 .
     result = bipartite_match([[0.5, 0.1, 0.8], [0.15, 0.2, 0.3]], [True, True])
     assert result.dtype == np.int32
     np.testing.assert_array_equal(result, [-1, 1, 0])

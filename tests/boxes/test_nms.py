@@ -5,7 +5,7 @@ import pytest
 from stillbox.boxes.nms import batched_nms, plain_nms
 from tests.boxes import golden
 
-# B8 of fact sheet 6.1: eight boxes, scores of two classes.
+# From the original's unit tests: eight boxes, scores of two classes.
 BOXES = np.float32(
     [
         [0, 0, 1, 1],
@@ -149,7 +149,7 @@ def slow_picks(boxes, scores, *, score_threshold, iou_threshold, most, sigma, at
 
 
 def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outside, **options):
-    """The order of work that fact sheet 3.7 describes, one image, one class, one box at a time."""
+    """The original's order of steps, one image, one class, one box at a time."""
     labels = np.tile(np.arange(scores.shape[1]), (len(boxes), 1))
     if agnostic:
         labels = scores.argmax(axis=1)[:, None]
@@ -245,8 +245,8 @@ def test_overlaps_at_the_threshold_stay():
 
 
 def test_soft_suppression_equals_the_published_test():
-    # Fact sheet 6.1, row 34: [0, .1, 1, 1.1] overlaps [0, 0, 1, 1] by .9 / 1.1 = .8182, and .75
-    # fades to .75 * exp(-.8182^2) = .384; the third, at .6, falls to .307 and then further.
+    # From the original's unit tests: [0, .1, 1, 1.1] overlaps [0, 0, 1, 1] by .9 / 1.1 = .8182, and
+    # .75 decays to .75 * exp(-.8182^2) = .384; the third, at .6, falls to .307 and then further.
     options = {**OPTIONS, "iou_threshold": 1.0, "max_total": 4, "soft_sigma": 0.5}
     boxes, scores, classes = found(nms_of_one(BOXES, SCORES, **options))
     np.testing.assert_array_equal(boxes, BOXES[[3, 0, 6, 1]])
@@ -256,7 +256,7 @@ def test_soft_suppression_equals_the_published_test():
 
 @pytest.mark.parametrize("iou_threshold", [0.5, 0.9, 1.0])
 def test_the_threshold_of_overlaps_has_no_effect_on_soft_suppression(iou_threshold):
-    # The executed probe of fact sheet 3.7: box 2 overtakes box 1.
+    # As executed in the original: box 2 overtakes box 1.
     boxes = [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 0.6, 1, 1.6]]
     options = {**OPTIONS, "score_threshold": 0.0, "iou_threshold": iou_threshold}
     shown, scores, _ = found(nms_of_one(boxes, [[0.9], [0.75], [0.7]], **options, soft_sigma=0.5))
@@ -356,7 +356,7 @@ def test_varying_contents_compile_once():
     assert len(traces) == 1
 
 
-# The published test of MLPerf's NMS (SSD ResNet-34 fact sheet 10).
+# The published test of MLPerf's NMS .
 MLPERF_BOXES = [
     (0.142864347, 0.58940959, 0.820568502, 0.783712029),
     (0.113038629, 0.590494156, 0.808443785, 0.777864337),

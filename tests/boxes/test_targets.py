@@ -11,7 +11,7 @@ from stillbox.boxes.matchers import argmax_match, bipartite_match
 from stillbox.boxes.targets import assign_targets
 from tests.boxes import golden
 
-# A4 and G3 of fact sheet 6.1. The IoUs of the pairs that meet: anchor 0 with box 0: 1; anchor 1
+# From the original's unit tests. IoUs of the overlapping pairs: anchor 0 with box 0: 1; anchor 1
 # with box 1: .12 / (.15 + .16 - .12) = .63; anchor 3 with box 2: .05 / (.0625 + .054 - .05) = .75.
 ANCHORS = np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 0.8], [0, 0.5, 0.5, 1], [0.75, 0, 1, 0.25]])
 BOXES = np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], [0.75, 0, 0.95, 0.27]])
@@ -144,7 +144,7 @@ def test_a_class_beyond_the_last_slot_has_no_target():
 
 
 def reference_batch():
-    """The ground truth of the executed goldens (fact sheet 6.2), padded to 8 boxes."""
+    """The ground truth of the executed goldens , padded to 8 boxes."""
     boxes, classes = np.zeros((2, 8, 4), np.float32), np.zeros((2, 8), np.int32)
     weights = np.zeros((2, 8), np.float32)
     boxes[0, :3] = [[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95], [0.05, 0.6, 0.2, 0.7]]

@@ -1,4 +1,4 @@
-"""The mask of the greatest values (SSD ResNet-34 fact sheet 10)."""
+"""The mask of the greatest values ."""
 
 import jax
 import numpy as np
@@ -51,7 +51,7 @@ def test_random_rows_equal_a_stable_sort():
 
 
 def test_the_best_two_boxes_of_each_class_equal_the_published_test():
-    # RetinaNet for TPU, fact sheet 10: of class 0 boxes 2 and 3, of class 1 boxes 1 and 3.
+    # From RetinaNet for TPU: of class 0 boxes 2 and 3, of class 1 boxes 1 and 3.
     scores = np.float32([[0.2, 0.2], [0.1, 0.9], [0.5, 0.1], [0.3, 0.5]])
     marked = np.asarray(top_k_mask(scores.T, [2, 2]))
     assert [np.flatnonzero(row).tolist() for row in marked] == [[2, 3], [1, 3]]

@@ -73,7 +73,7 @@ def row(values):
     return np.array([[[value] * 3 for value in values]], np.float32)
 
 
-# SSD ResNet-34 fact sheet 10: what its evaluation resizes with.
+# The resizing of MLPerf's SSD ResNet-34 in evaluation.
 LEGACY = {4: [0, 0.5, 1, 1.5, 2, 2.5, 3, 3], 8: [0, 2, 4, 6]}
 
 
@@ -156,7 +156,7 @@ def test_leaving_unused_rows_out_changes_nothing():
 
 
 def test_keep_aspect_ratio_sizes():
-    # fact sheet 3.1, executed
+    # as executed in TF1
     assert resized_size((480, 640), KEEP(min_dimension=640, max_dimension=640)) == (480, 640)
     assert resized_size((333, 500), KEEP(min_dimension=640, max_dimension=640)) == (426, 640)
     assert resized_size((480, 640), KEEP()) == (600, 800)
@@ -286,7 +286,7 @@ def cropped(image, window, size):
 @pytest.mark.parametrize(
     ("count", "start", "stop", "expected"),
     [
-        # SSD ResNet-34 fact sheet 10, executed by TensorFlow: 0 .. 3 at steps of 3/7, and
+        # Executed by TensorFlow: 0 .. 3 at steps of 3/7, and
         # 0 .. 7 from .25 * 7 to .75 * 7 at steps of 3.5/3.
         (4, 0, 1, [0, 0.4286, 0.8571, 1.2857, 1.7143, 2.1429, 2.5714, 3]),
         (8, 0.25, 0.75, [1.75, 2.9167, 4.0833, 5.25]),

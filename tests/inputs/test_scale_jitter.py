@@ -41,7 +41,7 @@ class Drawn:
 @pytest.mark.parametrize(
     ("size", "frame", "fitted", "canvas"),
     [
-        # The published test (TPU detection fact sheet 10): scales 1.1, .25 and 1, stride 32.
+        # The published test: scales 1.1, .25 and 1, stride 32.
         ((100, 200), (220, 220), (110, 220), (224, 224)),
         ((200, 512), (200, 128), (50, 128), (224, 128)),
         ((100, 200), (100, 200), (100, 200), (128, 224)),
@@ -121,7 +121,7 @@ def test_an_image_of_the_right_size_is_only_cut(method):
 
 
 def test_boxes_are_cut_one_pixel_before_the_edges_as_in_the_original():
-    # TPU detection fact sheet 10: [0, 0, 427, 640] and [10, 20, 30, 50] times 1.5 less (0, 100).
+    # From the original's unit tests: [0, 0, 427, 640] and [10, 20, 30, 50] times 1.5 less (0, 100).
     resizer = JITTER(max_scale=2.0)
     boxes = np.float32([[0, 0, 427, 640], [10, 20, 30, 50]]) / np.float32([428, 640, 428, 640])
     placed, left = place_boxes(boxes, Placement((642, 960), (0, 100), (640, 640)), resizer)

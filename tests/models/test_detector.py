@@ -1,4 +1,4 @@
-"""Config 1 against the executed TF1 graph (fact sheet 2.4, 6.2)."""
+"""Config 1 against the executed TF1 graph ."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_feature_shapes_and_anchors_are_the_goldens(fresh):
     assert fresh.feature_shapes == tuple(tuple(s[1:3]) for s in GOLDEN["feature_maps"])
     assert fresh.anchors.shape == (1917, 4)
     assert fresh.anchors.dtype == np.float32
-    # Sums over all anchors, fact sheet 2.4.
+    # Sums over all anchors of the original.
     sums = fresh.anchors.sum(axis=0, dtype=np.float64)
     np.testing.assert_allclose(sums, [674.216, 674.219, 1242.785, 1242.781], atol=2e-3)
 
@@ -150,7 +150,7 @@ def test_odd_sizes_give_one_prediction_for_each_anchor(height, width):
 
 @pytest.mark.parametrize(
     ("side", "sides"),
-    # Fact sheet 6.1, row 40.
+    # From the original's unit tests.
     [(128, (8, 4, 2, 1, 1, 1)), (299, (19, 10, 5, 3, 2, 1))],
 )
 def test_map_sides_are_those_of_the_reference(side, sides):

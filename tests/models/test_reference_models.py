@@ -1,4 +1,4 @@
-"""The four published models: variables, penalties, anchors (fact sheet 2.4)."""
+"""The four published models: variables, penalties, anchors ."""
 
 import jax
 import numpy as np

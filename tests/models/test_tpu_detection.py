@@ -20,7 +20,7 @@ from tests.tpu_detection import (
 
 @pytest.mark.parametrize(
     ("model", "parameters"),
-    # TPU detection fact sheet 3.6, counted by the original's own graphs.
+    # Counted in the original's graphs.
     [
         (retinanet(), 34_091_159),
         (retinanet(backbone=resnet(101)), 53_083_287),

@@ -114,7 +114,7 @@ def test_values_beyond_the_range_are_clipped():
 
 # ---- TensorFlow's operations, without clipping ---------------------------------------------------
 
-# SSD ResNet-34 fact sheet 10, executed by TensorFlow on values in 0..1.
+# Executed by TensorFlow on values in 0..1.
 TWO = [(0.2, 0.4, 0.6), (0.9, 0.1, 0.3)]
 BEYOND = [(1.1, 0.4, -0.1)]
 

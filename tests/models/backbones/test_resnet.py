@@ -1,4 +1,4 @@
-"""ResNet with the stride inside its blocks (SSD ResNet-34 fact sheet 2 and 8)."""
+"""ResNet with the stride inside its blocks ."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def test_the_first_block_of_every_group_projects_where_it_is_told_to():
 
 def test_blocks_are_left_out_more_often_the_deeper_they_are():
     backbone = _build(("group_4",), depth=10, drop_connect_rate=0.5)
-    # TPU detection fact sheet 3.1: init * i / 5 for i = 2 to 5.
+    # The rate of group i is init * i / 5 for i = 2 to 5.
     rates = [getattr(backbone, f"group_{group}").block_1.drop_connect_rate for group in range(1, 5)]
     np.testing.assert_allclose(rates, [0.2, 0.3, 0.4, 0.5])
 

@@ -1,4 +1,4 @@
-"""SpineNet against the original's figures and the graph as it ran (fact sheet 3.5, 3.6, 10)."""
+"""SpineNet against the original's figures and the graph as it ran ."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""SpineNet of inverted residuals (TPU detection fact sheet 3.5 and 3.6)."""
+"""SpineNet of inverted residuals ."""
 
 from dataclasses import replace
 

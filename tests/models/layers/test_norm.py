@@ -25,7 +25,7 @@ def _random(*shape, seed=0):
 
 def test_moving_variance_takes_the_unbiased_one():
     # Values 0 and 2: mean 1, biased variance 1, unbiased 2. At decay .9, from 0 and 1:
-    # mean .9 * 0 + .1 * 1 = .1, variance .9 * 1 + .1 * 2 = 1.1 (fact sheet 3.10).
+    # mean .9 * 0 + .1 * 1 = .1, variance .9 * 1 + .1 * 2 = 1.1 .
     norm = NormLayer(1, schema.BatchNorm(decay=0.9), frozen=False)
     y = norm(jnp.array([0.0, 2.0]).reshape(2, 1, 1, 1), "none", train=True)
     np.testing.assert_allclose(norm.mean[...], [0.1], rtol=1e-6)

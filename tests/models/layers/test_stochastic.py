@@ -1,4 +1,4 @@
-"""What training leaves out at random (TPU detection fact sheet 3, common)."""
+"""What training leaves out at random ."""
 
 import jax
 import jax.numpy as jnp

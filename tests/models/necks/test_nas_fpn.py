@@ -22,7 +22,7 @@ def _build(inputs, dtype=jnp.float32, **fields):
 
 def test_the_published_cell_joins_what_nothing_reads():
     steps, outputs = plan_cell(schema.NasFpn())
-    # TPU detection fact sheet 3.4: node 9 adds P5 (2), node 10 adds P7 (4). Gates come from the
+    # In the original's graph node 9 adds P5 (2), node 10 adds P7 (4). Gates come from the
     # coarser level: 6 over 4, then node 8 over 7, 9 over 6, 10 over 9.
     assert steps == (
         Step(4, (1, 3), 1, ()),

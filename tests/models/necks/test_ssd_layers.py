@@ -59,7 +59,7 @@ def test_depthwise_layers_halve_before_they_widen():
 
 
 def test_a_map_without_stride_loses_its_edges():
-    """SSD300's coarsest maps: 10, 5, 3, 1 (SSD ResNet-34 fact sheet 2)."""
+    """SSD300's coarsest maps: 10, 5, 3, 1 ."""
     neck = _build((4,), extra_depths=(16, 16, 16, 16), extra_strides=(2, 2, 1, 1))
     tap = jax.ShapeDtypeStruct((2, 19, 19, 4), jnp.float32)
     maps = jax.eval_shape(lambda tap: neck((tap,), train=False), tap)

@@ -1,4 +1,4 @@
-"""Sums, pixels and boxes that the original's operations gave (fact sheet 4).
+"""Sums, pixels and boxes that the original's operations gave .
 
 The image of the goldens is not written down with them. Its size follows from the boxes, which are
 multiples of 1/24 and 1/32, and its formula from pixels that shifts bring to the corner: the first

@@ -16,7 +16,7 @@ def first_channel(image):
 
 
 def test_a_quarter_turn_against_the_clock():
-    # Fact sheet 10, from the tests of the original's successor.
+    # From the unit tests of TF Vision's `augment.py`.
     assert first_channel(rotate(GRID, 90)) == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
 
 

@@ -28,9 +28,9 @@ def spelt_out(name):
 
 @needs_shared
 @pytest.mark.parametrize("policy", ["v0", "v1", "v2", "v3", "test"])
-def test_the_policies_are_those_of_the_fact_sheet(policy):
-    sheet = (SHARED / "spec/tpu_detection.md").read_text()
-    (line,) = re.findall(rf"^\* \*\*{policy}\*\*[^:]*: (.*)$", sheet, re.MULTILINE)
+def test_the_policies_are_those_of_the_original(policy):
+    listing = (SHARED / "spec/tpu_detection.md").read_text()
+    (line,) = re.findall(rf"^\* \*\*{policy}\*\*[^:]*: (.*)$", listing, re.MULTILINE)
     rows = tuple(
         tuple(
             Step(spelt_out(name), float(probability), int(level))
