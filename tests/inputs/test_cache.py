@@ -49,19 +49,19 @@ def test_a_full_cache_takes_no_more_and_says_so(samples):
         (1 * GIB, 0),
     ],
 )
-def test_the_limit_is_what_is_free_but_for_the_room_that_is_left_alone(monkeypatch, free, limit):
+def test_the_limit_is_the_free_memory_less_the_reserve(monkeypatch, free, limit):
     monkeypatch.setattr(cache, "available_memory", lambda: free)
     assert SampleCache().limit == pytest.approx(limit, abs=1)
     assert f"{limit // 2**20:,} MiB at most" in SampleCache().promise()
 
 
-def test_two_caches_together_leave_the_room_that_one_alone_would_leave(samples, monkeypatch):
+def test_two_caches_together_leave_the_reserve_of_one(samples, monkeypatch):
     """Training's and evaluation's data, or two processes: each could take all of it alone."""
     size, one = samples[0].nbytes, samples[0]
     free = 20 * size
-    # 20 images fit into what is free; four of them, a fifth, are left alone.
-    monkeypatch.setattr(cache, "_LEAST_LEFT_ALONE", 0)
-    monkeypatch.setattr(cache, "_LOOK_EVERY", size)
+    # 20 images fit into the free memory; four of them, a fifth, are reserved.
+    monkeypatch.setattr(cache, "_MIN_RESERVED", 0)
+    monkeypatch.setattr(cache, "_MEASURE_EVERY", size)
     caches = []
     monkeypatch.setattr(
         cache, "available_memory", lambda: free - sum(each.nbytes for each in caches)
@@ -72,7 +72,7 @@ def test_two_caches_together_leave_the_room_that_one_alone_would_leave(samples, 
         for each in caches:
             each.add(number, one)
     assert all(each.full for each in caches)
-    # 17 and not 16: the look comes before the image that takes the last room.
+    # 17 and not 16: memory is measured before the last image is added.
     assert 16 <= sum(len(each) for each in caches) <= 17
 
 

@@ -118,19 +118,11 @@ def normalize_groups(
     activation: str,
     images: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalises each group of `images` images that follow each other by its own statistics.
+    """Normalises each group of `images` consecutive images by its own statistics.
 
-    Where devices share a batch and a group lies on one of them, its statistics need none of the
-    others: the axis of the groups is divided among the devices as the batch was.
-
-    Args:
-        x: `[B, H, W, C]`; `images` divides B.
-        scale: `[C]`, float32.
-        bias: `[C]`, float32.
-        near: `[C]`, float32, about where the means are, as `batch_statistics` has it.
-        epsilon: added to the variance.
-        activation: applied at the end.
-        images: of a group.
+    If devices share a batch and each group lies on one of them, the statistics need no
+    communication: the axis of the groups is divided as the batch was. The arguments are those of
+    `normalize_batch`; `images` divides B.
 
     Returns:
         The result in x's type, and mean and biased variance of the G groups `[G, C]`, through
