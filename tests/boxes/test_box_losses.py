@@ -72,7 +72,7 @@ def test_overlap_losses_equal_the_published_test():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_losses_are_float32_whatever_comes_in(dtype):
+def test_losses_are_float32_for_any_input_type(dtype):
     codes, weights = jnp.ones((2, 4), dtype), jnp.ones(2, dtype)
     for name in ("smooth_l1", "l1", "l2", "iou", "giou"):
         function = getattr(box_losses, f"{name}_loss")

@@ -20,7 +20,7 @@ def test_a_curve_of_one_point_is_constant():
     np.testing.assert_allclose(curve_scores([0.1, 0.9], inputs=[0.5], outputs=[0.4]), [0.4, 0.4])
 
 
-def test_slots_have_curves_of_their_own_and_others_stay():
+def test_slots_have_separate_curves_and_others_stay():
     scores = np.float32([[0.25, 0.5, 0.75, 0.5]])
     # Slot 3: (0, 0) to (1, .5), whose last point is repeated; slot 1: through (.5, .8).
     result = jax.jit(class_curve_scores)(

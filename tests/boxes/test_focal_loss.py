@@ -29,7 +29,7 @@ def test_focal_keeps_its_digits_for_a_confident_model():
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-def test_a_head_of_zeros_learns_the_background():
+def test_a_head_of_zeros_has_a_gradient_for_the_background():
     # Gamma 2: d/dx of p^2 * -ln(1 - p) at p = .5 is 2 p p (1 - p) ln 2 + p^3.
     gradient = jax.grad(
         lambda x: focal_loss.sigmoid_focal_cross_entropy(x, 0.0, gamma=2.0, alpha=None)

@@ -58,7 +58,7 @@ def test_negative_squared_distance_of_every_pair():
     np.testing.assert_array_equal(distances, [[-26, -25, 0], [-18, -27, -6]])
 
 
-def test_boxes_without_area_resemble_nothing_not_even_themselves():
+def test_boxes_without_area_have_no_overlap_even_with_themselves():
     padding = np.zeros((2, 4), np.float32)
     np.testing.assert_array_equal(pairwise(iou, padding, padding), np.zeros((2, 2)))
     np.testing.assert_array_equal(pairwise(ioa, [[0, 0, 1, 1]], padding), np.zeros((1, 2)))

@@ -203,7 +203,7 @@ def survivors_one_by_one(boxes, iou_threshold, max_kept):
     "count, iou_threshold, max_kept",
     [(1, 0.5, 9), (63, 0.3, 20), (64, 0.0, 64), (65, 0.99, 64), (300, 0.0, 300), (300, 0.7, 99)],
 )
-def test_tiles_keep_what_going_one_by_one_keeps(count, iou_threshold, max_kept):
+def test_tiles_keep_the_same_boxes_as_one_by_one(count, iou_threshold, max_kept):
     boxes = golden.random_boxes(np.random.default_rng(count), 3, count)
     boxes[1] = boxes[1, 0]  # identical boxes
     boxes[2, ::3] = 0  # boxes without area, which suppress nothing
@@ -213,7 +213,7 @@ def test_tiles_keep_what_going_one_by_one_keeps(count, iou_threshold, max_kept):
         np.testing.assert_array_equal(result, survivors_one_by_one(image, iou_threshold, max_kept))
 
 
-def test_a_chain_of_overlaps_is_settled_link_by_link():
+def test_a_chain_of_overlaps_keeps_every_other_box():
     # Each box overlaps its neighbours by .5 / 1.5 = 1/3: every second one stays.
     left = np.arange(130, dtype=np.float32) / 2
     boxes = np.stack([np.zeros(130), left, np.ones(130), left + 1], -1)[None]

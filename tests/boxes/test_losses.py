@@ -86,7 +86,7 @@ def test_softmax_against_logits_is_softmax_against_their_softmax():
     np.testing.assert_allclose(result, [own], rtol=1e-6)
 
 
-def test_soft_bootstrapping_has_the_gradient_of_the_model_s_own_belief_too():
+def test_soft_bootstrapping_has_a_gradient_through_the_prediction():
     # d/dx of softplus(x) - x z(x), z = .9 t + .1 s(x): s - z - .1 x s (1 - s). At x = 1, t = 0:
     # s = .731059: .731059 - .073106 - .1 * .196612 = .638292. Hard: s - .1 = .631059.
     def slope(hard):
@@ -120,7 +120,7 @@ def test_softmax_at_extreme_logits_costs_only_the_undecided_ones():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_losses_are_float32_whatever_comes_in(dtype):
+def test_losses_are_float32_for_any_input_type(dtype):
     logits, weights = jnp.ones((2, 3), dtype), jnp.ones(2, dtype)
     assert losses.sigmoid_loss(logits, logits, weights).dtype == jnp.float32
     assert focal_loss.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
@@ -146,7 +146,7 @@ def test_gradients_are_finite_at_extreme_logits(gamma):
         assert np.isfinite(gradient).all()
 
 
-def test_a_head_of_zeros_learns_the_background():
+def test_a_head_of_zeros_has_a_gradient_for_the_background():
     # s(0) - 0 = .5: the slope must not vanish where the loss is written with |x| and max(x, 0).
     gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, 0.0))(0.0)
     assert gradient == 0.5

@@ -176,14 +176,14 @@ def test_bipartite_matches_equal_the_published_test():
     np.testing.assert_array_equal(result, [-1, 1, 0])
 
 
-def test_rows_that_are_not_valid_take_no_anchor_wherever_they_stand():
+def test_invalid_rows_at_any_position_take_no_anchor():
     similarity = [[0.5, 0.1, 0.8], [0.15, 0.2, 0.3]]
     np.testing.assert_array_equal(bipartite_match(similarity, [False, True]), [-1, -1, 1])
     np.testing.assert_array_equal(bipartite_match(similarity, [True, False]), [-1, -1, 0])
     np.testing.assert_array_equal(bipartite_match(similarity, [False, False]), [-1, -1, -1])
 
 
-def test_a_valid_row_that_resembles_nothing_takes_a_free_anchor():
+def test_a_valid_row_without_similarity_takes_a_free_anchor():
     np.testing.assert_array_equal(bipartite_match([[0, 0, 0], [0.4, 0, 0]], ALL[:2]), [1, 0, -1])
 
 

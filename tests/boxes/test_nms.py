@@ -273,7 +273,7 @@ def test_scores_that_fade_to_the_threshold_are_out():
         assert detections.count[0] == 1
 
 
-def test_a_box_stands_for_its_best_class_against_all_others():
+def test_class_agnostic_nms_takes_the_best_class_of_a_box():
     # The second overlaps the first by 2/3 and goes, though it is of another class.
     boxes = [[0, 0, 1, 1], [0, 0.2, 1, 1.2], [0, 5, 1, 6]]
     scores = [[0.5, 0.9], [0.8, 0.7], [0.6, 0.6]]
@@ -286,7 +286,7 @@ def test_a_box_stands_for_its_best_class_against_all_others():
     np.testing.assert_array_equal(detections.classes[0], [1, 0, 0, 0, 0])
 
 
-def test_what_lies_outside_the_window_can_be_kept():
+def test_boxes_outside_the_window_can_be_kept():
     detections = nms_of_one(
         [[0, 2, 1, 3], [0, 0, 1, 0.5]],
         [[0.9], [0.8]],
@@ -324,7 +324,7 @@ def test_boxes_outside_the_window_suppress_and_count_but_are_not_detections():
     np.testing.assert_array_equal(found(detections)[0], [[0, 0, 1, 0.5]])
 
 
-def test_a_window_without_area_shows_nothing_and_gives_no_nans():
+def test_a_window_without_area_gives_no_detections_and_no_nans():
     detections = nms_of_one(
         BOXES, SCORES, **OPTIONS, clip_window=np.zeros((1, 4)), frame=np.zeros((1, 4))
     )

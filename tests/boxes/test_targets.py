@@ -92,7 +92,7 @@ def test_an_image_without_boxes_is_all_background_and_finite():
     np.testing.assert_array_equal(targets.box_targets, np.zeros((4, 4)))
 
 
-def test_boxes_that_are_all_ignored_leave_only_what_they_do_not_cover():
+def test_ignored_boxes_exclude_the_anchors_that_they_cover():
     options = {**OPTIONS, "match": partial(argmax_match, force_match_for_each_row=True)}
     targets = assign_targets(ANCHORS, BOXES, CLASSES, np.zeros(3), **options)
     np.testing.assert_array_equal(targets.class_weights, [0, 0, 1, 0])
@@ -110,7 +110,7 @@ def test_a_box_without_area_forces_a_match_with_a_finite_code():
     assert np.isfinite(targets.box_targets).all()
 
 
-def test_padding_is_near_to_nothing_whatever_is_compared():
+def test_padding_matches_nothing_for_every_similarity():
     # The anchor in the corner is nearer to the padding at 0, 0, 0, 0 than to the box.
     anchors = np.float32([[0, 0, 0.1, 0.1], [0.5, 0.5, 0.9, 0.9]])
     boxes = np.float32([[0.5, 0.5, 1, 1], [0, 0, 0, 0]])

@@ -27,7 +27,7 @@ def test_the_two_greatest_equal_the_published_test(values, expected):
     assert "".join(map(str, np.asarray(mask, int))) == expected
 
 
-def test_each_row_has_a_number_of_its_own():
+def test_each_row_has_its_own_k():
     values = np.float32([[3, 1, 2], [3, 1, 2], [3, 1, 2], [3, 1, 2]])
     marked = masked(values, np.int32([0, 1, 2, 7]))
     assert marked.tolist() == [

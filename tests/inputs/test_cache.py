@@ -31,7 +31,7 @@ def samples(tmp_path):
     return [data.load(number) for number in range(4)]
 
 
-def test_a_full_cache_takes_no_more_and_says_so(samples):
+def test_a_full_cache_adds_nothing_and_reports_it(samples):
     small = SampleCache(limit=2 * samples[0].nbytes + 10)
     assert "full" not in small.describe()
     for number, sample in enumerate(samples):
@@ -95,14 +95,14 @@ def free_in_groups(tmp_path, membership):
     return min(memory._free_in_groups(tmp_path / "self", tmp_path), default=None)
 
 
-def test_free_memory_is_the_containers_where_it_has_a_limit(tmp_path, group):
+def test_free_memory_is_that_of_a_limited_container(tmp_path, group):
     group("", 1000, 300)
     assert free_in_groups(tmp_path, "0::/\n") == 700
     group("", "max", 300)
     assert free_in_groups(tmp_path, "0::/\n") > 2**60
 
 
-def test_the_limit_of_a_job_may_stand_on_a_group_above_its_processes(tmp_path, group):
+def test_the_limit_of_a_job_may_be_on_an_ancestor_group(tmp_path, group):
     group("jobs/job_7", 1000, 300)
     group("jobs/job_7/step_0", "max", 300)
     assert free_in_groups(tmp_path, "0::/jobs/job_7/step_0\n") == 700

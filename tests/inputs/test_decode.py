@@ -76,7 +76,7 @@ def test_photographs_are_turned_upright(kind):
     assert (upright == np.rot90(decode_image(oriented(kind)), -1)).all()
 
 
-def test_what_opencv_does_not_know_pillow_decodes():
+def test_pillow_decodes_formats_that_opencv_does_not_support():
     data = saved(IMAGE, "PCX")
     assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is None
     assert (decode_image(data) == PICTURE).all()

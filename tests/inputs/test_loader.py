@@ -216,7 +216,7 @@ def test_a_resumed_run_continues_where_the_first_one_stopped(data, workers):
     same(loader(data, workers=workers).iterate(3, 8), whole[3:])
 
 
-def test_two_processes_share_what_one_would_see(data):
+def test_two_processes_share_the_batches_of_one(data):
     whole = loader(data).iterate(0, 4)
     halves = [loader(data, process_index=p, process_count=2) for p in (0, 1)]
     parts = zip(*(half.iterate(0, 4) for half in halves), strict=True)
@@ -324,7 +324,7 @@ def test_a_fault_of_ours_names_the_record_too(data, monkeypatch, workers):
     assert not threads()
 
 
-def test_a_dropped_image_leaves_a_row_that_counts_for_nothing(tmp_path):
+def test_a_dropped_image_leaves_a_row_of_weight_0(tmp_path):
     gap = loader(dataset(tmp_path, [example(0), BROKEN], data=DROP), batch_size=2, shuffle=False)
     batch = gap.batch(0)
     assert batch.image_weights.tolist() == [1, 0]
@@ -366,7 +366,7 @@ def test_ctrl_c_ends_the_threads(data):
     assert not threads()
 
 
-def test_no_more_is_made_ahead_than_asked_for(data, monkeypatch):
+def test_no_more_batches_than_prefetch_are_made_ahead(data, monkeypatch):
     loaded, load = [], data.load
     monkeypatch.setattr(data, "load", lambda record: loaded.append(record) or load(record))
     batches = loader(data, workers=2, prefetch=2).iterate()

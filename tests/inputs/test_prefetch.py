@@ -93,7 +93,7 @@ def test_an_error_of_the_source_comes_after_the_batches_before_it():
     assert not alive()
 
 
-def test_an_error_of_put_comes_through_and_closes_the_source():
+def test_an_error_of_put_is_raised_and_closes_the_source():
     closed = []
 
     def source():

@@ -24,7 +24,7 @@ def raccoons():
     return open_dataset(schema.Data(), records, model)
 
 
-def test_somebody_elses_records_are_evaluated_completely(raccoons):
+def test_real_records_are_evaluated_completely(raccoons):
     loader = EvalLoader(raccoons, batch_size=16)
     batches = list(loader)
     records = np.concatenate([batch.records for batch in batches])
@@ -37,7 +37,7 @@ def test_somebody_elses_records_are_evaluated_completely(raccoons):
     assert boxes.max() <= 1
 
 
-def test_somebody_elses_records_are_trained_on_the_same_with_any_number_of_threads(raccoons):
+def test_real_records_give_the_same_batches_with_any_number_of_threads(raccoons):
     runs = [
         list(
             TrainLoader(

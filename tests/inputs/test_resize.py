@@ -305,7 +305,7 @@ def test_crop_and_resize_equals_the_original(count, start, stop, expected, dtype
 
 @pytest.mark.parametrize("size", [(7, 9), (300, 300), (1, 5)])
 @pytest.mark.parametrize("window", [(0.1, 0.25, 0.8, 0.6), (0, 0, 1, 1), (0.7, 0.69, 1, 1)])
-def test_crop_and_resize_looks_between_pixels(window, size):
+def test_crop_and_resize_interpolates_between_pixels(window, size):
     # Bilinear interpolation gives a plane back: every value tells the position that it was read at.
     y, x = np.mgrid[:137, :253].astype(np.float32)
     image = np.stack([y, x, y + x], axis=2)

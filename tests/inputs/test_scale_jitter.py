@@ -76,7 +76,7 @@ def test_the_drawn_scale_multiplies_the_frame_before_it_is_rounded(drawn, placem
     assert place_image((60, 70), resizer, drawn) == placement
 
 
-def test_half_a_pixel_goes_to_the_even_side():
+def test_half_a_pixel_is_rounded_to_even():
     # The frames are 7.5 and 8.5 pixels, then 8 both; images of 8 pixels keep their size.
     for side, scale in ((5, 1.5), (17, 0.5)):
         resizer = JITTER(height=side, width=side, min_scale=0.5, max_scale=1.5)
@@ -172,7 +172,7 @@ def test_a_draw_is_a_function_of_seed_epoch_and_record(data):
             assert not batch.images[row, :, width:].any()
 
 
-def test_what_augmentations_draw_does_not_move_the_image(data):
+def test_the_placement_is_independent_of_augmentations(data):
     flip = (schema.RandomHorizontalFlip(),)
     loaders = [
         TrainLoader(data, augmentations=some, batch_size=3, workers=0) for some in ((), flip)
@@ -211,7 +211,7 @@ def test_boxes_follow_their_pixels(tmp_path):
     assert seen > 20
 
 
-def test_evaluation_draws_nothing_and_boxes_find_back(data):
+def test_evaluation_is_deterministic_and_boxes_map_back(data):
     batch = next(iter(EvalLoader(data, batch_size=3, workers=0)))
     # 24 / 30 and 32 / 45: columns decide, 45 -> 32; 30 -> 21.33, 31 -> 22.04, 32 -> 22.76.
     assert batch.true_sizes.tolist() == [[21, 32], [22, 32], [23, 32]]

@@ -43,7 +43,7 @@ GRID = schema.GridAnchors(
         (FLEXIBLE, TWO_MAPS, (2, 1)),
     ],
 )
-def test_there_are_as_many_anchors_as_the_head_is_told(config, shapes, per_location):
+def test_the_number_of_anchors_equals_anchors_per_location(config, shapes, per_location):
     assert config.count_maps() == len(shapes)
     assert anchors_per_location(config, len(shapes)) == per_location
     anchors = build_anchors(config, shapes, (32, 96))

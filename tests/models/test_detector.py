@@ -222,7 +222,7 @@ def test_predictions_follow_the_order_of_the_anchors():
         np.testing.assert_array_equal(np.asarray(part)[:, order], other)
 
 
-def test_backbone_neck_and_head_draw_from_keys_of_their_own(monkeypatch):
+def test_backbone_neck_and_head_draw_from_separate_keys(monkeypatch):
     seen = {}
 
     class Spy:

@@ -170,7 +170,7 @@ def test_every_variant_keeps_to_the_true_image(nms, boxes, classes):
     assert detections.classes[0, : len(boxes)].tolist() == classes
 
 
-def test_a_box_of_two_classes_stands_for_one_of_them_where_classes_do_not_count():
+def test_class_agnostic_nms_keeps_one_class_of_a_box():
     logits = jnp.array([[[0.0, 2.0, 3.0]]])
     for agnostic, classes in ((False, [1, 0]), (True, [1])):
         detections = postprocess(

@@ -32,7 +32,7 @@ def test_a_detector_put_together_again_predicts_the_same(detector):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_other_arrays_predict_something_else_and_the_module_stays(detector):
+def test_other_arrays_change_predictions_and_not_the_module(detector):
     images = np.full((1, 64, 64, 3), 100, np.float32)
     graph, params, stats = split_detector(detector)
     doubled = bind_detector(graph, jax.tree.map(lambda array: 2 * array, params), stats)

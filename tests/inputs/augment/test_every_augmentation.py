@@ -167,7 +167,7 @@ def test_a_window_of_a_larger_image_will_do(settings):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.kind)
-def test_chance_plays_a_part_unless_nothing_is_random(operation):
+def test_results_differ_between_seeds_unless_deterministic(operation):
     boxes = [[0.1 * i, 0.1 * i, 0.1 * i + 0.1, 0.1 * i + 0.3] for i in range(8)]
     before = sample(boxes=boxes, size=(20, 40))
     outcomes = [

@@ -78,7 +78,7 @@ def test_an_iou_equal_to_the_bound_is_not_enough(min_iou, valid):
 
 
 @pytest.mark.parametrize(("min_iou", "valid"), [(-1.0, True), (0.0, False)])
-def test_bound_0_wants_all_boxes_touched_and_a_negative_one_nothing(min_iou, valid):
+def test_bound_0_requires_all_boxes_touched_and_a_negative_one_nothing(min_iou, valid):
     settings = dataclasses.replace(HALF, min_ious=(min_iou,))
     boxes = [[0.1, 0.1, 0.3, 0.3], [0.5, 0.5, 1, 1]]  # the second one shares a corner point only
     assert (chosen(settings, boxes, (0, 0, 0, 0)) is not None) == valid
@@ -102,7 +102,7 @@ def test_a_side_of_exactly_so_many_times_the_other_is_too_much(height, width):
 
 @pytest.mark.parametrize("resize_to", [(300, 300), ()])
 @pytest.mark.parametrize("min_iou", [0.0, 0.1, 0.3, 0.5])
-def test_every_window_fulfils_what_was_asked(min_iou, resize_to):
+def test_every_window_meets_the_conditions(min_iou, resize_to):
     boxes = np.array(SPREAD[:2] if min_iou < 0.3 else [(0.2, 0.1, 0.9, 0.8)], np.float32)
     settings = CROP(min_ious=(min_iou,), resize_to=resize_to)
     drawn = [window for window in windows(settings, boxes) if window is not None]
@@ -234,7 +234,7 @@ def test_a_box_stays_on_its_object(resize_to):
     assert cropped > 30
 
 
-def test_without_resizing_windows_are_rounded_down_and_judged_so():
+def test_without_resizing_windows_are_rounded_down_before_the_test():
     cut = dataclasses.replace(HALF, resize_to=(), candidates=1, min_ious=(-1.0,))
     window = (0, 0, 0.5, 0.5)
     # .25 .. .75 of 41 rows and 67 columns is 10.25 .. 30.75 and 16.75 .. 50.25.

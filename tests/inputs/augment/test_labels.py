@@ -64,7 +64,7 @@ def test_jitter_leaves_image_and_classes_alone():
     assert after.class_ids is before.class_ids
 
 
-def test_boxes_of_one_class_are_dropped_by_chance():
+def test_boxes_of_one_class_are_dropped_at_random():
     before = sample(boxes=[[0, 0, 1, 1]] * 4)
     lucky = many(DROP(label=2, probability=0.25), before, 800)
     kept = [after.class_ids.tolist() for after in lucky]
@@ -73,7 +73,7 @@ def test_boxes_of_one_class_are_dropped_by_chance():
     assert augmented(DROP(label=2), before).weights.tolist() == pytest.approx([0, 2 / 3, 1])
 
 
-def test_each_box_of_the_class_has_its_own_chance():
+def test_each_box_of_the_class_is_dropped_independently():
     before = sample(boxes=[[0, 0, 1, 1]] * 6)
     before.class_ids[:] = 1
     counts = {len(after.boxes) for after in many(DROP(label=1, probability=0.5), before)}

@@ -28,7 +28,7 @@ def test_a_patch_is_a_black_square_inside_the_image():
     assert len(corners) > 200
 
 
-def test_each_patch_has_its_own_chance():
+def test_each_patch_is_drawn_independently():
     # Patches of one pixel on many pixels: as good as never one upon the other.
     settings = PATCHES(max_patches=10, probability=0.3, size_ratio=0.004)
     counts = [(a.image == 0).all(axis=2).sum() for a in many(settings, flat((250, 250)), 300)]

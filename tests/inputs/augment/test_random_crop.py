@@ -36,7 +36,7 @@ def test_a_box_stays_if_enough_of_its_own_area_is_inside():
     assert after.weights.tolist() == [0]  # what belongs to a box goes with it
 
 
-def test_a_box_that_only_touches_the_window_goes_even_without_a_threshold():
+def test_a_box_that_only_touches_the_window_is_dropped_without_a_threshold():
     touching = sample([[0.0, 0.0, 0.25, 1.0], [0.2, 0.0, 0.26, 1.0]])
     assert crop(touching, Window(10, 0, 20, 80), 0.0, clip=True).class_ids.tolist() == [2]
 

@@ -64,7 +64,7 @@ def test_downscaling_never_enlarges():
     assert augmented(settings, before) is before
 
 
-def test_downscaling_may_be_passed_by():
+def test_downscaling_may_be_skipped():
     settings = schema.RandomDownscaleToTargetPixels(
         min_target_pixels=100, max_target_pixels=800, random_coef=0.5
     )

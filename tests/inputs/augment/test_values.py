@@ -4,7 +4,7 @@ from stillbox.experiment import schema
 from tests.inputs.augment.samples import augmented, many, of_pixels, sample
 
 
-def test_every_value_has_a_factor_of_its_own():
+def test_every_value_has_a_separate_factor():
     before = of_pixels([100] * 200, [250] * 200)
     image = augmented(schema.RandomPixelValueScale(), before).image
     factors = image[0] / 100
@@ -48,7 +48,7 @@ def test_gray_has_the_usual_weights_in_three_channels():
     np.testing.assert_allclose(image[0, 0], [18.149] * 3, rtol=1e-6)
 
 
-def test_gray_by_chance():
+def test_gray_with_a_probability():
     before = sample(size=(2, 2))
     gray = sum(after is not before for after in many(schema.RandomRgbToGray(), before, 2000))
     assert abs(gray - 200) < 60  # a tenth; 4.5 standard deviations

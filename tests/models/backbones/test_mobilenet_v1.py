@@ -36,7 +36,7 @@ def test_widths_follow_multiplier_and_floor(multiplier, min_depth, channels):
     assert backbone.conv_13_depthwise.kernel.shape == (3, 3, channels[2], 1)
 
 
-def test_taps_come_in_the_order_asked_for_with_their_strides():
+def test_taps_have_the_requested_order_and_their_strides():
     backbone = _build(("conv_5_pointwise", "conv_1_depthwise", "conv_3_depthwise"))
     images = jax.ShapeDtypeStruct((2, 64, 96, 3), jnp.float32)
     taps = jax.eval_shape(lambda x: backbone(x, train=False), images)

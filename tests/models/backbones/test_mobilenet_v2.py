@@ -62,7 +62,7 @@ def test_taps_have_their_strides():
     assert tuple(t.shape[3] for t in taps) == backbone.channels
 
 
-def test_a_block_adds_its_input_only_where_it_keeps_the_shape():
+def test_a_block_adds_its_input_only_if_shapes_agree():
     backbone = _build(("block_1", "block_2", "block_3"), depth_multiplier=0.35)
     for block in (2, 3):
         layer = getattr(backbone, f"block_{block}_project")

@@ -81,7 +81,7 @@ def test_levels_follow_from_the_strides():
     assert ssd.levels == {2: "group_1", 3: "group_3", 4: "group_4"}
 
 
-def test_blocks_start_as_identities_only_where_they_are_told_to():
+def test_blocks_start_as_identities_only_with_zero_last_scale():
     for zero in (True, False):
         backbone = _build(("group_1",), depth=18, zero_last_scale=zero)
         block = backbone.group_1.block_1
@@ -91,7 +91,7 @@ def test_blocks_start_as_identities_only_where_they_are_told_to():
         assert np.allclose(block(x, train=True), x) == zero
 
 
-def test_the_first_block_of_every_group_projects_where_it_is_told_to():
+def test_the_first_block_of_every_group_projects_if_configured():
     # A 1x1 of 64 channels and its batch norm more than torchvision's 11,176,512 (above).
     state = nnx.eval_shape(
         lambda: nnx.state(_build(("group_4",), depth=18, project_first_block=True), nnx.Param)
@@ -123,7 +123,7 @@ def test_a_block_that_is_left_out_is_its_shortcut():
     np.testing.assert_array_equal(block(x, train=False), jax.nn.relu(x + branch))
 
 
-def test_drop_block_stands_behind_every_convolution_and_on_the_shortcut(monkeypatch):
+def test_drop_block_follows_every_convolution_and_the_shortcut(monkeypatch):
     drawn = []
 
     def spy(x, config, key):
@@ -146,7 +146,7 @@ def test_drop_block_stands_behind_every_convolution_and_on_the_shortcut(monkeypa
 
 
 @pytest.mark.parametrize("fields", [{"drop_connect_rate": 0.2}, {"drop_block": schema.DropBlock()}])
-def test_what_draws_needs_a_key_in_training_alone(fields):
+def test_parts_with_dropout_need_a_key_in_training_only(fields):
     backbone = _build(("group_1",), depth=10, conv=_STILL, **fields)
     x = jax.ShapeDtypeStruct((1, 16, 16, 3), jnp.float32)
     jax.eval_shape(lambda x: backbone(x, train=False), x)

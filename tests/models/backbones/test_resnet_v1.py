@@ -48,7 +48,7 @@ def test_layers_are_clipped_at_six_but_the_sum_of_a_unit_is_not():
     assert unit.conv_2.activation == "relu6"
 
 
-def test_a_unit_that_changes_the_width_has_a_shortcut_of_its_own():
+def test_a_unit_that_changes_the_width_projects_its_shortcut():
     unit = BottleneckUnit(_CONFIG, 4, 2, _OPTIONS)
     assert unit.shortcut.kernel.shape == (1, 1, 4, 8)
     assert unit.shortcut.activation == "none"

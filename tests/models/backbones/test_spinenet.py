@@ -134,7 +134,7 @@ def test_the_way_up_repeats_pixels():
     )
 
 
-def test_a_node_activates_its_sum_with_what_joins_it(monkeypatch):
+def test_a_node_activates_its_sum_with_joined_maps(monkeypatch):
     backbone = SpineNetBackbone(_FEW, _FEW.layers, OPTIONS)
     # Node 5 is read by nothing but the output of its kind and level, which is node 6.
     assert _FEW.joined() == ((), (), (), (), (5,))

@@ -151,7 +151,7 @@ def test_the_way_up_repeats_pixels():
     np.testing.assert_allclose(way(x, train=False), repeated, rtol=1e-6)
 
 
-def test_depthwise_kernels_have_a_distribution_of_their_own():
+def test_depthwise_kernels_have_a_separate_initializer():
     block = MbConv(16, 16, 1, 0.0, _FEW, OPTIONS)
     # Glorot's uniform one: 9 * 96 values come in and 9 go out.
     kernel, limit = np.abs(block.depthwise.kernel[...]), np.sqrt(6 / (9 * 96 + 9))

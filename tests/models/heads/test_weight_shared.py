@@ -56,7 +56,7 @@ def test_one_kernel_and_its_gradient_serve_all_maps():
     assert sum("box_tower" in path and "kernel" in path for path in kernels) == 1
 
 
-def test_each_map_has_statistics_of_its_own():
+def test_each_map_has_separate_statistics():
     head = _build(layers_before=1)
     head(_maps(6, 6), train=True, dropout_key=None)
     layer = head.box_tower.layer_0
@@ -100,13 +100,13 @@ def test_dropout_touches_the_class_head_in_training_alone():
     assert not np.allclose(dropped.class_logits, plain.class_logits)
 
 
-def test_class_biases_start_where_they_are_told():
+def test_class_biases_start_at_class_bias_init():
     head = _build(class_bias_init=-4.6)
     np.testing.assert_allclose(head.class_.bias[...], np.full(10, -4.6), rtol=1e-6)
     np.testing.assert_array_equal(head.box.bias[...], np.zeros(8))
 
 
-def test_the_last_kernels_may_start_from_a_distribution_of_their_own():
+def test_the_last_kernels_may_have_a_separate_initializer():
     head = _build((64, 64), depth=64, predictor_initializer=schema.RandomNormal(stddev=1e-5))
     tower = schema.TruncatedNormal().stddev
     for name, layer, stddev in (

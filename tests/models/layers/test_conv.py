@@ -85,7 +85,7 @@ def test_a_separable_convolution_is_a_depthwise_and_a_pointwise_one():
     np.testing.assert_allclose(layer.penalty(), squares / 2, rtol=1e-6)
 
 
-def test_biases_and_norms_are_penalized_where_it_is_wanted():
+def test_biases_and_norms_are_penalized_if_configured():
     options = {"regularizer": schema.L2(weight=2.0), "regularize_bias": True}
     layer = Conv2d(1, 2, 1, 1, schema.ConvHyperparams(**options), **_options())
     layer.kernel[...], layer.bias[...] = jnp.zeros((1, 1, 1, 2)), jnp.array([1.0, 3.0])

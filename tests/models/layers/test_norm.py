@@ -78,7 +78,7 @@ def test_normalization_and_its_gradients_equal_autodiff_of_the_definition(activa
         np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
-def test_groups_are_normalized_by_themselves_and_share_what_is_learnt():
+def test_groups_are_normalized_separately_and_share_parameters():
     x, above = (jnp.asarray(_random(6, 5, 7, 4, seed=seed)) for seed in (0, 1))
     scale, bias = jnp.asarray(2 + _random(4, seed=2)), jnp.asarray(_random(4, seed=3))
 
@@ -101,7 +101,7 @@ def test_groups_are_normalized_by_themselves_and_share_what_is_learnt():
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_remembered_is_the_mean_over_the_groups():
+def test_moving_statistics_follow_the_mean_over_the_groups():
     # Groups (0, 2) and (4, 8): means 1 and 6, unbiased variances 2 and 8. At decay .9, from 0
     # and 1: mean .1 * 3.5 = .35, variance .9 * 1 + .1 * 5 = 1.4.
     config = schema.BatchNorm(decay=0.9, epsilon=0.0, statistics="groups", group_size=2)
@@ -143,7 +143,7 @@ def test_variance_is_never_negative():
     assert 0 <= float(var[0]) < 1
 
 
-def test_what_the_mean_is_near_is_the_moving_one():
+def test_the_estimate_of_the_mean_is_the_moving_mean():
     norm = NormLayer(2, schema.BatchNorm(decay=0.0), frozen=False)
     x = jnp.asarray(1000 + _random(4, 9, 9, 2), jnp.bfloat16)
     exact = np.asarray(x, np.float64)

@@ -58,7 +58,7 @@ def test_bfloat16_stays_and_its_gradients_are_summed_in_float32():
     assert np.count_nonzero(np.asarray(found, np.float32)) == 1
 
 
-def test_what_is_not_a_number_is_not_hidden():
+def test_nan_is_propagated():
     x = jnp.zeros((1, 4, 4, 1)).at[0, 1, 2, 0].set(jnp.nan)
     np.testing.assert_array_equal(
         jnp.isnan(max_pool(x, 2, 2))[0, :, :, 0], [[False, True], [False, False]]

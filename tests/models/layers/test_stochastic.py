@@ -53,7 +53,7 @@ def test_drop_block_is_as_large_as_a_map_that_is_smaller():
     assert abs((y > 0).mean() - 0.5) < 0.09
 
 
-def test_where_everything_is_left_out_there_is_nothing_and_its_gradient():
+def test_everything_dropped_gives_zeros_and_finite_gradients():
     config = schema.DropBlock(keep_probability=1e-9, block_size=2)
     value, gradient = jax.value_and_grad(lambda x: drop_block(x, config, KEY).sum())(
         jnp.ones((1, 2, 2, 1))
@@ -62,7 +62,7 @@ def test_where_everything_is_left_out_there_is_nothing_and_its_gradient():
     assert (gradient == 0).all()
 
 
-def test_without_a_key_nothing_can_be_drawn():
+def test_a_missing_key_is_an_error():
     with pytest.raises(ValueError, match="dropout_key"):
         drop_connect(jnp.ones((1, 1, 1, 1)), 0.5, None)
     with pytest.raises(ValueError, match="dropout_key"):

@@ -52,7 +52,7 @@ def test_levels_add_up_from_the_top(top_down, values):
         np.testing.assert_array_equal(feature_map, np.full(feature_map.shape, value, np.float32))
 
 
-def test_upsampling_repeats_and_cuts_what_is_too_much():
+def test_upsampling_repeats_and_crops():
     x = jnp.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
     doubled = upsample_to(x, jnp.zeros((1, 3, 4, 1))).reshape(3, 4)
     np.testing.assert_array_equal(doubled, [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4]])

@@ -20,7 +20,7 @@ def _build(inputs, dtype=jnp.float32, **fields):
     return NasFpnNeck(config, inputs, options)
 
 
-def test_the_published_cell_joins_what_nothing_reads():
+def test_the_published_cell_joins_maps_that_no_node_reads():
     steps, outputs = plan_cell(schema.NasFpn())
     # In the original's graph node 9 adds P5 (2), node 10 adds P7 (4). Gates come from the
     # coarser level: 6 over 4, then node 8 over 7, 9 over 6, 10 over 9.
@@ -36,7 +36,7 @@ def test_the_published_cell_joins_what_nothing_reads():
     assert outputs == (7, 8, 9, 11, 10)
 
 
-def test_sums_alone_where_they_are_asked_for():
+def test_sum_only_has_no_gates():
     steps, _ = plan_cell(schema.NasFpn(sum_only=True))
     assert {step.gate for step in steps} == {None}
 
@@ -89,7 +89,7 @@ def test_the_greatest_values_of_the_coarser_map_gate_the_finer_one():
     np.testing.assert_allclose(combined[0, :, :, 0], np.maximum(expected, 0), rtol=1e-6)
 
 
-def test_what_no_node_reads_is_added_to_its_levels_output():
+def test_a_map_that_no_node_reads_is_added_to_its_levels_output():
     neck = _pass_on(_build((1, 1), **_cell((3, "sum", (0, 0)), (4, "sum", (2, 2)))))
     coarse = jnp.full((1, 2, 2, 1), 100.0)
     _, combined = neck((_FINE, coarse), train=False)
@@ -97,7 +97,7 @@ def test_what_no_node_reads_is_added_to_its_levels_output():
     np.testing.assert_array_equal(combined[0, :, :, 0], 4 * _POOLED + 100)
 
 
-def test_the_activation_stands_before_the_block():
+def test_the_activation_precedes_the_block():
     neck = _pass_on(_build((1, 1), **_cell((3, "sum", (0, 0)), (4, "sum", (1, 1)))))
     neck.cell_0.node_2.block.bias[...] = jnp.full(1, -7.0)
     fine, _ = neck((-_FINE, jnp.ones((1, 2, 2, 1))), train=False)
@@ -158,7 +158,7 @@ def test_bottlenecks_quadruple_the_channels_and_the_next_node_squeezes_them():
         {"drop_block": schema.DropBlock(keep_probability=0.5, block_size=2)},
     ],
 )
-def test_training_leaves_out_what_the_key_says(fields):
+def test_training_drops_by_the_key(fields):
     neck = _build(
         (4, 4), depth=4, num_repeats=1, **_cell((3, "sum", (0, 1)), (4, "sum", (0, 2))), **fields
     )

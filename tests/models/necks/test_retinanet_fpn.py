@@ -80,7 +80,7 @@ def test_a_depthwise_pyramid_is_separable_all_through():
     assert neck.channels == (8,) * 4
 
 
-def test_a_backbone_with_all_levels_leaves_nothing_to_add():
+def test_a_backbone_with_all_levels_needs_no_extra_maps():
     neck = _build((1, 1, 1), min_level=5)
     assert not hasattr(neck, "coarse_6")
     taps = tuple(jnp.ones((1, side, side, 1)) for side in (4, 2, 1))

@@ -57,7 +57,7 @@ def test_brightness_cuts_and_clips():
     assert one_channel(colors.brightness(gray([9, 100, 200]), 0.1)) == [[0, 10, 20]]
 
 
-def test_color_goes_towards_gray_and_beyond_the_image():
+def test_color_interpolates_to_gray_and_extrapolates():
     image = np.array([[[200, 100, 0]]], np.uint8)
     # .2989 * 200 + .587 * 100 = 118.48; times 255.5 / 255 = 118.7, cut to 118.
     assert colors.color(image, 0.0)[0, 0].tolist() == [118] * 3

@@ -71,7 +71,7 @@ def test_without_boxes_there_is_no_patch():
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_only_what_is_inside_changes(name):
+def test_only_pixels_inside_boxes_change(name):
     # Of 40 x 80: rows 10 to 30, columns 20 to 60, ends included.
     before = sample(boxes=[(0.25, 0.25, 0.75, 0.75)], size=(40, 80))
     after = operate(name, 8, before, rng(3))

@@ -53,7 +53,7 @@ def test_a_quarter_turn_of_a_box():
     np.testing.assert_allclose(turned, box(0, 0.375, 1, 0.5), atol=1e-6)
 
 
-def test_corners_are_cut_to_pixels_even_where_nothing_moves():
+def test_corners_are_truncated_to_pixels_without_motion_too():
     # Of 10 x 10: .19 * 10 and .99 * 10 are cut to 1 and 9.
     before, after = box(0.19, 0.19, 0.99, 0.99), box(0.1, 0.1, 0.9, 0.9)
     np.testing.assert_allclose(translate_boxes(before, (10, 10), 0, axis=1), after)
@@ -87,7 +87,7 @@ def test_a_box_that_leaves_the_image_stays_at_its_edge(pixels, axis, expected):
     ["Rotate_BBox", "TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox", "ShearY_BBox"],
 )
 @pytest.mark.parametrize("level", [1, 4, 10])
-def test_a_box_goes_where_its_object_goes(name, level):
+def test_boxes_move_with_their_objects(name, level):
     before = sample(boxes=[(0.4, 0.45, 0.6, 0.6)], size=(600, 800))
     before.image[:] = 0
     before.image[240:360, 360:480] = 255
