@@ -28,6 +28,6 @@ HALVED = -0.693147
 def test_a_coder_encodes_with_its_values_and_decodes_back(config, code):
     coder = build_box_coder(config, (40, 80))
     codes = coder.encode(BOX, ANCHOR)
-    assert codes.shape == (coder.code_size,)
+    assert codes.shape == (config.code_size,)
     np.testing.assert_allclose(codes, code, atol=1e-5)
     np.testing.assert_allclose(coder.decode(codes, ANCHOR), BOX, atol=1e-6)
