@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
@@ -164,14 +164,7 @@ def _convert(
     label_map: LabelMap,
     log: ConversionLog,
 ) -> int:
-    options = ConversionOptions(
-        shards=args.shards,
-        shard_names=args.shard_names,
-        exif=args.exif,
-        skip_images_without_boxes=args.skip_images_without_boxes,
-        overwrite=args.overwrite,
-        workers=args.workers,
-    )
+    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     engine = _engine(args)
     with progress_bar("images") as progress:
         report = convert(
@@ -179,7 +172,7 @@ def _convert(
             label_map,
             args.output,
             name,
-            options=options,
+            options=ConversionOptions(**options),
             log=log,
             on_image=progress,
             engine=engine,

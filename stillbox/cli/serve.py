@@ -145,7 +145,7 @@ def _serve(
 
 
 def _settings(arguments: argparse.Namespace) -> ServeSettings:
-    """Returns the settings, with defaults for what is not given."""
+    """Returns the given settings and the defaults of the others."""
     given: dict[str, Any] = {
         field.name: value
         for field in fields(ServeSettings)

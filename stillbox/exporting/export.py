@@ -70,7 +70,10 @@ def export_model(
     try:
         say(f"{model.source}: writing {settings.format}")
         manifest = _manifest(program, write(program, partial, images))
-        _write_descriptions(partial, model, manifest)
+        assert model.label_map is not None  # the program has taken its class slots
+        (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
+        (partial / LABEL_MAP).write_text(model.label_map.to_text())
+        manifest.write(partial)
         say("loading it again and comparing it with the checkpoint")
         verified = _verify(partial, program, images)
         manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
@@ -112,13 +115,6 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
         known_bad=written.known_bad,
         written_with={"stillbox": __version__, **written.written_with},
     )
-
-
-def _write_descriptions(folder: Path, model: TrainedModel, manifest: Manifest) -> None:
-    assert model.label_map is not None  # checked when the program took the class slots
-    (folder / EXPERIMENT).write_text(to_yaml(model.experiment))
-    (folder / LABEL_MAP).write_text(model.label_map.to_text())
-    manifest.write(folder)
 
 
 def _verify(
