@@ -1,23 +1,53 @@
 """`stillbox retinanet`: the command line of "Object Detection Models on TPU".
 
 Its parameters become an equivalent experiment; `stillbox train`, `evaluate` and `predict` do the
-same with stillbox's own options. Training resumes the run in --model_dir.
+same with stillbox's own options. Training resumes the run in --model_dir. Names and defaults of the
+flags are those of `models/official/detection/main.py` in tpu/models.
 """
 
 import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.arguments import (
+    add_option,
+    add_overrides,
+    add_processes,
+    add_profile,
+    add_switch,
+    note,
+    show_remarks,
+    warn,
+)
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.retinanet_flags import add_flags, explain_flags
 from stillbox.cli.running import batch_profiler, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
 SPELLINGS = ("main.py",)
 
+_DEVICES = "all devices that JAX finds are used, and a batch is split over them"
+# Flags that request what is always done, or what does not apply here.
+_MACHINES = {
+    "tpu": _DEVICES,
+    "num_cores": _DEVICES,
+    "gcp_project": _DEVICES,
+    "tpu_zone": _DEVICES,
+    "tpu_job_name": _DEVICES,
+    "eval_master": "training and evaluation run in this process",
+}
+# Flags that the original never reads, and the parameter that it reads in their place.
+_UNREAD = {
+    "data_dir": "train.train_file_pattern and eval.eval_file_pattern",
+    "train_batch_size": "train.train_batch_size",
+    "train_steps": "train.total_steps",
+    "eval_batch_size": "eval.eval_batch_size",
+    "skip_host_call": "enable_summary",
+    "iterations_per_loop": "train.iterations_per_loop",
+    "precision": "architecture.use_bfloat16",
+}
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 _PARAMS = "params.yaml"
 _RESULTS = "eval"
@@ -26,7 +56,34 @@ _PREDICTIONS = "predictions.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    add_flags(parser)
+    parser.add_argument(
+        "--mode",
+        choices=("train", "eval", "train_and_eval", "predict"),
+        default="train",
+        help="eval scores new checkpoints of --model_dir; predict writes detections "
+        "(default: train)",
+    )
+    parser.add_argument(
+        "--model_dir", type=Path, required=True, metavar="DIR", help="folder of all results"
+    )
+    about = "model whose defaults the parameters have"
+    add_option(parser, "--model", "retinanet", about, "NAME")
+    parser.add_argument(
+        "--config_file", metavar="YAML", help="parameters that differ from the defaults"
+    )
+    parser.add_argument(
+        "--params_override",
+        default="",
+        metavar="TEXT",
+        help="parameters that differ from those: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
+    )
+    add_switch(parser, "eval_after_training", "score the last checkpoint of --mode train")
+    add_switch(parser, "use_tpu", f"accepted: {_DEVICES}")
+    for name, sentence in _MACHINES.items():
+        parser.add_argument(f"--{name}", metavar="X", help=f"accepted: {sentence}")
+    for name, key in _UNREAD.items():
+        about = f"accepted: without effect, as in the original, which reads {key}"
+        parser.add_argument(f"--{name}", metavar="X", nargs="?", const="true", help=about)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     add_processes(parser)
@@ -34,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates or predicts."""
-    explain_flags(arguments)
+    _explain_flags(arguments)
     reading = read_params(
         config_file=arguments.config_file or "",
         params_override=arguments.params_override,
@@ -46,6 +103,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mode == "predict":
         return _predict(arguments, reading)
     return _train(arguments, reading)
+
+
+def _explain_flags(arguments: argparse.Namespace) -> None:
+    """Prints which of the given flags have another effect here, or none."""
+    sentences: dict[str, list[str]] = {}
+    for name, sentence in _MACHINES.items():
+        if getattr(arguments, name) is not None:
+            sentences.setdefault(sentence, []).append(f"--{name}")
+    for sentence, names in sentences.items():
+        note(f"{', '.join(names)}: {sentence}")
+    for name, key in _UNREAD.items():
+        if getattr(arguments, name) is not None:
+            warn(f"--{name} has no effect, as in the original; give it in --params_override: {key}")
 
 
 def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
