@@ -77,8 +77,8 @@ def test_padding_rows_force_nothing():
 @pytest.mark.parametrize(
     "valid, matches",
     [
-        # Row 3 resembles nothing and steals anchor 0; rows 0 and 1 both want anchor 1, and the
-        # lower gets it although row 1 suits it better; row 2 takes anchor 3, the lower of two.
+        # Row 3 has no similarity and gets anchor 0; rows 0 and 1 share best anchor 1, and the
+        # lower gets it although row 1 is more similar; row 2 takes anchor 3, the lower of two.
         ([1, 1, 1, 1], [3, 0, 0, 2, -1]),
         ([1, 1, 1, 0], [-1, 0, 0, 2, -1]),
         ([1, 1, 0, 0], [-1, 0, 0, -1, -1]),
@@ -108,7 +108,7 @@ def test_thresholds_that_contradict_each_other_are_refused():
 
 
 def test_without_thresholds_all_but_padding_matches():
-    # What padding resembles is minus infinity: anchor 1 has nothing else.
+    # Padding has a similarity of minus infinity, the only one of anchor 1.
     nothing = [[0.0, -np.inf], [-np.inf, -np.inf]]
     np.testing.assert_array_equal(argmax_match(nothing, ALL[:2], ignore_thresholds=True), [0, -1])
 
@@ -134,7 +134,7 @@ def test_matches_row_by_row_are_those_of_the_matrix(rows, anchors, levels, force
     rng = np.random.default_rng(rows * anchors)
     similarity = rng.integers(0, levels, (20, rows, anchors)).astype(np.float32) / levels
     valid = rng.random((20, rows)) < 0.6
-    # Behind them padding, which resembles nothing; the loop does not come to all of it.
+    # Padding follows, which matches nothing; the loop ends before all of it.
     similarity = np.concatenate([similarity, np.full((20, 5, anchors), -np.inf, np.float32)], 1)
     valid = np.concatenate([valid, np.zeros((20, 5), bool)], axis=1)
 

@@ -239,7 +239,7 @@ def test_overlaps_at_the_threshold_stay():
     # [0,0,1,1] and [0,0,1,2] overlap by exactly 1/2.
     detections = nms_of_one([[0, 0, 1, 1], [0, 0, 1, 2]], [[0.9], [0.8]], **OPTIONS)
     assert detections.count[0] == 2
-    # Unless the original's partitioned variant is asked for.
+    # Unless the original's partitioned variant is configured.
     options = {**OPTIONS, "drop_at_threshold": True}
     assert nms_of_one([[0, 0, 1, 1], [0, 0, 1, 2]], [[0.9], [0.8]], **options).count[0] == 1
 

@@ -178,7 +178,7 @@ def test_targets_of_an_ssd_equal_the_executed_reference():
     np.testing.assert_allclose(
         targets.box_targets[0, positives[:3]], expected["regt_first_pos_img0"], atol=1e-6
     )
-    # Anchor 150 answers for box 2 of class 89, whose slot is the last of 91.
+    # Anchor 150 is assigned to box 2 of class 89, whose slot is the last of 91.
     assert targets.class_targets.shape == (2, 1917, 91)
     np.testing.assert_array_equal(np.flatnonzero(targets.class_targets[0, 150]), [90])
 

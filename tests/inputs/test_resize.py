@@ -194,7 +194,7 @@ def test_antialiased_shrinking_sees_every_pixel(dtype):
     np.testing.assert_allclose(shrunk[:, 1:-1], 255 / 8, atol=0.5)
 
 
-# ---- resizers whose canvas somebody must give ----------------------------------------------------
+# ---- resizers with a configured canvas ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
@@ -290,7 +290,7 @@ def cropped(image, window, size):
         # 0 .. 7 from .25 * 7 to .75 * 7 at steps of 3.5/3.
         (4, 0, 1, [0, 0.4286, 0.8571, 1.2857, 1.7143, 2.1429, 2.5714, 3]),
         (8, 0.25, 0.75, [1.75, 2.9167, 4.0833, 5.25]),
-        # A single output looks at the middle: (.25 + .75) / 2 * 7.
+        # A single output reads the middle: (.25 + .75) / 2 * 7.
         (8, 0.25, 0.75, [3.5]),
     ],
 )

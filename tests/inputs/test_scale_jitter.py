@@ -24,7 +24,7 @@ JITTER = schema.ScaleJitterResizer
 
 
 class Drawn:
-    """A generator that draws what it is told."""
+    """A generator that draws given numbers."""
 
     def __init__(self, scale, *places):
         self.scale, self.places = scale, np.array(places)

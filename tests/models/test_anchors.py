@@ -1,4 +1,4 @@
-"""A description of anchors becomes anchors, as many at a location as the head is told."""
+"""Anchors of a configuration, and their number at a location."""
 
 import numpy as np
 import pytest

@@ -213,7 +213,7 @@ def test_predictions_follow_the_order_of_the_anchors():
 
     anchors, predictions = predicted("cell_major")
     other_anchors, other_predictions = predicted("anchor_major")
-    # Each anchor stands at one place only, so its new place is found by its box.
+    # Anchors are distinct, so the new index of each is found by its box.
     places = {tuple(box): place for place, box in enumerate(anchors.tolist())}
     assert len(places) == len(anchors)
     order = [places[tuple(box)] for box in other_anchors.tolist()]

@@ -26,7 +26,7 @@ def sample(boxes=BOXES, size=(40, 80), dtype=np.uint8) -> Sample:
 
 
 def of_pixels(*rows, dtype=np.uint8) -> Sample:
-    """Returns a sample without boxes; a number stands for a gray pixel, three for a colour."""
+    """Returns a sample without boxes; a number is a gray pixel, three are a colour."""
     pixels = [[[p] * 3 if np.isscalar(p) else p for p in row] for row in rows]
     return replace(sample(boxes=()), image=np.array(pixels, dtype))
 

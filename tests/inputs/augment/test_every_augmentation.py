@@ -157,7 +157,7 @@ def test_the_same_generator_gives_the_same_result(settings):
 
 @every_variant
 def test_a_window_of_a_larger_image_will_do(settings):
-    # What a crop hands on is a view.
+    # A crop is a view.
     whole = sample(size=(60, 100))
     view = dataclasses.replace(whole, image=whole.image[10:50, 5:85])
     packed = dataclasses.replace(view, image=np.ascontiguousarray(view.image))

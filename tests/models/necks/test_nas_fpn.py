@@ -74,7 +74,7 @@ _POOLED = np.array([[5.0, 7.0], [13.0, 15.0]])
 def test_maps_go_down_by_their_maxima_and_up_by_repetition():
     neck = _pass_on(_build((1,), **_cell((4, "sum", (0, 0)), (3, "sum", (1, 1)))))
     fine, coarse = neck((_FINE,), train=False)
-    # The level that the backbone lacks is pooled too, and joins what nobody else has read.
+    # The level that the backbone lacks is pooled too, and joins the maps that no node reads.
     np.testing.assert_array_equal(coarse[0, :, :, 0], 3 * _POOLED)
     np.testing.assert_array_equal(fine[0, :, :, 0], 2 * np.kron(_POOLED, np.ones((2, 2))))
 

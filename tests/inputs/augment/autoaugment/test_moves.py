@@ -32,9 +32,9 @@ def test_a_shift_by_the_whole_image_leaves_gray(pixels, axis):
 
 
 def test_shears_move_each_row_or_column_by_its_number():
-    # Row 1 looks at column x + .5, away from zero x + 1; row 2 at x + 1.
+    # Row 1 reads column x + .5, away from zero x + 1; row 2 at x + 1.
     assert first_channel(shear(GRID, 0.5, axis=1)) == [[0, 1, 2], [4, 5, FILL], [7, 8, FILL]]
-    # Row 1 looks at x - .5: away from zero column -1 for x = 0, then 1 for 1 and 2 for 2 ...
+    # Row 1 reads x - .5: away from zero column -1 for x = 0, then 1 for 1 and 2 for 2 ...
     # (.5 and 1.5 are rounded up).
     assert first_channel(shear(GRID, -0.5, axis=1)) == [[0, 1, 2], [FILL, 4, 5], [FILL, 6, 7]]
     # The same with columns.
