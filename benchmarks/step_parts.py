@@ -45,6 +45,7 @@ from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.norm import NormLayer
+from stillbox.models.one_stage import detector as one_stage
 from stillbox.models.one_stage.loss import LossParts, detection_loss
 from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.predictions import Predictions
@@ -131,10 +132,10 @@ def _less(more: list[float], less: list[float]) -> list[float]:
 
 def _programs(whole: TrainStep, experiment: schema.Experiment, batch_size: int) -> dict[str, Run]:
     predictions = _predictions(whole, batch_size)
-    with mock.patch.object(step_module, "detection_loss", _weighted_sum(predictions)):
+    with mock.patch.object(one_stage, "detection_loss", _weighted_sum(predictions)):
         no_loss = TrainStep(experiment, batch_size)
     with (
-        mock.patch.object(step_module, "detection_loss", _no_loss),
+        mock.patch.object(one_stage, "detection_loss", _no_loss),
         mock.patch.object(step_module, "bind_detector", _without_network),
     ):
         update = TrainStep(experiment, batch_size)
