@@ -19,7 +19,7 @@ _SAMPLED = 64
 _SHOWN = 5
 
 
-def refuse_foreign_label_map(
+def reject_unrelated_label_map(
     source: ExampleSource, label_map: LabelMap, *, use_display_name: bool
 ) -> None:
     """Checks class texts of records from all over the set; some unknown ones are accepted.
@@ -45,7 +45,7 @@ def refuse_foreign_label_map(
     if any(label_map.id_of(t.strip("'"), use_display_name=not use_display_name) for t in texts):
         fix = f"set use_display_name to {str(not use_display_name).lower()}"
     raise UserError(
-        f"the label map knows none of the classes of {boxes} boxes: the records say "
+        f"the label map has none of the classes of {boxes} boxes: the records have "
         f"{', '.join(texts)}, the label map {', '.join(map(repr, names)) or 'nothing'}",
         where=f"{label_map.where}, {source.location(0)}",
         fix=fix,

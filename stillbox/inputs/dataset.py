@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.cache import SampleCache
-from stillbox.inputs.class_texts import refuse_foreign_label_map
+from stillbox.inputs.class_texts import reject_unrelated_label_map
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.sample import Sample
 from stillbox.records.class_slots import ClassSlots, assign_slots
@@ -141,7 +141,7 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
         bad_boxes=data.bad_boxes,
         sample_1_of_n=records.sample_1_of_n,
     )
-    refuse_foreign_label_map(source, label_map, use_display_name=records.use_display_name)
+    reject_unrelated_label_map(source, label_map, use_display_name=records.use_display_name)
     return Dataset(
         source,
         label_map,

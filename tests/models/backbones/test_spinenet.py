@@ -10,7 +10,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.backbones import spinenet
-from stillbox.models.backbones.scale_permuted import Place
+from stillbox.models.backbones.scale_permuted import NodeSpec
 from stillbox.models.backbones.spinenet import Resample, SpineNetBackbone
 from stillbox.models.variables import bind_detector, split_detector
 from tests.macs import count_macs
@@ -114,7 +114,7 @@ def test_the_way_down_is_one_strided_convolution_and_one_pooling(level, pool, mo
         return x[:, ::stride, ::stride]
 
     monkeypatch.setattr(spinenet, "max_pool", spy)
-    places = Place(2, "residual", 6), Place(level, "residual", 4)
+    places = NodeSpec(2, "residual", 6), NodeSpec(level, "residual", 4)
     way = Resample(*places, replace(_FEW, resample_alpha=1.0), OPTIONS)
     assert hasattr(way, "halve") == (level > 2)
     image = jax.ShapeDtypeStruct((1, 32, 64, 6), jnp.float32)
@@ -124,7 +124,7 @@ def test_the_way_down_is_one_strided_convolution_and_one_pooling(level, pool, mo
 
 
 def test_the_way_up_repeats_pixels():
-    way = Resample(Place(5, "bottleneck", 16), Place(3, "bottleneck", 8), _FEW, OPTIONS)
+    way = Resample(NodeSpec(5, "bottleneck", 16), NodeSpec(3, "bottleneck", 8), _FEW, OPTIONS)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, 3, 16)), jnp.float32)
     # Half of a quarter of 16 channels.
     assert way.squeeze.kernel.shape == (1, 1, 16, 2)

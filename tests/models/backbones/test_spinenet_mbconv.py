@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.backbones.scale_permuted import Place
+from stillbox.models.backbones.scale_permuted import NodeSpec
 from stillbox.models.backbones.spinenet_mbconv import (
     MbConv,
     SeparableResample,
@@ -134,7 +134,7 @@ def test_later_blocks_are_left_out_more_often():
 
 @pytest.mark.parametrize(("level", "halves"), [(2, 0), (3, 1), (6, 4)])
 def test_the_way_down_is_a_depthwise_convolution_for_each_level(level, halves):
-    way = SeparableResample(Place(2, "mbconv", 4), Place(level, "mbconv", 6), _FEW, OPTIONS)
+    way = SeparableResample(NodeSpec(2, "mbconv", 4), NodeSpec(level, "mbconv", 6), _FEW, OPTIONS)
     assert [f"halve_{step}" for step in range(1, 6) if hasattr(way, f"halve_{step}")] == [
         f"halve_{step}" for step in range(1, halves + 1)
     ]
@@ -144,7 +144,7 @@ def test_the_way_down_is_a_depthwise_convolution_for_each_level(level, halves):
 
 
 def test_the_way_up_repeats_pixels():
-    way = SeparableResample(Place(5, "mbconv", 4), Place(3, "mbconv", 6), _FEW, OPTIONS)
+    way = SeparableResample(NodeSpec(5, "mbconv", 4), NodeSpec(3, "mbconv", 6), _FEW, OPTIONS)
     x = _random(1, 2, 3, 4)
     few = way.match(x, train=False)
     repeated = jnp.repeat(jnp.repeat(few, 4, axis=1), 4, axis=2)
