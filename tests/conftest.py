@@ -1,11 +1,18 @@
-"""What holds for every test: no test writes into the home folder, and programs compile once."""
+"""Fixtures of all tests: caches outside the home folder, and small data, experiments and models."""
 
 import contextlib
 import os
+import shutil
+import time
 from functools import partial
+from pathlib import Path
 
 # Before jax is imported: its loader of cached programs prints pages about tuning flags.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Tests compile the same small programs many times, in this process and in those that they start.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+# Otherwise the folder's name is part of the keys, and another session finds nothing.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
 
 import jax
 import pytest
@@ -19,20 +26,42 @@ from tests.small import small_experiment, small_overrides
 silence_libtpu()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def caches(tmp_path_factory):
-    """Sends all caches into the session's folder, the one of compiled programs among them.
+KEPT_SECONDS = 14 * 24 * 3600
 
-    The tests of training start the same small program again and again; compiling it takes most of
-    their time.
+
+@pytest.fixture(scope="session", autouse=True)
+def caches(tmp_path_factory, request):
+    """Moves all caches into the session's folder; compiled programs are kept between sessions.
+
+    JAX writes entries in place, so processes must not share a folder while they run. Each worker
+    starts with a copy of the kept programs and adds its own to them at the end of the session.
     """
     folder = tmp_path_factory.mktemp("cache")
+    programs = folder / "stillbox" / "xla"
+    kept = request.config.cache.mkdir("xla")
+    copy_missing(kept, programs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
-        jax.config.update("jax_compilation_cache_dir", str(folder / "stillbox" / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_compilation_cache_dir", str(programs))
         yield folder
+    # After a failure the folder may hold half an entry of a process that was killed.
+    if not request.session.testsfailed:
+        copy_missing(programs, kept)
+    for entry in kept.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - entry.stat().st_mtime > KEPT_SECONDS:
+                entry.unlink()
+
+
+def copy_missing(source: Path, target: Path) -> None:
+    """Copies cache entries that `target` lacks; each appears complete, by a rename."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in source.glob("*-cache"):
+        if not (target / entry.name).exists():
+            partial_copy = target / f"{entry.name}.{os.getpid()}"
+            shutil.copyfile(entry, partial_copy)
+            partial_copy.replace(target / entry.name)
 
 
 @pytest.fixture(scope="session")

@@ -28,14 +28,18 @@ def compilation_cache_folder() -> Path:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk for later starts, if the folder can be made."""
+    """Keeps compiled programs on disk for later starts, if the folder can be made.
+
+    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` takes precedence over the threshold set here.
+    """
     folder = compilation_cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def keep_freed_memory() -> bool:

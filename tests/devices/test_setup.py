@@ -45,6 +45,20 @@ def test_the_cache_folder_is_created_and_used(monkeypatch, tmp_path, settings):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "new/xla")
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, 1.0), ("0.1", 0.25)])
+def test_programs_that_compile_for_a_second_are_cached_unless_the_environment_says_otherwise(
+    given, expected, monkeypatch, tmp_path, settings
+):
+    name = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path))
+    monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(name, given)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.25)
+    use_compilation_cache()
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == expected
+
+
 def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path, settings):
     (tmp_path / "file").write_text("")
     before = jax.config.jax_compilation_cache_dir
