@@ -53,9 +53,10 @@ SSD_RESNET34_TINY = (
 
 
 RETINANET_TINY = (
-    "model.resizer={height: 128, width: 128}",
+    "model.resizer={height: 64, width: 64, multiple: 16}",
     "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
-    "model.neck={kind: retinanet_fpn, depth: 8}",
+    "model.neck={kind: retinanet_fpn, depth: 8, max_level: 4}",
+    "model.anchors.max_level=4",
     "model.head={depth: 8, layers_before: 1}",
     "model.postprocessing.nms.score_threshold=0",
     "train.batch_size=4",

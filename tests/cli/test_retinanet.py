@@ -12,11 +12,12 @@ from stillbox.experiment.params_dict import read_params
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 
-# An eighth of a MobileNet on 128 pixels; everything else is what the dictionary says.
+# Ten layers, two levels, 64 pixels; everything else is what the parameters say.
 SMALL = (
-    "model.resizer={height: 128, width: 128}",
-    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
-    "model.neck.depth=8",
+    "model.resizer={height: 64, width: 64, multiple: 16}",
+    "model.backbone.depth=10",
+    "model.neck={depth: 8, max_level: 4}",
+    "model.anchors.max_level=4",
     "model.head={depth: 8, layers_before: 1}",
     "model.postprocessing.nms.score_threshold=0",
     "evaluation.num_visualizations=0",
