@@ -17,7 +17,7 @@ class Part(nnx.Module):
     names of the layers whose outputs are returned; of `schema.Neck` with `(config, inputs,
     options)`, `inputs` being the channels of each tap; of `schema.Head` with `(config, inputs,
     outputs, options)`, `inputs` being the channels of each feature map. Backbones and necks have
-    `channels`, those of each output.
+    `channels`, those of each output. Backbones raise `UserError` for taps that they do not have.
 
     Called with the input, `train`, and `dropout_key`, which is needed in training by parts with
     dropout only.
