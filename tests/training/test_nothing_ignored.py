@@ -84,7 +84,7 @@ BASE = (
     "data.evaluation={paths: [{folder}/data.record], label_map: {folder}/labels.pbtxt}",
     "model.num_classes=4",
     "model.resizer={height: 40, width: 48}",
-    "model.backbone.last_layer=conv_13_pointwise",
+    "model.backbone.last_layer=conv_5_pointwise",
     "model.neck={extra_depths: [64], depthwise: true}",
     "model.anchors={num_layers: 3, scales: []}",
     "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
@@ -99,17 +99,18 @@ BASE = (
 )
 # Fields that all parts of a kind share, though one of them has no use for it.
 UNUSED = {
+    (None, "model.backbone.last_depths"): "of layers that are not built; a variant builds them",
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.backbone   ", "model.backbone.conv.regularize_depthwise"): "nor has SpineNet",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
     ("model.neck     ", "model.neck.block_conv.regularize_depthwise"): "nor have bottlenecks",
 }
-# Two nodes of levels 4 and 5.
+# Two nodes of levels 2 and 3.
 SMALL_CELL = (
-    "min_level: 4, max_level: 5, depth: 8, num_repeats: 1, drop_block: {block_size: 2}, cell: "
-    "[{level: 4, combine: attention, inputs: [1, 0], output: true}, "
-    "{level: 5, inputs: [1, 2], output: true}]"
+    "min_level: 2, max_level: 3, depth: 8, num_repeats: 1, drop_block: {block_size: 2}, cell: "
+    "[{level: 2, combine: attention, inputs: [1, 0], output: true}, "
+    "{level: 3, inputs: [1, 2], output: true}]"
 )
 # A base for each further member of a choice, and the section that holds it.
 VARIANTS = {
@@ -133,6 +134,7 @@ VARIANTS = {
         "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
     "model.head.conv.batch_norm": "{statistics: groups, group_size: 2}",
+    "model.backbone.last_depths": "[1024, 1024]",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
     "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
@@ -215,6 +217,7 @@ BESIDE = {
     ),
     "model.backbone   ": _BESIDE_SPINENET,
     "model.backbone    ": _BESIDE_SPINENET,
+    "model.backbone.last_depths": ("model.backbone.last_layer=conv_13_pointwise",),
     "model.neck": (
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=5",
@@ -242,7 +245,7 @@ BESIDE = {
         "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "
         "batch_norm: {}}}",
     ),
-    "model.anchors  ": ("model.neck={taps: [conv_11_pointwise], extra_depths: []}",),
+    "model.anchors  ": ("model.neck={taps: [conv_5_pointwise], extra_depths: []}",),
     "model.similarity  ": ("model.matcher.ignore_thresholds=true",),
     "model.loss.hard_example_miner": ("model.loss.classification={kind: sigmoid}",),
 }
@@ -441,7 +444,8 @@ def other_values(path, hint, value):
     elif isinstance(value, int):
         yield from (str(value + 1), str(max(value - 1, 0)), str(2 * value + 3))
     elif isinstance(value, float):
-        yield from (f"{number:.6f}" for number in (value * 0.7, value * 1.5 + 0.2, 0.05, 0.95))
+        others = (value * 0.7, value * 1.5 + 0.2, 0.05, 0.95)
+        yield from (f"{number:.6f}" for number in others if number != value)
     elif isinstance(value, tuple):
         # An empty list is filled in one of the variants.
         items = [2 * item if isinstance(item, int) else item * 0.9 for item in value]
