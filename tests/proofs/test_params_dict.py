@@ -15,7 +15,7 @@ from tests.shared import SHARED, needs_shared
 pytestmark = [pytest.mark.proof, needs_shared]
 
 FOLDER = SHARED / "configs" / "yaml"
-# Trainable parameters (TPU detection fact sheet 3.6); AutoAugment's model is the default one.
+# Trainable parameters; AutoAugment's model is the default one.
 PARAMETERS = {
     "retinanet_autoaugment": 34_091_159,
     "retinanet_nasfpn": 51_810_455,

@@ -1,6 +1,6 @@
-"""Anchors, targets, coders, losses and rates of the original RetinaNet, executed (fact sheet 10).
+"""Anchors, targets, coders, losses and rates of the original RetinaNet, executed.
 
-Numbers are the fact sheet's `ops.json`; what its header says about the inputs stands beside them.
+Numbers are those of `ops.json`; its header describes the inputs, which are repeated here.
 """
 
 import json
