@@ -11,8 +11,12 @@ import pytest
 import stillbox
 from stillbox.cli.main import main
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from tests.small import small_overrides
+
+# One worker runs these tests one after the other: the kind is registered meanwhile.
+pytestmark = pytest.mark.xdist_group("one_box")
 
 PARTS = str(Path(__file__).with_name("one_box.py"))
 
@@ -27,6 +31,14 @@ def sets(scenes, *overrides):
     size = ("model.resizer.height=64", "model.resizer.width=64")
     words += [*model, *size, "train.evaluate_every=2", *overrides]
     return [part for word in words for part in ("--set", word)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered_for_this_module_only():
+    """Later tests find the families as the package defines them."""
+    yield
+    schema.Model.variants.pop("one_box", None)
+    sys.modules.pop("one_box", None)
 
 
 @pytest.fixture(scope="module")
