@@ -5,7 +5,6 @@ detector alone. It is imported by `--import`, as the parts of users are.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +20,9 @@ from stillbox.models.variables import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneBox(schema.Model):
+class OneBox(schema.Model, kind="one_box"):
     """One box and one class for each image, from its mean colours in a grid."""
 
-    kind: ClassVar[str] = "one_box"
     cells: schema.PositiveInt = 8
     """Rows and columns of the grid."""
 

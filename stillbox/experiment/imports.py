@@ -5,20 +5,19 @@ wrote the file. A person names what is to run, by `--import`, or installs it as 
 entry point of the group `stillbox.parts`.
 """
 
-import dataclasses
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.experiment.variants import Variant
+from stillbox.experiment.values import sections_of
 
 _GROUP = "stillbox.parts"
 # Module -> the words that import it again.
@@ -60,7 +59,7 @@ def import_entry_points() -> None:
 
 def imports_of(experiment: Any) -> tuple[str, ...]:  # noqa: ANN401
     """Returns the words for `--import` without which an experiment cannot be read."""
-    modules = dict.fromkeys(type(part).__module__ for part in _parts(experiment))
+    modules = dict.fromkeys(type(section).__module__ for _, section in sections_of(experiment))
     own = [module for module in modules if module.partition(".")[0] != "stillbox"]
     return tuple(_IMPORTED.get(module, module) for module in own)
 
@@ -84,14 +83,3 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _parts(section: Any) -> Iterator[Variant]:  # noqa: ANN401
-    if isinstance(section, tuple):
-        for item in section:
-            yield from _parts(item)
-    elif dataclasses.is_dataclass(section):
-        if isinstance(section, Variant):
-            yield section
-        for field in dataclasses.fields(section):
-            yield from _parts(getattr(section, field.name))

@@ -5,8 +5,8 @@ from the family, have a `kind`, and are registered by their definition. The impl
 member registers itself; the family's docstring says how it is called:
 
     @dataclass(frozen=True, kw_only=True)
-    class Charbonnier(LocalizationLoss):
-        kind: ClassVar[str] = "charbonnier"
+    class Charbonnier(LocalizationLoss, kind="charbonnier"):
+        epsilon: Positive = 0.001
 
     @implements(Charbonnier)
     def charbonnier_loss(config: Charbonnier, ...) -> jax.Array: ...
@@ -34,19 +34,19 @@ class Variant:
     variants: ClassVar[dict[str, type]]
     """Members of the family by kind."""
 
-    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
         if cls.__base__ is Variant:
             cls.variants = {}
-        if "kind" not in cls.__dict__:
+        if kind is None:
             return
-        other = cls.variants.get(cls.kind)
+        other = cls.variants.get(kind)
         if other is not None and _name(other) != _name(cls):
             raise UserError(
-                f"two classes have the kind {cls.kind!r}: {_name(other)} and {_name(cls)}",
+                f"two classes have the kind {kind!r}: {_name(other)} and {_name(cls)}",
                 fix="give one of them another kind",
             )
-        cls.variants[cls.kind] = cls
+        cls.kind = kind
+        cls.variants[kind] = cls
 
 
 def implements(config: type[Variant]) -> Callable[[Implementation], Implementation]:

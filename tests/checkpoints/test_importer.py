@@ -1,5 +1,4 @@
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -216,8 +215,8 @@ def test_a_skip_pattern_that_matches_nothing_is_refused(tmp_path, detector):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NamelessNeck(schema.SsdLayers):
-    kind: ClassVar[str] = "nameless_neck"
+class _NamelessNeck(schema.SsdLayers, kind="nameless_neck"):
+    pass
 
 
 # Otherwise it would be part of the schema in all tests of this process.

@@ -3,33 +3,24 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from stillbox.experiment.rules.rule import Broken
 from stillbox.experiment.schema import Experiment, Range
-from stillbox.experiment.values import field_ranges
+from stillbox.experiment.values import field_ranges, sections_of
 
 _GREATEST = 2**63 - 1
 
 
 def check_limits(experiment: Experiment) -> Iterator[Broken]:
     """Finds numbers outside their range."""
-    yield from _check_section(experiment, "")
-
-
-def _check_section(section: Any, path: str) -> Iterator[Broken]:  # noqa: ANN401
-    ranges = field_ranges(section.__class__)
-    for field in dataclasses.fields(section):
-        inner = f"{path}.{field.name}" if path else field.name
-        value = getattr(section, field.name)
-        items = value if isinstance(value, tuple) else (value,)
-        for index, item in enumerate(items):
-            if dataclasses.is_dataclass(item):
-                # A list of numbers has one origin; a list of sections has one for each.
-                place = f"{inner}.{index}" if isinstance(value, tuple) else inner
-                yield from _check_section(item, place)
-            elif isinstance(item, int | float) and not isinstance(item, bool):
-                yield from _check_number(item, inner, ranges.get(field.name))
+    for path, section in sections_of(experiment):
+        ranges = field_ranges(section.__class__)
+        for field in dataclasses.fields(section):
+            value = getattr(section, field.name)
+            inner = f"{path}.{field.name}" if path else field.name
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, int | float) and not isinstance(item, bool):
+                    yield from _check_number(item, inner, ranges.get(field.name))
 
 
 def _check_number(number: float, path: str, allowed: Range | None) -> Iterator[Broken]:

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from stillbox.errors import nearest
 from stillbox.experiment.rules.rule import Broken, input_sides, rule
 from stillbox.experiment.schema import (
-    ConditionalShapeResizer,
+    CanvasResizer,
     ConvolutionalHead,
     FixedShapeResizer,
-    IdentityResizer,
     MobileNetV1,
     OneStage,
     PadToMultipleResizer,
@@ -22,10 +21,8 @@ _RESNET_V1_DEPTHS = (50, 101, 152)
 _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
-@rule(IdentityResizer, ConditionalShapeResizer, PadToMultipleResizer)
-def canvas_is_given(
-    resizer: IdentityResizer | ConditionalShapeResizer | PadToMultipleResizer,
-) -> Iterator[Broken]:
+@rule(CanvasResizer)
+def canvas_is_given(resizer: CanvasResizer) -> Iterator[Broken]:
     """A resizer that leaves sizes as they are needs the one shape of the network input."""
     path = "model.resizer.canvas"
     if not resizer.canvas:

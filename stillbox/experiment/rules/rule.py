@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stillbox.experiment.schema import (
+    CanvasResizer,
     Experiment,
     FixedShapeResizer,
     Model,
@@ -61,7 +62,7 @@ def input_sides(model: Model) -> Iterator[tuple[str, int]]:
     height, width = resizer.input_size
     if isinstance(resizer, FixedShapeResizer | ScaleJitterResizer):
         yield from ((f"{path}.height", height), (f"{path}.width", width))
-    elif hasattr(resizer, "canvas"):
+    elif isinstance(resizer, CanvasResizer):
         yield from ((f"{path}.canvas", side) for side in dict.fromkeys((height, width)))
     else:
         yield f"{path}.max_dimension", height

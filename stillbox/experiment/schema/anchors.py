@@ -1,9 +1,9 @@
 """The boxes that predictions are relative to (`object_detection/anchor_generators`)."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from stillbox.experiment.schema.ranges import NonNegative, Positive, PositiveInt, Range
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 
@@ -19,10 +19,9 @@ class Anchors(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdAnchors(Anchors):
+class SsdAnchors(Anchors, kind="ssd"):
     """SSD's anchors: one scale a feature map, several aspect ratios."""
 
-    kind: ClassVar[str] = "ssd"
     num_layers: PositiveInt = 6
     """Feature maps that carry anchors."""
     min_scale: Positive = 0.2
@@ -56,10 +55,9 @@ class SsdAnchors(Anchors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiscaleAnchors(Anchors):
+class MultiscaleAnchors(Anchors, kind="multiscale"):
     """RetinaNet's anchors: the same boxes on every level, twice as large on the next one."""
 
-    kind: ClassVar[str] = "multiscale"
     min_level: Annotated[int, Range(0, 15)] = 3
     """Level of the finest map that carries anchors; level l has a stride of 2^l pixels."""
     max_level: Annotated[int, Range(0, 15)] = 7
@@ -80,10 +78,9 @@ class MultiscaleAnchors(Anchors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridAnchors(Anchors):
+class GridAnchors(Anchors, kind="grid"):
     """One feature map with every scale at every aspect ratio; in pixels of the network input."""
 
-    kind: ClassVar[str] = "grid"
     base_height: PositiveInt = 256
     """Height of an anchor of scale 1 and aspect ratio 1."""
     base_width: PositiveInt = 256
@@ -125,10 +122,9 @@ class AnchorGrid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlexibleGridAnchors(Anchors):
+class FlexibleGridAnchors(Anchors, kind="flexible_grid"):
     """A grid of its own for every feature map."""
 
-    kind: ClassVar[str] = "flexible_grid"
     grids: tuple[AnchorGrid, ...] = (AnchorGrid(),)
     """One for each map, from fine to coarse."""
 
@@ -152,10 +148,9 @@ class DefaultBoxMap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DefaultBoxes(Anchors):
+class DefaultBoxes(Anchors, kind="default_boxes"):
     """Default boxes in whole steps of pixels (arXiv:1512.02325)."""
 
-    kind: ClassVar[str] = "default_boxes"
     maps: tuple[DefaultBoxMap, ...] = (DefaultBoxMap(),)
     """One for each feature map, from fine to coarse."""
     clip: bool = True

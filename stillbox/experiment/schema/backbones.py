@@ -8,21 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.layers import (
-    L2,
-    Activation,
-    BatchNorm,
-    ConvHyperparams,
-    TruncatedNormal,
-    VarianceScaling,
-)
-from stillbox.experiment.schema.ranges import (
-    FractionBelowOne,
-    Positive,
-    PositiveFraction,
-    PositiveInt,
-    Range,
-)
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 # The arg scopes of slim, which hold where a config does not override them.
@@ -77,10 +64,9 @@ class Backbone(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNetV1(Backbone):
+class MobileNetV1(Backbone, kind="mobilenet_v1"):
     """MobileNet v1 up to its last pointwise convolution (arXiv:1704.04861)."""
 
-    kind: ClassVar[str] = "mobilenet_v1"
     layers: ClassVar[tuple[str, ...]] = (
         "conv_0",
         *(f"conv_{pair}_{part}" for pair in range(1, 14) for part in ("depthwise", "pointwise")),
@@ -116,10 +102,9 @@ def _blocks() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNetV2(Backbone):
+class MobileNetV2(Backbone, kind="mobilenet_v2"):
     """MobileNet v2: inverted residuals with linear bottlenecks (arXiv:1801.04381)."""
 
-    kind: ClassVar[str] = "mobilenet_v2"
     layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(), "conv_1")
     levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_12", 5: "conv_1"}
     min_side: ClassVar[int] = 33
@@ -139,14 +124,13 @@ class MobileNetV2(Backbone):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNetV1(Backbone):
+class ResNetV1(Backbone, kind="resnet_v1"):
     """ResNet v1 with bottleneck units (arXiv:1512.03385), each block tapped before it is strided.
 
     The last unit of a block is computed at full resolution and subsampled afterwards, which gives
     the same numbers as a stride inside it, and the strides 4, 8, 16 and 32 for the four blocks.
     """
 
-    kind: ClassVar[str] = "resnet_v1"
     layers: ClassVar[tuple[str, ...]] = ("root", "block_1", "block_2", "block_3", "block_4")
     levels: ClassVar[Mapping[int, str]] = {2: "block_1", 3: "block_2", 4: "block_3", 5: "block_4"}
     min_side: ClassVar[int] = 129
@@ -172,7 +156,7 @@ class DropBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet(Backbone):
+class ResNet(Backbone, kind="resnet"):
     """ResNet with the stride inside its first blocks (arXiv:1512.03385).
 
     Basic blocks of two 3x3 convolutions up to 34 layers, bottlenecks above. The first block of a
@@ -180,7 +164,6 @@ class ResNet(Backbone):
     `resnet_v1` is the same network where slim and the Object Detection API stride differently.
     """
 
-    kind: ClassVar[str] = "resnet"
     layers: ClassVar[tuple[str, ...]] = ("stem", "group_1", "group_2", "group_3", "group_4")
     min_side: ClassVar[int] = 33
 

@@ -6,9 +6,8 @@ Class slots are counted as the head has them: slot 0 is the background, if any.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from stillbox.experiment.schema.ranges import Positive
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 
@@ -20,10 +19,9 @@ class Calibration(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveCalibration(Calibration):
+class CurveCalibration(Calibration, kind="curve"):
     """One curve for the scores of all classes: straight lines between points."""
 
-    kind: ClassVar[str] = "curve"
     scores: tuple[float, ...] = (0.0, 1.0)
     """Scores of the points, rising."""
     calibrated: tuple[float, ...] = (0.0, 1.0)
@@ -43,19 +41,17 @@ class ClassCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassCurveCalibration(Calibration):
+class ClassCurveCalibration(Calibration, kind="class_curves"):
     """A curve for each of some classes; the scores of the others stay."""
 
-    kind: ClassVar[str] = "class_curves"
     curves: tuple[ClassCurve, ...] = (ClassCurve(),)
     """One for each class that has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidCalibration(Calibration):
+class SigmoidCalibration(Calibration, kind="sigmoid"):
     """Platt's scaling, `1 / (1 + exp(a score + b))`, of all classes alike."""
 
-    kind: ClassVar[str] = "sigmoid"
     a: float = -1.0
     """Slope; below 0 it keeps the order of the scores."""
     b: float = 0.0
@@ -75,18 +71,16 @@ class ClassSigmoid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSigmoidCalibration(Calibration):
+class ClassSigmoidCalibration(Calibration, kind="class_sigmoids"):
     """Platt's scaling of some classes; the scores of the others stay."""
 
-    kind: ClassVar[str] = "class_sigmoids"
     sigmoids: tuple[ClassSigmoid, ...] = (ClassSigmoid(),)
     """One for each class that has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemperatureCalibration(Calibration):
+class TemperatureCalibration(Calibration, kind="temperature"):
     """Divides the scores, as the original does: after the score converter, not before it."""
 
-    kind: ClassVar[str] = "temperature"
     scaler: Positive = 1.0
     """The divisor."""

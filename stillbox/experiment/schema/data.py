@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import NonNegativeInt, PositiveInt, Seed
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import Fraction, NonNegativeInt, PositiveInt
+from stillbox.experiment.schema.ranges import *
 
 Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc"]
 

@@ -1,16 +1,9 @@
 """From feature maps to box encodings and class logits."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from stillbox.experiment.schema.layers import (
-    L2,
-    BatchNorm,
-    ConvHyperparams,
-    Initializer,
-    RandomNormal,
-)
-from stillbox.experiment.schema.ranges import NonNegativeInt, PositiveFraction, PositiveInt
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 # Those of most published configs: small weights, so that all scores are similar at the start.
@@ -36,10 +29,9 @@ class Head(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionalHead(Head):
+class ConvolutionalHead(Head, kind="convolutional"):
     """One box and one class convolution for each feature map, nothing shared."""
 
-    kind: ClassVar[str] = "convolutional"
     layers_before: NonNegativeInt = 0
     """1x1 convolutions between the feature map and the two heads."""
     min_depth: NonNegativeInt = 0
@@ -61,14 +53,13 @@ class ConvolutionalHead(Head):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightSharedHead(Head):
+class WeightSharedHead(Head, kind="weight_shared"):
     """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
 
     Batch norm is not shared: each layer has one for every feature map. Maps with other channels
     than most are projected to that number first.
     """
 
-    kind: ClassVar[str] = "weight_shared"
     depth: PositiveInt = 256
     """Channels of the towers."""
     layers_before: NonNegativeInt = 4

@@ -6,9 +6,9 @@ The counterpart of `Hyperparams` in a `pipeline.config`
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
-from stillbox.experiment.schema.ranges import Fraction, NonNegative, NonNegativeInt, Positive
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 Activation = Literal["none", "relu", "relu6", "swish"]
@@ -22,19 +22,17 @@ class Regularizer(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2(Regularizer):
+class L2(Regularizer, kind="l2"):
     """Adds `weight / 2 * sum(kernel ** 2)` for every kernel, depthwise ones included."""
 
-    kind: ClassVar[str] = "l2"
     weight: NonNegative = 1.0
     """The factor before the halved sum of squares."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1(Regularizer):
+class L1(Regularizer, kind="l1"):
     """Adds `weight * sum(|kernel|)` for every kernel, depthwise ones included."""
 
-    kind: ClassVar[str] = "l1"
     weight: NonNegative = 1.0
     """The factor before the sum of absolute values."""
 
@@ -47,10 +45,9 @@ class Initializer(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedNormal(Initializer):
+class TruncatedNormal(Initializer, kind="truncated_normal"):
     """A normal distribution cut at two standard deviations."""
 
-    kind: ClassVar[str] = "truncated_normal"
     mean: float = 0.0
     """Mean of the distribution before the cut."""
     stddev: NonNegative = 1.0
@@ -58,10 +55,9 @@ class TruncatedNormal(Initializer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomNormal(Initializer):
+class RandomNormal(Initializer, kind="random_normal"):
     """A normal distribution."""
 
-    kind: ClassVar[str] = "random_normal"
     mean: float = 0.0
     """Mean of the distribution."""
     stddev: NonNegative = 1.0
@@ -69,10 +65,9 @@ class RandomNormal(Initializer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceScaling(Initializer):
+class VarianceScaling(Initializer, kind="variance_scaling"):
     """Variance `factor / fan`. Uniform with factor 1 and mode fan_avg is Glorot's."""
 
-    kind: ClassVar[str] = "variance_scaling"
     factor: NonNegative = 2.0
     """Numerator of the variance."""
     uniform: bool = False

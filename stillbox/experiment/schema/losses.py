@@ -1,15 +1,9 @@
 """What training minimises (`object_detection/core/losses.py`)."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    FractionBelowOne,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-)
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 
@@ -22,17 +16,14 @@ class ClassificationLoss(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidLoss(ClassificationLoss):
+class SigmoidLoss(ClassificationLoss, kind="sigmoid"):
     """Independent binary cross entropy for every class."""
-
-    kind: ClassVar[str] = "sigmoid"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidFocalLoss(ClassificationLoss):
+class SigmoidFocalLoss(ClassificationLoss, kind="sigmoid_focal"):
     """Binary cross entropy that down-weights easy examples (arXiv:1708.02002)."""
 
-    kind: ClassVar[str] = "sigmoid_focal"
     gamma: NonNegative = 2.0
     """Power of the modulating factor `(1 - p_t)`."""
     alpha: Fraction | None = None
@@ -40,28 +31,25 @@ class SigmoidFocalLoss(ClassificationLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxLoss(ClassificationLoss):
+class SoftmaxLoss(ClassificationLoss, kind="softmax"):
     """Cross entropy over all classes, the background among them."""
 
-    kind: ClassVar[str] = "softmax"
     logit_scale: Positive = 1.0
     """Divides the logits first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxAgainstLogitsLoss(ClassificationLoss):
+class SoftmaxAgainstLogitsLoss(ClassificationLoss, kind="softmax_against_logits"):
     """Cross entropy against the softmax of the targets, which are taken as logits as well."""
 
-    kind: ClassVar[str] = "softmax_against_logits"
     logit_scale: Positive = 1.0
     """Divides logits and targets first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootstrappedSigmoidLoss(ClassificationLoss):
+class BootstrappedSigmoidLoss(ClassificationLoss, kind="bootstrapped_sigmoid"):
     """Binary cross entropy against a mix of target and prediction (arXiv:1412.6596)."""
 
-    kind: ClassVar[str] = "bootstrapped_sigmoid"
     alpha: Fraction = 0.95
     """Share of the label in the target; the rest is the model's own prediction."""
     hard: bool = False
@@ -77,40 +65,31 @@ class LocalizationLoss(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothL1Loss(LocalizationLoss):
+class SmoothL1Loss(LocalizationLoss, kind="smooth_l1"):
     """Huber's loss, summed over the codes of a box."""
 
-    kind: ClassVar[str] = "smooth_l1"
     delta: Positive = 1.0
     """Where the parabola goes over into the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Loss(LocalizationLoss):
+class L1Loss(LocalizationLoss, kind="l1"):
     """Absolute differences, summed over the codes of a box."""
 
-    kind: ClassVar[str] = "l1"
-
 
 @dataclass(frozen=True, kw_only=True)
-class L2Loss(LocalizationLoss):
+class L2Loss(LocalizationLoss, kind="l2"):
     """Half the squared differences, summed over the codes of a box; weights count squared."""
 
-    kind: ClassVar[str] = "l2"
-
 
 @dataclass(frozen=True, kw_only=True)
-class IouLoss(LocalizationLoss):
+class IouLoss(LocalizationLoss, kind="iou"):
     """One minus the IoU of the decoded box (arXiv:1608.01471)."""
 
-    kind: ClassVar[str] = "iou"
-
 
 @dataclass(frozen=True, kw_only=True)
-class GiouLoss(LocalizationLoss):
+class GiouLoss(LocalizationLoss, kind="giou"):
     """One minus the generalised IoU of the decoded box (arXiv:1902.09630)."""
-
-    kind: ClassVar[str] = "giou"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ The original's `object_detection/box_coders`, `matchers` and `core/region_simila
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from stillbox.experiment.schema.ranges import Fraction, NonNegative, Positive
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 
@@ -21,10 +21,9 @@ class BoxCoder(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FasterRcnnBoxCoder(BoxCoder):
+class FasterRcnnBoxCoder(BoxCoder, kind="faster_rcnn"):
     """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
 
-    kind: ClassVar[str] = "faster_rcnn"
     code_size: ClassVar[int] = 4
     y_scale: Positive = 10.0
     """Factor on the vertical offset."""
@@ -45,20 +44,18 @@ class FasterRcnnBoxCoder(BoxCoder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanStddevBoxCoder(BoxCoder):
+class MeanStddevBoxCoder(BoxCoder, kind="mean_stddev"):
     """Distances of the four edges from those of the anchor."""
 
-    kind: ClassVar[str] = "mean_stddev"
     code_size: ClassVar[int] = 4
     stddev: Positive = 0.01
     """Distance that a code of 1 stands for, as a share of the network input."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquareBoxCoder(BoxCoder):
+class SquareBoxCoder(BoxCoder, kind="square"):
     """Centre and side of the square of a box's area: three codes; every decoded box is square."""
 
-    kind: ClassVar[str] = "square"
     code_size: ClassVar[int] = 3
     y_scale: Positive = 10.0
     """Factor on the vertical offset over the side of the anchor's square."""
@@ -76,10 +73,9 @@ class Matcher(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArgmaxMatcher(Matcher):
+class ArgmaxMatcher(Matcher, kind="argmax"):
     """Assigns each anchor its most similar ground-truth box, or none (`argmax_matcher.py`)."""
 
-    kind: ClassVar[str] = "argmax"
     matched_threshold: float = 0.5
     """At or above this similarity an anchor is matched."""
     unmatched_threshold: float = 0.5
@@ -93,10 +89,8 @@ class ArgmaxMatcher(Matcher):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BipartiteMatcher(Matcher):
+class BipartiteMatcher(Matcher, kind="bipartite"):
     """Every ground truth box has one anchor of its own, the most similar pairs first."""
-
-    kind: ClassVar[str] = "bipartite"
 
 
 class Similarity(Variant):
@@ -107,30 +101,23 @@ class Similarity(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IouSimilarity(Similarity):
+class IouSimilarity(Similarity, kind="iou"):
     """Intersection over union."""
 
-    kind: ClassVar[str] = "iou"
-
 
 @dataclass(frozen=True, kw_only=True)
-class IoaSimilarity(Similarity):
+class IoaSimilarity(Similarity, kind="ioa"):
     """The part of the anchor that the ground truth box covers."""
 
-    kind: ClassVar[str] = "ioa"
-
 
 @dataclass(frozen=True, kw_only=True)
-class NegSqDistSimilarity(Similarity):
+class NegSqDistSimilarity(Similarity, kind="neg_sq_dist"):
     """Minus the sum of the squared distances of the four edges; 0 is the greatest."""
 
-    kind: ClassVar[str] = "neg_sq_dist"
-
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdedIouSimilarity(Similarity):
+class ThresholdedIouSimilarity(Similarity, kind="thresholded_iou"):
     """1 where the IoU is above a threshold, otherwise 0: all that overlap enough are alike."""
 
-    kind: ClassVar[str] = "thresholded_iou"
     iou_threshold: Fraction = 0.5
     """Only an IoU above this counts."""

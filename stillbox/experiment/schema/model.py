@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import PositiveInt
-from stillbox.experiment.schema.resizers import FixedShapeResizer, Resizer
+from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.resizers import *
 from stillbox.experiment.variants import Variant
 
 

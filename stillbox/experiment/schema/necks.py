@@ -4,23 +4,11 @@ The original's `object_detection/models/feature_map_generators.py`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from stillbox.experiment.schema.backbones import Backbone, DropBlock
-from stillbox.experiment.schema.layers import (
-    L2,
-    BatchNorm,
-    ConvHyperparams,
-    TruncatedNormal,
-    VarianceScaling,
-)
-from stillbox.experiment.schema.ranges import (
-    FractionBelowOne,
-    NonNegativeInt,
-    Positive,
-    PositiveInt,
-    Range,
-)
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 # Those of most published configs.
@@ -64,10 +52,9 @@ class Neck(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdLayers(Neck):
+class SsdLayers(Neck, kind="ssd_layers"):
     """SSD's extra layers: each shrinks the map with a 1x1 and a 3x3 convolution."""
 
-    kind: ClassVar[str] = "ssd_layers"
     taps: tuple[str, ...] = ("conv_11_pointwise", "conv_13_pointwise")
     """Backbone layers that feed the first feature maps, from fine to coarse."""
     extra_depths: tuple[PositiveInt, ...] = (512, 256, 256, 128)
@@ -96,10 +83,9 @@ class SsdLayers(Neck):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ppn(Neck):
+class Ppn(Neck, kind="ppn"):
     """Pooling pyramid network: one map, and its max-pooled halves (arXiv:1807.03284)."""
 
-    kind: ClassVar[str] = "ppn"
     tap: str = "conv_11_pointwise"
     """Backbone layer that is pooled."""
     num_maps: PositiveInt = 6
@@ -141,21 +127,18 @@ class Pyramid(Neck):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity(Pyramid):
+class Identity(Pyramid, kind="identity"):
     """The levels of the backbone unchanged, for backbones that are pyramids themselves."""
-
-    kind: ClassVar[str] = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fpn(Pyramid):
+class Fpn(Pyramid, kind="fpn"):
     """Feature pyramid network (arXiv:1612.03144).
 
     Levels up to the backbone's last one are summed top-down; the top is the plain projection.
     Coarser levels are strided convolutions of it.
     """
 
-    kind: ClassVar[str] = "fpn"
     depth: NonNegativeInt = 256
     """Channels of every feature map, before the depth multiplier."""
     depth_multiplier: Positive = 1.0
@@ -174,14 +157,13 @@ class Fpn(Pyramid):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetinaNetFpn(Pyramid):
+class RetinaNetFpn(Pyramid, kind="retinanet_fpn"):
     """RetinaNet's feature pyramid (arXiv:1708.02002).
 
     It differs from `fpn`: the top of the sums has a 3x3 convolution too, coarser levels are made
     from its output, and every level is normalised last, after coarser ones were made from it.
     """
 
-    kind: ClassVar[str] = "retinanet_fpn"
     depth: NonNegativeInt = 256
     """Channels of every feature map."""
     depthwise: bool = False
@@ -219,14 +201,13 @@ _NAS_FPN_CELL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class NasFpn(Pyramid):
+class NasFpn(Pyramid, kind="nas_fpn"):
     """NAS-FPN: a pyramid whose cell was found by search (arXiv:1904.07392).
 
     Levels that the backbone lacks are max-pooled from the next finer one. Maps are brought to
     another level by max pooling or nearest-neighbour upsampling.
     """
 
-    kind: ClassVar[str] = "nas_fpn"
     depth: NonNegativeInt = 256
     """Channels of every feature map; bottlenecks return four times as many."""
     num_repeats: PositiveInt = 5

@@ -1,25 +1,17 @@
 """One-stage detectors: SSD and RetinaNet."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
-from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
-from stillbox.experiment.schema.heads import ConvolutionalHead, Head
-from stillbox.experiment.schema.layers import ConvHyperparams
-from stillbox.experiment.schema.losses import Loss
-from stillbox.experiment.schema.matching import (
-    ArgmaxMatcher,
-    BoxCoder,
-    FasterRcnnBoxCoder,
-    IouSimilarity,
-    Matcher,
-    Similarity,
-)
-from stillbox.experiment.schema.model import Model
-from stillbox.experiment.schema.necks import Neck, SsdLayers
-from stillbox.experiment.schema.postprocessing import Postprocessing
-from stillbox.experiment.schema.ranges import Positive, PositiveInt
+from stillbox.experiment.schema.anchors import *
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.heads import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.losses import *
+from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.model import *
+from stillbox.experiment.schema.necks import *
+from stillbox.experiment.schema.postprocessing import *
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +25,9 @@ class PixelNormalization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneStage(Model):
+class OneStage(Model, kind="one_stage"):
     """Anchor-based detector of one stage: backbone, neck, head, anchors, targets, losses, NMS."""
 
-    kind: ClassVar[str] = "one_stage"
     pad_to_multiple: PositiveInt = 1
     """Pad the normalised network input with zeros, at the bottom and right, to a multiple of this
     side. Anchors are relative to the unpadded input, as in the original."""

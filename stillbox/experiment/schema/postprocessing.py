@@ -3,14 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stillbox.experiment.schema.calibration import Calibration
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    PositiveInt,
-)
+from stillbox.experiment.schema.calibration import *
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ not follow from the other fields, `canvas` gives it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from stillbox.experiment.schema.ranges import ColorValue, Positive, PositiveInt
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antialias"]
@@ -32,10 +32,9 @@ class Resizer(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedShapeResizer(Resizer):
+class FixedShapeResizer(Resizer, kind="fixed_shape"):
     """Stretches every image to one shape; the aspect ratio is not kept."""
 
-    kind: ClassVar[str] = "fixed_shape"
     height: PositiveInt = 300
     """Rows of the network input, in pixels."""
     width: PositiveInt = 300
@@ -51,14 +50,13 @@ class FixedShapeResizer(Resizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepAspectRatioResizer(Resizer):
+class KeepAspectRatioResizer(Resizer, kind="keep_aspect_ratio"):
     """Scales the short side to `min_dimension` unless the long one would pass `max_dimension`.
 
     The result is padded at the bottom and right to `max_dimension` squared, always: an unpadded
     image has no fixed shape. The padding is masked and changes no result.
     """
 
-    kind: ClassVar[str] = "keep_aspect_ratio"
     min_dimension: PositiveInt = 600
     """Length that the short side aims for, in pixels."""
     max_dimension: PositiveInt = 1024
@@ -75,13 +73,12 @@ class KeepAspectRatioResizer(Resizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentityResizer(Resizer):
-    """Leaves every image at its size and pads it at the bottom and right to `canvas`.
+class CanvasResizer(Resizer):
+    """Base of the resizers without a fixed shape, which pad to a canvas; not a resizer itself.
 
-    An image that is larger than the canvas is a bad record: it is never shrunk silently.
+    An image that does not fit is a bad record: it is never shrunk silently.
     """
 
-    kind: ClassVar[str] = "identity"
     canvas: tuple[PositiveInt, ...] = ()
     """Height and width of the network input, in pixels. It must be given: the original has as many
     input shapes as there are image sizes."""
@@ -91,18 +88,23 @@ class IdentityResizer(Resizer):
     @property
     def input_size(self) -> tuple[int, int]:
         """Height and width of the network input, in pixels."""
-        return _size_of(self.canvas)
+        # Rules about sizes run beside the one that demands a canvas.
+        return (self.canvas[0], self.canvas[1]) if len(self.canvas) == 2 else (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionalShapeResizer(Resizer):
+class IdentityResizer(CanvasResizer, kind="identity"):
+    """Leaves every image at its size and pads it at the bottom and right to `canvas`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionalShapeResizer(CanvasResizer, kind="conditional_shape"):
     """Shrinks large images or enlarges small ones, the aspect ratio kept, and pads to `canvas`.
 
     Sizes are cut to whole pixels, and the corner pixels of image and result coincide
-    (`align_corners`), as in the original. What is then larger than the canvas is a bad record.
+    (`align_corners`), as in the original.
     """
 
-    kind: ClassVar[str] = "conditional_shape"
     condition: Literal["greater", "smaller"] = "greater"
     """`greater`: a long side above `threshold` becomes `threshold`; `smaller`: a short side below
     `threshold` becomes `threshold`. Other images keep their size."""
@@ -110,41 +112,21 @@ class ConditionalShapeResizer(Resizer):
     """Length of a side, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation."""
-    canvas: tuple[PositiveInt, ...] = ()
-    """Height and width of the network input, in pixels; it must be given."""
-    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
-    """Colour of the padding, one number for each channel, in 0..255."""
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """Height and width of the network input, in pixels."""
-        return _size_of(self.canvas)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PadToMultipleResizer(Resizer):
+class PadToMultipleResizer(CanvasResizer, kind="pad_to_multiple"):
     """Leaves every image at its size and pads it at the bottom and right to `canvas`.
 
-    The original pads to the next multiple; here the one canvas is a multiple. An image that is
-    larger than the canvas is a bad record: it is never shrunk silently.
+    The original pads to the next multiple; here the one canvas is a multiple.
     """
 
-    kind: ClassVar[str] = "pad_to_multiple"
     multiple: PositiveInt = 1
     """What height and width of the canvas are a multiple of, in pixels."""
-    canvas: tuple[PositiveInt, ...] = ()
-    """Height and width of the network input, in pixels; it must be given."""
-    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
-    """Colour of the padding, one number for each channel, in 0..255."""
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """Height and width of the network input, in pixels."""
-        return _size_of(self.canvas)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleJitterResizer(Resizer):
+class ScaleJitterResizer(Resizer, kind="scale_jitter"):
     """Fits every image into `height` by `width`, the aspect ratio kept; training draws the scale.
 
     In training the frame that the image is fitted into is drawn anew for every image and epoch:
@@ -155,7 +137,6 @@ class ScaleJitterResizer(Resizer):
     (`tpu/models/official/detection/utils/input_utils.py`).
     """
 
-    kind: ClassVar[str] = "scale_jitter"
     height: PositiveInt = 640
     """Rows that the image is fitted into, in pixels."""
     width: PositiveInt = 640
@@ -177,8 +158,3 @@ class ScaleJitterResizer(Resizer):
         # Rules about sizes run beside the one that demands a multiple of at least 1.
         multiple = max(self.multiple, 1)
         return self.height + -self.height % multiple, self.width + -self.width % multiple
-
-
-def _size_of(canvas: tuple[int, ...]) -> tuple[int, int]:
-    # Rules about sizes run beside the one that demands a canvas, so its absence is no crash.
-    return (canvas[0], canvas[1]) if len(canvas) == 2 else (0, 0)

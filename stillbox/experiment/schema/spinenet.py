@@ -8,22 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.backbones import Backbone
-from stillbox.experiment.schema.layers import (
-    L2,
-    BatchNorm,
-    ConvHyperparams,
-    Initializer,
-    VarianceScaling,
-)
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    FractionBelowOne,
-    NonNegativeInt,
-    Positive,
-    PositiveInt,
-    Range,
-)
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.ranges import *
 
 _NORM = BatchNorm(decay=0.997, epsilon=1e-4, center=True, scale=True)
 _FAN_IN = VarianceScaling(factor=1.0, mode="fan_in", exact_cut=True)
@@ -155,10 +142,9 @@ def _spine_blocks() -> tuple[SpineBlock, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpineNet(ScalePermuted):
+class SpineNet(ScalePermuted, kind="spinenet"):
     """SpineNet of residual blocks and bottlenecks; its neck is `identity`."""
 
-    kind: ClassVar[str] = "spinenet"
     stem: ClassVar[tuple[ScalePermutedBlock, ...]] = (SpineBlock(level=2), SpineBlock(level=2))
 
     blocks: tuple[SpineBlock, ...] = _spine_blocks()
@@ -196,10 +182,9 @@ def _mbconv_blocks() -> tuple[MbConvSpineBlock, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpineNetMbConv(ScalePermuted):
+class SpineNetMbConv(ScalePermuted, kind="spinenet_mbconv"):
     """SpineNet of inverted residuals, for mobile devices; its neck is `identity`."""
 
-    kind: ClassVar[str] = "spinenet_mbconv"
     stem: ClassVar[tuple[ScalePermutedBlock, ...]] = (
         MbConvSpineBlock(level=1),
         MbConvSpineBlock(level=2),

@@ -1,18 +1,10 @@
 """How the model is trained."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
-from stillbox.experiment.schema.augmentations import Augmentation
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    PositiveFraction,
-    PositiveInt,
-    Seed,
-)
+from stillbox.experiment.schema.augmentations import *
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 
@@ -28,20 +20,15 @@ class Schedule(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantSchedule(Schedule):
+class ConstantSchedule(Schedule, kind="constant"):
     """One rate for all steps."""
-
-    kind: ClassVar[str] = "constant"
-    learning_rate: NonNegative = 0.002
-    """The rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineSchedule(Schedule):
+class CosineSchedule(Schedule, kind="cosine"):
     """A linear warm-up, then half a cosine down to `total_steps`
     (`utils/learning_schedules.py`)."""
 
-    kind: ClassVar[str] = "cosine"
     learning_rate: NonNegative = 0.002
     """Rate after the warm-up."""
     total_steps: PositiveInt = 4_000_000
@@ -57,11 +44,10 @@ class CosineSchedule(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialSchedule(Schedule):
+class ExponentialSchedule(Schedule, kind="exponential"):
     """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)`
     (`utils/learning_schedules.py`)."""
 
-    kind: ClassVar[str] = "exponential"
     learning_rate: NonNegative = 0.002
     """Rate at the start of the decay."""
     decay_steps: PositiveInt = 4_000_000
@@ -89,10 +75,9 @@ class ScheduleStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManualStepSchedule(Schedule):
+class ManualStepSchedule(Schedule, kind="manual_step"):
     """Piecewise constant rates (`utils/learning_schedules.py`)."""
 
-    kind: ClassVar[str] = "manual_step"
     learning_rate: NonNegative = 0.002
     """Rate before the first boundary."""
     schedule: tuple[ScheduleStep, ...] = ()
@@ -114,19 +99,17 @@ class Optimizer(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Momentum(Optimizer):
+class Momentum(Optimizer, kind="momentum"):
     """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a`."""
 
-    kind: ClassVar[str] = "momentum"
     momentum: Fraction = 0.9
     """Share of the accumulated gradient that is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RmsProp(Optimizer):
+class RmsProp(Optimizer, kind="rms_prop"):
     """TF1's RMSProp: epsilon inside the square root, mean square starts at 1."""
 
-    kind: ClassVar[str] = "rms_prop"
     momentum: Fraction = 0.9
     """Share of the last update that is kept."""
     decay: Fraction = 0.9
@@ -136,32 +119,29 @@ class RmsProp(Optimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Optimizer):
+class Adam(Optimizer, kind="adam"):
     """TF1's Adam (arXiv:1412.6980, the efficient form before its section 2.1): epsilon is added to
     the root of the second moment before its bias is taken out."""
 
-    kind: ClassVar[str] = "adam"
     epsilon: NonNegative = 1e-8
     """Added to the root of the raw second moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adagrad(Optimizer):
+class Adagrad(Optimizer, kind="adagrad"):
     """TF1's Adagrad: `a = a + g^2; v = v - lr * g / sqrt(a)` (Duchi et al., JMLR 12, 2011)."""
 
-    kind: ClassVar[str] = "adagrad"
     initial_accumulator: Positive = 0.1
     """Sum of squares at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adadelta(Optimizer):
+class Adadelta(Optimizer, kind="adadelta"):
     """TF1's Adadelta (arXiv:1212.5701).
 
     The paper's learning rate is 1.
     """
 
-    kind: ClassVar[str] = "adadelta"
     rho: Fraction = 0.95
     """Share of both mean squares that is kept."""
     epsilon: NonNegative = 1e-8

@@ -1,17 +1,16 @@
 """Other values of the same pixels, in float32 from here on."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import Fraction, NonNegative, Range
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustBrightness(Augmentation):
+class RandomAdjustBrightness(Augmentation, kind="random_adjust_brightness"):
     """Adds one random number to all values."""
 
-    kind: ClassVar[str] = "random_adjust_brightness"
     max_delta: Fraction = 0.2
     """Greatest number that is added or taken away, as a share of 255."""
     clip: bool = True
@@ -19,10 +18,9 @@ class RandomAdjustBrightness(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustContrast(Augmentation):
+class RandomAdjustContrast(Augmentation, kind="random_adjust_contrast"):
     """Moves all values away from their channel's mean or towards it."""
 
-    kind: ClassVar[str] = "random_adjust_contrast"
     min_factor: NonNegative = 0.8
     """Least factor of the distance from the mean."""
     max_factor: float = 1.25
@@ -32,10 +30,9 @@ class RandomAdjustContrast(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustHue(Augmentation):
+class RandomAdjustHue(Augmentation, kind="random_adjust_hue"):
     """Turns all hues by one random angle."""
 
-    kind: ClassVar[str] = "random_adjust_hue"
     max_turn: Annotated[float, Range(0, 0.5)] = 0.02
     """Greatest angle in both directions, in full turns."""
     clip: bool = True
@@ -43,10 +40,9 @@ class RandomAdjustHue(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustSaturation(Augmentation):
+class RandomAdjustSaturation(Augmentation, kind="random_adjust_saturation"):
     """Multiplies all saturations by one random factor; they end at 1."""
 
-    kind: ClassVar[str] = "random_adjust_saturation"
     min_factor: NonNegative = 0.8
     """Least factor."""
     max_factor: float = 1.25
@@ -56,19 +52,17 @@ class RandomAdjustSaturation(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDistortColor(Augmentation):
+class RandomDistortColor(Augmentation, kind="random_distort_color"):
     """Brightness (32/255), saturation (0.5 to 1.5), hue (0.2), contrast (0.5 to 1.5) in turn."""
 
-    kind: ClassVar[str] = "random_distort_color"
     ordering: Annotated[int, Range(0, 1)] = 0
     """0: brightness, saturation, hue, contrast; 1: brightness, contrast, saturation, hue."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPixelValueScale(Augmentation):
+class RandomPixelValueScale(Augmentation, kind="random_pixel_value_scale"):
     """Multiplies every value by a random factor of its own; clipped to 0..255."""
 
-    kind: ClassVar[str] = "random_pixel_value_scale"
     min_factor: NonNegative = 0.9
     """Least factor."""
     max_factor: float = 1.1
@@ -76,26 +70,22 @@ class RandomPixelValueScale(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRgbToGray(Augmentation):
+class RandomRgbToGray(Augmentation, kind="random_rgb_to_gray"):
     """Makes the image gray, in three equal channels."""
 
-    kind: ClassVar[str] = "random_rgb_to_gray"
     probability: Fraction = 0.1
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RgbToGray(Augmentation):
+class RgbToGray(Augmentation, kind="rgb_to_gray"):
     """Makes every image gray, in three equal channels (the original leaves one)."""
-
-    kind: ClassVar[str] = "rgb_to_gray"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdjustGamma(Augmentation):
+class AdjustGamma(Augmentation, kind="adjust_gamma"):
     """`gain * value ** gamma` on values in 0..1; not clipped."""
 
-    kind: ClassVar[str] = "adjust_gamma"
     gamma: NonNegative = 1.0
     """The exponent; below 1 makes dark parts lighter."""
     gain: NonNegative = 1.0
@@ -103,10 +93,9 @@ class AdjustGamma(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalizeImage(Augmentation):
+class NormalizeImage(Augmentation, kind="normalize_image"):
     """Maps one range of values linearly to another; not clipped."""
 
-    kind: ClassVar[str] = "normalize_image"
     original_min: float = 0.0
     """What becomes `target_min`."""
     original_max: float = 255.0
@@ -118,9 +107,8 @@ class NormalizeImage(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubtractChannelMean(Augmentation):
+class SubtractChannelMean(Augmentation, kind="subtract_channel_mean"):
     """Subtracts a number from each channel; not clipped."""
 
-    kind: ClassVar[str] = "subtract_channel_mean"
     means: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Red, green and blue."""

@@ -1,24 +1,16 @@
 """Random windows of an image, some of them padded afterwards."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import (
-    ColorValue,
-    Fraction,
-    Positive,
-    PositiveFraction,
-    PositiveInt,
-    Range,
-)
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropImage(Augmentation):
+class RandomCropImage(Augmentation, kind="random_crop_image"):
     """Crops a random window that covers enough of some object (`core/preprocessor.py`)."""
 
-    kind: ClassVar[str] = "random_crop_image"
     min_object_covered: Fraction = 1.0
     """Share of at least one box that the window holds."""
     min_aspect_ratio: Positive = 0.75
@@ -38,10 +30,9 @@ class RandomCropImage(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropPadImage(RandomCropImage):
+class RandomCropPadImage(RandomCropImage, kind="random_crop_pad_image"):
     """Cuts a random window and pads it, to a size relative to the image before the cut."""
 
-    kind: ClassVar[str] = "random_crop_pad_image"
     min_padded_size_ratio: tuple[Positive, ...] = (1.0, 1.0)
     """Least height and width after padding, relative to those before the cut."""
     max_padded_size_ratio: tuple[Positive, ...] = (2.0, 2.0)
@@ -51,10 +42,9 @@ class RandomCropPadImage(RandomCropImage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropToAspectRatio(Augmentation):
+class RandomCropToAspectRatio(Augmentation, kind="random_crop_to_aspect_ratio"):
     """Cuts the largest window of an aspect ratio, at a random place."""
 
-    kind: ClassVar[str] = "random_crop_to_aspect_ratio"
     aspect_ratio: Positive = 1.0
     """Width over height of the window."""
     overlap_thresh: Fraction = 0.3
@@ -98,32 +88,29 @@ def _ssd_pad_operations() -> tuple[RandomCropPadImage, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCrop(Augmentation):
+class SsdRandomCrop(Augmentation, kind="ssd_random_crop"):
     """Chooses one of several crops uniformly."""
 
-    kind: ClassVar[str] = "ssd_random_crop"
     operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
     """The crops to choose from; the default is the original's seven."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropPad(Augmentation):
+class SsdRandomCropPad(Augmentation, kind="ssd_random_crop_pad"):
     """Chooses one of several crops with padding uniformly."""
 
-    kind: ClassVar[str] = "ssd_random_crop_pad"
     operations: tuple[RandomCropPadImage, ...] = field(default_factory=_ssd_pad_operations)
     """The crops to choose from; the default is the original's six."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdIouCrop(Augmentation):
+class SsdIouCrop(Augmentation, kind="ssd_iou_crop"):
     """Cuts a window that overlaps every box enough (MLPerf SSD, `SSDCropping`).
 
     The crop of MLPerf's SSD. `ssd_random_crop`, of the Object Detection API, is content with one
     box. A draw ends with the whole image, or with a window if one of its candidates is valid.
     """
 
-    kind: ClassVar[str] = "ssd_iou_crop"
     whole_image_probability: Fraction = 1 / 7
     """How often a draw takes the whole image."""
     min_ious: tuple[Annotated[float, Range(-1, 1)], ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
@@ -173,10 +160,9 @@ def _fixed_operations() -> tuple[FixedAspectCrop, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropFixedAspectRatio(Augmentation):
+class SsdRandomCropFixedAspectRatio(Augmentation, kind="ssd_random_crop_fixed_aspect_ratio"):
     """Chooses one of several crops of one aspect ratio, then cuts to exactly that ratio."""
 
-    kind: ClassVar[str] = "ssd_random_crop_fixed_aspect_ratio"
     operations: tuple[FixedAspectCrop, ...] = field(default_factory=_fixed_operations)
     """The crops to choose from; the default is the original's seven."""
     aspect_ratio: Positive = 1.0
@@ -184,10 +170,9 @@ class SsdRandomCropFixedAspectRatio(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropPadFixedAspectRatio(Augmentation):
+class SsdRandomCropPadFixedAspectRatio(Augmentation, kind="ssd_random_crop_pad_fixed_aspect_ratio"):
     """Chooses one of several crops, then pads with black to exactly one aspect ratio."""
 
-    kind: ClassVar[str] = "ssd_random_crop_pad_fixed_aspect_ratio"
     operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
     """The crops to choose from; the default is the original's seven."""
     aspect_ratio: Positive = 1.0
@@ -199,10 +184,9 @@ class SsdRandomCropPadFixedAspectRatio(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSquareCropByScale(Augmentation):
+class RandomSquareCropByScale(Augmentation, kind="random_square_crop_by_scale"):
     """Cuts a square whose side is a share of the image's long one; black where it sticks out."""
 
-    kind: ClassVar[str] = "random_square_crop_by_scale"
     max_border: PositiveInt = 128
     """Distance in pixels that the square's centre keeps from the edges, halved until the image
     has room for it."""
@@ -215,10 +199,9 @@ class RandomSquareCropByScale(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomScaleCropAndPadToSquare(Augmentation):
+class RandomScaleCropAndPadToSquare(Augmentation, kind="random_scale_crop_and_pad_to_square"):
     """Scales at random, then cuts or pads with black to a square (EfficientDet's way)."""
 
-    kind: ClassVar[str] = "random_scale_crop_and_pad_to_square"
     output_size: PositiveInt = 512
     """Side of the result, in pixels."""
     min_scale: Positive = 0.1

@@ -1,23 +1,15 @@
 """Damage to the picture: patches, noise, compression."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Percent,
-    PositiveInt,
-)
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomBlackPatches(Augmentation):
+class RandomBlackPatches(Augmentation, kind="random_black_patches"):
     """Covers the image with black squares."""
 
-    kind: ClassVar[str] = "random_black_patches"
     max_patches: NonNegativeInt = 10
     """How many squares there may be."""
     probability: Fraction = 0.5
@@ -27,10 +19,9 @@ class RandomBlackPatches(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomJpegQuality(Augmentation):
+class RandomJpegQuality(Augmentation, kind="random_jpeg_quality"):
     """Compresses the image as JPEG with a random quality."""
 
-    kind: ClassVar[str] = "random_jpeg_quality"
     min_quality: Percent = 0
     """Least quality, 0 to 100."""
     max_quality: Percent = 100
@@ -40,10 +31,9 @@ class RandomJpegQuality(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPatchGaussian(Augmentation):
+class RandomPatchGaussian(Augmentation, kind="random_patch_gaussian"):
     """Adds Gaussian noise to a square patch (arXiv:1906.02611); clipped to 0..255."""
 
-    kind: ClassVar[str] = "random_patch_gaussian"
     min_patch_size: PositiveInt = 1
     """Least side of the patch, in pixels."""
     max_patch_size: int = 250

@@ -1,44 +1,39 @@
 """Mirroring, turning, padding and repeating: pixels change their places, not their values."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import ColorValue, Fraction, NonNegativeInt, PositiveInt
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomHorizontalFlip(Augmentation):
+class RandomHorizontalFlip(Augmentation, kind="random_horizontal_flip"):
     """Mirrors image and boxes."""
 
-    kind: ClassVar[str] = "random_horizontal_flip"
     probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomVerticalFlip(Augmentation):
+class RandomVerticalFlip(Augmentation, kind="random_vertical_flip"):
     """Turns image and boxes upside down."""
 
-    kind: ClassVar[str] = "random_vertical_flip"
     probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRotation90(Augmentation):
+class RandomRotation90(Augmentation, kind="random_rotation90"):
     """Turns image and boxes by 90 degrees against the clock."""
 
-    kind: ClassVar[str] = "random_rotation90"
     probability: Fraction = 0.5
     """How often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSelfConcatImage(Augmentation):
+class RandomSelfConcatImage(Augmentation, kind="random_self_concat_image"):
     """Puts the image below or beside itself, boxes included."""
 
-    kind: ClassVar[str] = "random_self_concat_image"
     vertical_probability: Fraction = 0.1
     """How often below."""
     horizontal_probability: Fraction = 0.1
@@ -46,10 +41,9 @@ class RandomSelfConcatImage(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPadImage(Augmentation):
+class RandomPadImage(Augmentation, kind="random_pad_image"):
     """Puts the image at a random place on a larger canvas of random size."""
 
-    kind: ClassVar[str] = "random_pad_image"
     min_height: PositiveInt | None = None
     """Least height of the canvas, in pixels; the image's own where that is more, or for null."""
     min_width: PositiveInt | None = None
@@ -63,10 +57,9 @@ class RandomPadImage(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAbsolutePadImage(Augmentation):
+class RandomAbsolutePadImage(Augmentation, kind="random_absolute_pad_image"):
     """Adds less than so many rows and columns, at random on all sides."""
 
-    kind: ClassVar[str] = "random_absolute_pad_image"
     max_height_padding: NonNegativeInt = 0
     """Rows that are added at most (excluded)."""
     max_width_padding: NonNegativeInt = 0

@@ -1,10 +1,10 @@
 """Changes of boxes and classes alone; the picture stays as it is."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import Fraction, PositiveInt
+from stillbox.experiment.schema.ranges import *
 
 JitterMode = Literal[
     "default",
@@ -18,10 +18,9 @@ JitterMode = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomJitterBoxes(Augmentation):
+class RandomJitterBoxes(Augmentation, kind="random_jitter_boxes"):
     """Moves the edges of every box by random shares of its size; clipped to the image."""
 
-    kind: ClassVar[str] = "random_jitter_boxes"
     ratio: Fraction = 0.05
     """Greatest share by which an edge's distance from the centre grows or shrinks."""
     mode: JitterMode = "default"
@@ -30,10 +29,9 @@ class RandomJitterBoxes(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropLabelProbabilistically(Augmentation):
+class DropLabelProbabilistically(Augmentation, kind="drop_label_probabilistically"):
     """Drops boxes of one class at random."""
 
-    kind: ClassVar[str] = "drop_label_probabilistically"
     label: PositiveInt = 1
     """Label map id of the class."""
     probability: Fraction = 1.0
@@ -41,10 +39,9 @@ class DropLabelProbabilistically(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemapLabels(Augmentation):
+class RemapLabels(Augmentation, kind="remap_labels"):
     """Makes one class of several."""
 
-    kind: ClassVar[str] = "remap_labels"
     original_labels: tuple[PositiveInt, ...] = ()
     """Label map ids of the classes that change."""
     new_label: PositiveInt = 1

@@ -1,17 +1,16 @@
 """Other sizes of the same picture; normalised boxes stay as they are."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
-from stillbox.experiment.schema.ranges import Fraction, Positive, PositiveInt
+from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomImageScale(Augmentation):
+class RandomImageScale(Augmentation, kind="random_image_scale"):
     """Scales the image by a random factor, its aspect ratio kept."""
 
-    kind: ClassVar[str] = "random_image_scale"
     min_ratio: Positive = 0.5
     """Least factor."""
     max_ratio: float = 2.0
@@ -19,10 +18,9 @@ class RandomImageScale(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomResizeMethod(Augmentation):
+class RandomResizeMethod(Augmentation, kind="random_resize_method"):
     """Stretches the image to one size with a method of interpolation drawn from four."""
 
-    kind: ClassVar[str] = "random_resize_method"
     height: PositiveInt = 300
     """Rows of the result."""
     width: PositiveInt = 300
@@ -30,10 +28,9 @@ class RandomResizeMethod(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResizeImage(Augmentation):
+class ResizeImage(Augmentation, kind="resize_image"):
     """Stretches the image to one size, always."""
 
-    kind: ClassVar[str] = "resize_image"
     height: PositiveInt = 300
     """Rows of the result."""
     width: PositiveInt = 300
@@ -43,10 +40,9 @@ class ResizeImage(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDownscaleToTargetPixels(Augmentation):
+class RandomDownscaleToTargetPixels(Augmentation, kind="random_downscale_to_target_pixels"):
     """Shrinks an image that has more pixels than a random number."""
 
-    kind: ClassVar[str] = "random_downscale_to_target_pixels"
     min_target_pixels: PositiveInt = 300_000
     """Least number of pixels."""
     max_target_pixels: PositiveInt = 800_000
