@@ -1,8 +1,8 @@
 """Parts of users: files, modules and packages that register kinds of their own.
 
-Nothing is imported because a config or a model directory names it: that would run code of whoever
-wrote the file. A person names what is to run, by `--import`, or installs it as a package with an
-entry point of the group `stillbox.parts`.
+Nothing is imported because a config or a model directory names it: that would run the code of its
+author. The user names what is to run, by `--import`, or installs it as a package with an entry
+point of the group `stillbox.parts`.
 """
 
 import functools
@@ -20,7 +20,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.values import sections_of
 
 _GROUP = "stillbox.parts"
-# Module -> the words that import it again.
+# Module -> the argument of `--import` that imports it again.
 _IMPORTED: dict[str, str] = {}
 
 
@@ -58,10 +58,10 @@ def import_entry_points() -> None:
 
 
 def imports_of(experiment: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Returns the words for `--import` without which an experiment cannot be read."""
+    """Returns the arguments of `--import` that are needed to read an experiment."""
     modules = dict.fromkeys(type(section).__module__ for _, section in sections_of(experiment))
-    own = [module for module in modules if module.partition(".")[0] != "stillbox"]
-    return tuple(_IMPORTED.get(module, module) for module in own)
+    foreign = [module for module in modules if module.partition(".")[0] != "stillbox"]
+    return tuple(_IMPORTED.get(module, module) for module in foreign)
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -29,7 +29,7 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
 def depends_on_replicas(model: Model) -> bool:
     """Returns whether a model has settings per replica."""
     norms = any(norm.statistics == "per_replica" for _, norm in batch_norms(model))
-    return norms or model.counts_per_replica
+    return norms or model.normalizes_per_replica
 
 
 def batch_norms(model: Model) -> Iterator[tuple[str, BatchNorm]]:

@@ -174,7 +174,7 @@ def _scalar(hint: Hint, node: Node, path: str) -> Value:
         return value if isinstance(value, str) else node.text
     if hint is bool and not isinstance(value, bool):
         _refuse(node, path, "true or false", None)
-    # True is an int in Python, but nobody trains for True steps.
+    # True is an int in Python, but no number of steps.
     if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
         _refuse(node, path, "a whole number", None)
     return _to_float(node, path) if hint is float else value
@@ -182,7 +182,7 @@ def _scalar(hint: Hint, node: Node, path: str) -> Value:
 
 def _to_float(node: Node, path: str) -> float:
     value = node.value
-    # YAML 1.1 takes 1e-4 (without a point) for text; nobody who writes it means text.
+    # YAML 1.1 takes 1e-4 (without a point) for text; a number is meant.
     if isinstance(value, str) and NUMBER.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -25,7 +25,7 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 @dataclass(frozen=True)
 class Node:
-    """A plain value that knows where it was written."""
+    """A plain value and the position where it was written."""
 
     value: Any
     """A scalar, a list of nodes, or a mapping from names to nodes."""

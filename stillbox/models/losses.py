@@ -1,12 +1,4 @@
-"""Losses by their schema classes; all return weighted losses `[B, A]`.
-
-A classification loss is called with `(config, logits, targets, weights)`: logits and targets
-`[B, A, C]`, weights `[B, A]` or, with a weight for each class, `[B, A, C]`.
-
-A localisation loss is called with `(config, codes, targets, weights, decode=, skip_zeros=)`: codes
-and targets `[B, A, S]`, weights `[B, A]`. `decode` maps codes to boxes, for losses of boxes. With
-`skip_zeros`, targets of exactly 0 have no loss.
-"""
+"""Losses by their schema classes; the families in `schema` say how they are called."""
 
 from collections.abc import Callable
 

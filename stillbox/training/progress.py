@@ -88,7 +88,7 @@ _TERMS = {
 
 
 def _terms(values: Mapping[str, float]) -> str:
-    """Returns the terms of the loss, whatever the detector names them."""
+    """Returns the terms of the loss; their names are the detector's."""
     names = [name for name in values if name.endswith("_loss")]
     # The penalty is last, as it is in the sum.
     names.sort(key=lambda name: name == "regularization_loss")

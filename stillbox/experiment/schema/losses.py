@@ -60,7 +60,8 @@ class LocalizationLoss(Variant):
     """Loss of the boxes of matched anchors.
 
     Called as `(config, codes [B, A, S], targets [B, A, S], weights [B, A], *, decode, skip_zeros)`;
-    `decode` maps codes to boxes `[B, A, 4]`. Returns `[B, A]`, weighted.
+    `decode` maps codes to boxes `[B, A, 4]`, for losses of boxes. With `skip_zeros`, targets of
+    exactly 0 have no loss. Returns `[B, A]`, weighted.
     """
 
 

@@ -30,7 +30,7 @@ class Model(Variant):
         raise NotImplementedError
 
     @property
-    def counts_per_replica(self) -> bool:
+    def normalizes_per_replica(self) -> bool:
         """Whether the loss is normalised per replica (`devices.replicas`)."""
         return False
 

@@ -62,7 +62,7 @@ class OneStage(Model, kind="one_stage"):
         return self.postprocessing.nms.max_total
 
     @property
-    def counts_per_replica(self) -> bool:
+    def normalizes_per_replica(self) -> bool:
         """Whether the loss is normalised per replica (`devices.replicas`)."""
         return self.loss.normalizer == "per_replica"
 

@@ -136,7 +136,7 @@ class SsdIouCrop(Augmentation, kind="ssd_iou_crop"):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedAspectCrop:
-    """A random window whose aspect ratio somebody else fixes."""
+    """A random window of a given aspect ratio."""
 
     min_object_covered: Fraction = 1.0
     """Share of at least one box that the window holds."""
