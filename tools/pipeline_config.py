@@ -13,8 +13,8 @@ from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.augmentations import POLICIES
 from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
-from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.reader import read_pipeline_config
+from stillbox.experiment.pipeline_config.section import ROOT, load_schema
 from stillbox.experiment.reading import Reading
 from stillbox.textformat.schema import FieldType, MessageType
 from tools.effects import PROBE, Effect, changed_paths, new_messages, shorten, table

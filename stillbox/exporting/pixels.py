@@ -48,10 +48,10 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
     sizes = images.shape[1], images.shape[2]
     own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
     new_sizes = resized_sizes(jnp, jnp.rint, own, resizer)
-    align = isinstance(resizer, schema.ConditionalShapeResizer)
-    method = getattr(resizer, "method", "nearest")
+    # A resizer without a method keeps sizes; the nearest pixel is then the pixel itself.
+    method = resizer.method or "nearest"
     axes = [
-        _Axis(size, new_size, count, align)
+        _Axis(size, new_size, count, resizer.align_corners)
         for size, new_size, count in zip(sizes, new_sizes, resizer.input_size, strict=True)
     ]
     resized = images.astype(jnp.float32)

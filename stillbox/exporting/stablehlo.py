@@ -51,7 +51,7 @@ def _image_function(program: ExportProgram) -> Callable[[jax.Array], Outputs]:
         if program.settings.input_type == "raw_image_tensor":
             resized, true_size = images, original
         else:
-            if getattr(resizer, "method", "") == "bilinear_antialias":
+            if resizer.method == "bilinear_antialias":
                 images = jnp.rint(images).astype(jnp.uint8)  # as the images of training
             resized, true_size = resize_images(images, resizer)
         rows = jnp.broadcast_to(jnp.stack([true_size, original]), (batch, 2, 2))

@@ -164,15 +164,14 @@ def resize_into(
     if size == image.shape[:2]:
         # Every method would return the same pixels.
         part[...] = image[offset[0] : offset[0] + height, offset[1] : offset[1] + width]
-    elif isinstance(resizer, schema.ConditionalShapeResizer):
-        METHODS[resizer.method](image, part, align_corners=True)
-    elif isinstance(resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer):
-        METHODS[resizer.method](image, part)
-    elif isinstance(resizer, schema.ScaleJitterResizer):
+    elif resizer.method is None:
+        raise TypeError(f"{type(resizer).__name__} changes the size of images and has no method")
+    elif size == shown:
+        METHODS[resizer.method](image, part, align_corners=resizer.align_corners)
+    else:
         resize_part(image, size, offset, part, resizer.method)
-    if not isinstance(resizer, schema.FixedShapeResizer):
-        out[height:] = resizer.pad_value
-        out[:height, width:] = resizer.pad_value
+    out[height:] = resizer.pad_value
+    out[:height, width:] = resizer.pad_value
     return shown
 
 

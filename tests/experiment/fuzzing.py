@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.messages import load_schema
+from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import from_yaml, to_yaml

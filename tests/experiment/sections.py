@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from stillbox.experiment.pipeline_config.messages import load_schema
-from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.pipeline_config.section import MessageSection, load_schema
 from stillbox.experiment.sections import ReadLog
 from stillbox.textformat.decoder import Decoder
 from stillbox.textformat.parser import parse

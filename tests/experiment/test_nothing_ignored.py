@@ -4,8 +4,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
+from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.textformat.parser import Block, parse
 from tests.experiment.sample import SAMPLE
 from tests.shared import SHARED, needs_shared

@@ -5,8 +5,8 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT
+from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment
 from tests.experiment.sample import SAMPLE

@@ -4,8 +4,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT
+from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.schema import FineTune
 from tests.experiment.sample import SAMPLE
 

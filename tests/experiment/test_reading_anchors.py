@@ -6,8 +6,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.pipeline_config.anchors import read_anchors
-from stillbox.experiment.pipeline_config.matching import (
+from stillbox.experiment.pipeline_config.boxes import (
+    read_anchors,
     read_box_coder,
     read_matcher,
     read_similarity,

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.messages import load_schema
+from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.textformat.decoder import Decoder, Message
 from stillbox.textformat.parser import parse
 from stillbox.textformat.schema import SCALARS, parse_schema

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stillbox.experiment.pipeline_config import no_effect
-from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.pipeline_config.reader import read_pipeline_config
+from stillbox.experiment.pipeline_config.section import ROOT, load_schema
 from tools import pipeline_config
 from tools.effects import Effect
 from tools.pipeline_config import BASES, effects, page

@@ -1,14 +1,14 @@
 """`DetectionModel`: an SSD, put together from its parts."""
 
-from stillbox.experiment.pipeline_config.anchors import read_anchors
-from stillbox.experiment.pipeline_config.extractors import read_extractor
-from stillbox.experiment.pipeline_config.heads import read_head
-from stillbox.experiment.pipeline_config.losses import read_loss
-from stillbox.experiment.pipeline_config.matching import (
+from stillbox.experiment.pipeline_config.boxes import (
+    read_anchors,
     read_box_coder,
     read_matcher,
     read_similarity,
 )
+from stillbox.experiment.pipeline_config.extractors import read_extractor
+from stillbox.experiment.pipeline_config.heads import read_head
+from stillbox.experiment.pipeline_config.losses import read_loss
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer
 from stillbox.experiment.pipeline_config.section import MessageSection

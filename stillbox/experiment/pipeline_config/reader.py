@@ -3,9 +3,8 @@
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
-from stillbox.experiment.pipeline_config.messages import ROOT, load_schema
 from stillbox.experiment.pipeline_config.model import read_model
-from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.pipeline_config.section import ROOT, MessageSection, load_schema
 from stillbox.experiment.pipeline_config.training import read_training
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Training

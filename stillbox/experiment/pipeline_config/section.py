@@ -1,18 +1,28 @@
 """Messages of a `pipeline.config` as sections."""
 
+import functools
 from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.messages import load_schema
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.sections import Reader, ReadLog, Section, Unread
 from stillbox.experiment.values import Value
 from stillbox.textformat.decoder import Entry, Message
-from stillbox.textformat.schema import FieldType
+from stillbox.textformat.schema import FieldType, Schema, parse_schema
 
 # Values of enums whose name here is not the same word in lower case.
 _WORDS = {"NEAREST_NEIGHBOR": "nearest", "RELU_6": "relu6"}
+
+ROOT = "TrainEvalPipelineConfig"
+"""The message that a whole file is."""
+
+
+@functools.cache
+def load_schema() -> Schema:
+    """Returns all messages and enums of the language, read from `messages.txt`."""
+    return parse_schema((Path(__file__).parent / "messages.txt").read_text(encoding="utf-8"))
 
 
 class MessageSection(Section):

@@ -1,12 +1,13 @@
-"""Refuses numbers outside the range of their field."""
+"""Numbers outside the range of their field, and least values above the greatest."""
 
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from stillbox.experiment.rules.rule import Broken
-from stillbox.experiment.schema import Experiment, Range
-from stillbox.experiment.values import field_ranges, sections_of
+from stillbox.experiment.rules.rule import Broken, rule
+from stillbox.experiment.schema import ConvolutionalHead, Experiment, Range, SsdAnchors
+from stillbox.experiment.values import Value, field_ranges, sections_of
 
 _GREATEST = 2**63 - 1
 
@@ -33,3 +34,35 @@ def _check_number(number: float, path: str, allowed: Range | None) -> Iterator[B
         yield Broken(path, what, "give one that fits into 64 bits")
     elif allowed is not None and not allowed.low <= number <= allowed.high:
         yield Broken(path, f"{path} is {number}", f"give a value {allowed}")
+
+
+@rule(object)
+def ranges_are_ordered(section: Any) -> Iterator[Broken]:  # noqa: ANN401
+    """A least value is no greater than the greatest."""
+    for field in dataclasses.fields(section):
+        name = field.name.removeprefix("min_")
+        low, high = getattr(section, field.name), getattr(section, f"max_{name}", None)
+        if name == field.name or not _is_above(low, high):
+            continue
+        # Explicit scales replace the range; a max_depth of 0 is no limit.
+        if isinstance(section, SsdAnchors) and section.scales:
+            continue
+        if isinstance(section, ConvolutionalHead) and section.max_depth == 0:
+            continue
+        yield Broken(
+            f"min_{name}",
+            f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}",
+            f"lower it, or raise max_{name}",
+        )
+
+
+def _is_above(low: Value, high: Value) -> bool:
+    if low is None or high is None:
+        return False
+    if isinstance(low, tuple):
+        return any(map(_is_above, low, high))
+    return bool(low > high)
+
+
+def _spell(value: Value) -> str:
+    return str(list(value) if isinstance(value, tuple) else value)

@@ -5,7 +5,7 @@ not follow from the other fields, `canvas` gives it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
@@ -29,6 +29,14 @@ class Resizer(Variant):
     def pad_value(self) -> tuple[float, ...]:
         """Colour of the padding, one number for each channel, in 0..255."""
         return (0.0, 0.0, 0.0)
+
+    @property
+    def method(self) -> ResizeMethod | None:
+        """Interpolation; None for a resizer that leaves every image at its size."""
+        return None
+
+    align_corners: ClassVar[bool] = False
+    """Whether the corner pixels of image and result coincide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +120,7 @@ class ConditionalShapeResizer(CanvasResizer, kind="conditional_shape"):
     """Length of a side, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation."""
+    align_corners = True
 
 
 @dataclass(frozen=True, kw_only=True)

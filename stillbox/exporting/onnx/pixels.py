@@ -56,15 +56,14 @@ def add_preprocessing(
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
     inner = _resized_size(graph, own, resizer)
     pixels = images
-    method = getattr(resizer, "method", None)
-    if method is not None:
+    if resizer.method is not None:
         pixels = add_resize(
             graph,
             images,
             own,
             inner,
-            method,
-            align_corners=isinstance(resizer, ConditionalShapeResizer),
+            resizer.method,
+            align_corners=resizer.align_corners,
             uint8=uint8,
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)

@@ -102,11 +102,9 @@ def resize_images(
     """
     sizes = _sizes(images)
     true_size: Any = resized_sizes(tnp, tf.round, sizes, resizer) if new_size is None else new_size
-    method = getattr(resizer, "method", None)
     resized = images
-    if method is not None and new_size != tuple(images.shape[1:3]):
-        align = isinstance(resizer, schema.ConditionalShapeResizer)
-        resized = _METHODS[method](images, true_size, align)
+    if resizer.method is not None and new_size != tuple(images.shape[1:3]):
+        resized = _METHODS[resizer.method](images, true_size, resizer.align_corners)
     canvas = _padded(resized, true_size, resizer)
     true_sizes = _repeated(tf.convert_to_tensor(true_size), images)
     return NetworkInput(canvas, true_sizes, _repeated(sizes, images))

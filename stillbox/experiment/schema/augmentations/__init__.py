@@ -1,10 +1,6 @@
 """Changes of a training image and its boxes, before the image is resized."""
 
-from stillbox.experiment.schema.augmentations.autoaugment import *
 from stillbox.experiment.schema.augmentations.base import *
-from stillbox.experiment.schema.augmentations.colors import *
 from stillbox.experiment.schema.augmentations.crops import *
-from stillbox.experiment.schema.augmentations.disturbances import *
 from stillbox.experiment.schema.augmentations.geometry import *
-from stillbox.experiment.schema.augmentations.labels import *
-from stillbox.experiment.schema.augmentations.sizes import *
+from stillbox.experiment.schema.augmentations.pixels import *

@@ -1,18 +1,42 @@
-"""`BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
+"""`AnchorGenerator`, `BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
 
 from stillbox.experiment.pipeline_config.section import choice
 from stillbox.experiment.schema import (
+    AnchorGrid,
     ArgmaxMatcher,
     BipartiteMatcher,
     FasterRcnnBoxCoder,
+    FlexibleGridAnchors,
+    GridAnchors,
     IoaSimilarity,
     IouSimilarity,
     MeanStddevBoxCoder,
+    MultiscaleAnchors,
     NegSqDistSimilarity,
     SquareBoxCoder,
+    SsdAnchors,
     ThresholdedIouSimilarity,
 )
 from stillbox.experiment.sections import part
+
+read_anchors = choice(
+    "anchor_generator_oneof",
+    {
+        "ssd_anchor_generator": part(
+            SsdAnchors,
+            height_strides="height_stride",
+            width_strides="width_stride",
+            height_offsets="height_offset",
+            width_offsets="width_offset",
+        ),
+        "multiscale_anchor_generator": part(MultiscaleAnchors),
+        "grid_anchor_generator": part(GridAnchors, base_height="height", base_width="width"),
+        "flexible_grid_anchor_generator": part(
+            FlexibleGridAnchors, grids=("anchor_grid", part(AnchorGrid, sizes="base_sizes"))
+        ),
+    },
+)
+"""Reads `anchor_generator`. An empty list means "none", not "the default"."""
 
 read_box_coder = choice(
     "box_coder_oneof",

@@ -1,7 +1,7 @@
-"""Other values of the same pixels, in float32 from here on."""
+"""Other pixels in the same places: colours (in float32 from here on), learnt policies, damage."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
 from stillbox.experiment.schema.ranges import *
@@ -112,3 +112,60 @@ class SubtractChannelMean(Augmentation, kind="subtract_channel_mean"):
 
     means: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Red, green and blue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoAugment(Augmentation, kind="autoaugment"):
+    """One row of a learnt policy, drawn for each image: operations on pixels and boxes.
+
+    Detection's AutoAugment (arXiv:1906.11172). Its shifts and patches are in pixels, so it belongs
+    before whatever changes the image's size; it hands on whole numbers in 0..255.
+    """
+
+    policy: Literal["v0", "v1", "v2", "v3", "test"] = "v0"
+    """Which policy: `v0` is the paper's with 5 rows, `v1` has 20, `v2` and `v3` have 15 each, and
+    `test` does the same to every image."""
+    contrast: Literal["original", "mean"] = "original"
+    """What contrast is about: `original` is the published code's gray, a pixel count divided by
+    256 and cut to 255, thus white for all but tiny images; `mean` is the image's mean gray. Only
+    `v2` and `v3` ever change contrast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBlackPatches(Augmentation, kind="random_black_patches"):
+    """Covers the image with black squares."""
+
+    max_patches: NonNegativeInt = 10
+    """How many squares there may be."""
+    probability: Fraction = 0.5
+    """How likely each of them is."""
+    size_ratio: Fraction = 0.1
+    """Side of a square, relative to the image's short side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomJpegQuality(Augmentation, kind="random_jpeg_quality"):
+    """Compresses the image as JPEG with a random quality."""
+
+    min_quality: Percent = 0
+    """Least quality, 0 to 100."""
+    max_quality: Percent = 100
+    """Greatest quality (excluded), 0 to 100."""
+    random_coef: Fraction = 0.0
+    """Probability of leaving the image as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPatchGaussian(Augmentation, kind="random_patch_gaussian"):
+    """Adds Gaussian noise to a square patch (arXiv:1906.02611); clipped to 0..255."""
+
+    min_patch_size: PositiveInt = 1
+    """Least side of the patch, in pixels."""
+    max_patch_size: int = 250
+    """Greatest side of the patch (excluded), in pixels."""
+    min_stddev: NonNegative = 0.0
+    """Least standard deviation of the noise, as a share of 255."""
+    max_stddev: float = 1.0
+    """Greatest standard deviation of the noise, as a share of 255."""
+    random_coef: Fraction = 0.0
+    """Probability of leaving the image as it is."""
