@@ -15,7 +15,7 @@ from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import Scores, score
-from stillbox.evaluation.voc import Interpolation
+from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.evaluation import Metric
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.records.class_slots import ClassSlots
@@ -65,7 +65,7 @@ def evaluate(
     *,
     slots: ClassSlots,
     metrics: Sequence[Metric] = ("coco",),
-    interpolation: Interpolation = "all_points",
+    rules: VocRules | None = None,
     records: Sequence[int] | None = None,
     annotations: Annotations | None = None,
     progress: Progress | None = None,
@@ -83,7 +83,7 @@ def evaluate(
         class_names: label map id -> name.
         slots: the ids of the detector's class indices.
         metrics: at least one.
-        interpolation: that of Pascal VOC's metrics.
+        rules: those of Pascal VOC's metrics.
         records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of that of `source`.
         progress: called after every batch.
@@ -116,9 +116,7 @@ def evaluate(
     order = tuple(sorted(results))
     ordered_truths = tuple(truths[record] for record in order)
     ordered_results = tuple(results[record][0] for record in order)
-    scores = score(
-        ordered_truths, ordered_results, class_names, metrics=metrics, interpolation=interpolation
-    )
+    scores = score(ordered_truths, ordered_results, class_names, metrics=metrics, rules=rules)
     timings.scoring += time.perf_counter() - started
     timings.images = len(order)
     return EvaluationResult(

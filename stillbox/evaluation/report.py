@@ -11,7 +11,7 @@ from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, ClassScores
 from stillbox.evaluation.history import History
 from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
 from stillbox.evaluation.pictures import Picture, picture_bytes, save_picture
-from stillbox.evaluation.scores import MEANINGS, VOC_MEANINGS, Scores
+from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 from stillbox.evaluation.voc import VocClassScores
 from stillbox.records.files import write_whole
 
@@ -95,7 +95,7 @@ _FIGURE_TEXTS = {
 
 def _cards(scores: Scores) -> str:
     keys = [key for key in ("AP50", "AP", "AR100", *VOC_MEANINGS) if key in scores.summary]
-    cards = [(scores.text(key), f"{key}, {MEANINGS[key]}") for key in keys]
+    cards = [(scores.text(key), f"{key}, {scores.meaning(key)}") for key in keys]
     counts = scores.first
     cards += [(f"{counts.images:,}", "images scored"), (f"{counts.truths:,}", "objects to find")]
     return card_row(cards)
@@ -122,7 +122,7 @@ def _scores(scores: Scores) -> str:
 
 
 def _score_row(scores: Scores, key: str) -> str:
-    value, about = scores.summary[key], MEANINGS[key]
+    value, about = scores.summary[key], scores.meaning(key)
     if value is None:
         about = f"{about}: {scores.text(key)}"
     return (

@@ -15,12 +15,12 @@ from stillbox.evaluation.coco import (
     score_coco,
 )
 from stillbox.evaluation.results import ImageResult, ImageTruth
-from stillbox.evaluation.voc import Interpolation, VocScores, score_voc
+from stillbox.evaluation.voc import VocRules, VocScores, score_voc
 from stillbox.experiment.schema.evaluation import Metric
 
 VOC_MEANINGS: dict[str, str] = {
-    "VOC_mAP": "mean over classes, IoU at least .50",
-    "VOC_weighted_mAP": "all classes in one list, IoU at least .50",
+    "VOC_mAP": "mean over classes",
+    "VOC_weighted_mAP": "all classes in one list",
 }
 """The keys of Pascal VOC's metrics in `Scores.summary`, with their meaning."""
 
@@ -64,6 +64,16 @@ class Scores:
         value = self.summary[key]
         return NO_TRUTH if value is None else f"{value:.3f}"
 
+    def meaning(self, key: str) -> str:
+        """Returns the meaning of a number of the summary."""
+        if self.voc is None or key not in VOC_MEANINGS:
+            return MEANINGS[key]
+        rules = self.voc.rules
+        pixels = ", inclusive pixels" * rules.inclusive
+        points = ", eleven points" * (rules.interpolation == "eleven_points")
+        iou = f"{rules.min_iou:.2f}".removeprefix("0")
+        return f"{MEANINGS[key]}, IoU at least {iou}{pixels}{points}"
+
     def headline(self) -> str:
         """Returns the most important numbers in one line."""
         keys = [key for key in _HEADLINE if key in self.summary]
@@ -93,7 +103,8 @@ class Scores:
         self, *, per_category: bool = False, all_metrics: bool = False
     ) -> dict[str, float | None]:
         """Returns the numbers, also those of every class, named as in the Object Detection API."""
-        of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@0.5IOU" for key in self.voc_keys}
+        iou = f"{self.voc.rules.min_iou if self.voc else 0.5}IOU"
+        of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@{iou}" for key in self.voc_keys}
         names = ORIGINAL_NAMES | of_voc
         named = {names[key]: value for key, value in self.summary.items()}
         for name in self.first.per_class if per_category else ():
@@ -105,7 +116,7 @@ class Scores:
                     named[f"{ORIGINAL_NAMES[key]} ByCategory/{name}"] = numbers[key]
             for key in self.voc_keys:
                 prefix = _VOC_PREFIXES[key]
-                named[f"{prefix}PerformanceByCategory/AP@0.5IOU/{name}"] = numbers["VOC_AP"]
+                named[f"{prefix}PerformanceByCategory/AP@{iou}/{name}"] = numbers["VOC_AP"]
         return named
 
 
@@ -115,13 +126,12 @@ def score(
     class_names: Mapping[int, str],
     *,
     metrics: Sequence[Metric] = ("coco",),
-    interpolation: Interpolation = "all_points",
+    rules: VocRules | None = None,
 ) -> Scores:
     """Computes the metrics.
 
     `truths` has every image that counts; an image without a result has no detections. Scored are
-    the classes of `class_names` (label map id -> name). `interpolation` is that of Pascal VOC's
-    metrics.
+    the classes of `class_names` (label map id -> name). `rules` are those of Pascal VOC's metrics.
 
     Raises:
         UserError: see `number_images`.
@@ -132,5 +142,5 @@ def score(
     if "coco" in metrics:
         coco = score_coco(truths, results, class_names)
     if voc_keys:
-        voc = score_voc(truths, results, class_names, interpolation=interpolation)
+        voc = score_voc(truths, results, class_names, rules=rules or VocRules())
     return Scores(coco=coco, voc=voc, voc_keys=voc_keys)

@@ -22,6 +22,7 @@ from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, Report, write_report
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
+from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -93,7 +94,7 @@ def score_dataset(
             dataset.class_names,
             slots=slots,
             metrics=settings.metrics,
-            interpolation=settings.voc_interpolation,
+            rules=VocRules.of(settings),
             records=loader.records,
             annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
             progress=progress,

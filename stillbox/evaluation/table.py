@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
-from stillbox.evaluation.scores import MEANINGS, Scores
+from stillbox.evaluation.scores import Scores
 
 # The numbers by which checkpoints are compared.
 _HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP")
@@ -13,7 +13,7 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
     """Returns the numbers with their meanings, and a line for every class with ground truth."""
     keys = list(scores.summary)
     width = max(6, *map(len, keys))
-    lines = [f"{key:{width}} {scores.text(key):>6}  {MEANINGS[key]}" for key in keys]
+    lines = [f"{key:{width}} {scores.text(key):>6}  {scores.meaning(key)}" for key in keys]
     return "\n".join([*lines, *(_class_lines(scores, all_metrics) if per_category else ())])
 
 

@@ -1,10 +1,11 @@
-"""Pascal VOC's average precision at IoU .50 (Everingham et al., IJCV 2010, section 4.2).
+"""Pascal VOC's average precision (Everingham et al., IJCV 2010, section 4.2).
 
 A detection is compared with the ground-truth box of its class with the greatest overlap. If that
-overlap is at least .50, the detection is correct, unless a better-scored one matched the box; if
-the box is difficult, the detection is ignored. All others are wrong. Difficult boxes need not be
-found. Overlaps are computed without the extra pixel of the VOC devkit, as in
-`object_detection/utils/per_image_evaluation.py`, and crowds are ordinary objects: VOC has none.
+overlap is at least .50 or another limit, the detection is correct, unless a better-scored one
+matched the box; if the box is difficult, the detection is ignored. All others are wrong. Difficult
+boxes need not be found. Overlaps are computed as in
+`object_detection/utils/per_image_evaluation.py`, or with the extra pixel of the VOC devkit
+(`VOCevaldet.m`). Crowds are ordinary objects: VOC has none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,35 @@ from numpy.typing import NDArray
 
 from stillbox.evaluation.checks import class_keys, number_images
 from stillbox.evaluation.results import ImageResult, ImageTruth, iou_matrix
+from stillbox.experiment.schema import Evaluation
 
 Interpolation = Literal["all_points", "eleven_points"]
 """The area under the best precisions, or their mean at recalls 0, .1, ... 1 (VOC 2007)."""
 
-_MIN_IOU = 0.5
 _RECALLS = np.arange(101) / 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocRules:
+    """How detections are compared and curves become numbers."""
+
+    interpolation: Interpolation = "all_points"
+    min_iou: float = 0.5
+    """Least IoU of a correct detection."""
+    inclusive: bool = False
+    """The last row and column of pixels belong to a box, which is one pixel larger each way."""
+
+    @classmethod
+    def of(cls, settings: Evaluation) -> "VocRules":
+        """Returns the rules of an experiment."""
+        return cls(
+            interpolation=settings.voc_interpolation,
+            min_iou=settings.voc_min_iou,
+            inclusive=settings.voc_inclusive_pixels,
+        )
+
+
+_RULES = VocRules()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +83,7 @@ class VocScores:
     """Detections of classes that the label map has."""
     foreign_detections: int
     """Detections of classes that the label map lacks: not scored."""
+    rules: VocRules
 
 
 @dataclass
@@ -77,7 +102,7 @@ def score_voc(
     results: Sequence[ImageResult],
     class_names: Mapping[int, str],
     *,
-    interpolation: Interpolation = "all_points",
+    rules: VocRules = _RULES,
 ) -> VocScores:
     """Scores the results of a detector as Pascal VOC does.
 
@@ -92,9 +117,9 @@ def score_voc(
     found = {result.image_id: result for result in results}
     classes = {class_id: _Class() for class_id in class_names}
     for truth in sorted(truths, key=lambda truth: numbers[truth.image_id]):
-        _add_image(classes, truth, found.get(truth.image_id))
+        _add_image(classes, truth, found.get(truth.image_id), rules)
     per_class = {
-        key: _score_class(class_id, classes[class_id], interpolation)
+        key: _score_class(class_id, classes[class_id], rules.interpolation)
         for class_id, key in class_keys(class_names).items()
     }
     aps = [one.ap for one in per_class.values() if one.ap is not None]
@@ -102,13 +127,14 @@ def score_voc(
     detections = sum(one.detections for one in classes.values())
     return VocScores(
         mean_ap=float(np.mean(aps)) if aps else None,
-        pooled_ap=average_precision(*_curve(pool), interpolation) if pool else None,
+        pooled_ap=average_precision(*_curve(pool), rules.interpolation) if pool else None,
         per_class=per_class,
         images=len(truths),
         truths=sum(one.truths for one in classes.values()),
         difficult=sum(one.difficult for one in classes.values()),
         detections=detections,
         foreign_detections=sum(len(result.scores) for result in results) - detections,
+        rules=rules,
     )
 
 
@@ -142,7 +168,11 @@ def _best_precision(
     return np.append(best, 0.0)[np.searchsorted(recall, levels)]
 
 
-def _add_image(classes: dict[int, _Class], truth: ImageTruth, result: ImageResult | None) -> None:
+def _add_image(
+    classes: dict[int, _Class], truth: ImageTruth, result: ImageResult | None, rules: VocRules
+) -> None:
+    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
+    extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
     for class_id in np.unique(truth.class_ids).tolist():
         difficult = truth.is_difficult[truth.class_ids == class_id]
         classes[class_id].truths += int((~difficult).sum())
@@ -153,15 +183,15 @@ def _add_image(classes: dict[int, _Class], truth: ImageTruth, result: ImageResul
         wanted, one = truth.class_ids == class_id, classes[class_id]
         found = np.flatnonzero(result.class_ids == class_id)
         found = found[np.argsort(-result.scores[found], kind="stable")]
-        overlaps = iou_matrix(result.boxes[found], truth.boxes[wanted])
-        counts, correct = _match(overlaps, truth.is_difficult[wanted])
+        overlaps = iou_matrix(result.boxes[found] + extra, truth.boxes[wanted] + extra)
+        counts, correct = _match(overlaps, truth.is_difficult[wanted], rules.min_iou)
         one.scores.append(result.scores[found[counts]])
         one.correct.append(correct[counts])
         one.detections += len(found)
 
 
 def _match(
-    overlaps: NDArray[np.float64], difficult: NDArray[np.bool_]
+    overlaps: NDArray[np.float64], difficult: NDArray[np.bool_], min_iou: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Returns two masks `[D]`: detections that count, and correct ones.
 
@@ -172,7 +202,7 @@ def _match(
     taken = np.zeros(len(difficult), np.bool_)
     for detection, row in enumerate(overlaps if len(difficult) else ()):
         best = int(row.argmax())
-        if row[best] < _MIN_IOU:
+        if row[best] < min_iou:
             continue
         counts[detection] = not difficult[best]
         correct[detection] = not (difficult[best] or taken[best])

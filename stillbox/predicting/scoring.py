@@ -10,6 +10,7 @@ from stillbox.boxes.detections import Detections
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
+from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Backend
@@ -39,7 +40,7 @@ def score_backend(
         dataset.class_names,
         slots=dataset.slots,
         metrics=settings.metrics,
-        interpolation=settings.voc_interpolation,
+        rules=VocRules.of(settings),
         records=records,
         annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
         progress=progress,

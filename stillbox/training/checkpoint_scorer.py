@@ -27,7 +27,7 @@ _SETTINGS = "experiment.yaml"
 _DECISIVE = (
     "data.evaluation.",
     "evaluation.metrics",
-    "evaluation.voc_interpolation",
+    "evaluation.voc_",
     "evaluation.max_examples",
     "evaluation.use_ema",
     "evaluation.precision",

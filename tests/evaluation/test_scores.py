@@ -4,6 +4,7 @@ import pytest
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.scores import MEANINGS, score
+from stillbox.evaluation.voc import VocRules
 from tests.evaluation.builders import result, truth
 
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
@@ -43,9 +44,8 @@ def test_the_numbers_of_all_metrics():
 
 
 def test_eleven_point_interpolation():
-    scores = score(
-        TRUTHS, RESULTS, NAMES, metrics=["weighted_pascal_voc"], interpolation="eleven_points"
-    )
+    rules = VocRules(interpolation="eleven_points")
+    scores = score(TRUTHS, RESULTS, NAMES, metrics=["weighted_pascal_voc"], rules=rules)
     # Recalls 0 to .6: seven points at 2/3.
     assert scores.summary["VOC_weighted_mAP"] == pytest.approx(7 * 2 / 3 / 11)
 
@@ -112,3 +112,11 @@ def test_the_original_s_names_of_classes():
     every = scores.original_names(per_category=True, all_metrics=True)
     assert every["DetectionBoxes_Precision/mAP@.75IOU ByCategory/cat"] == 1.0
     assert len(every.keys() - named.keys()) == 3 * 12
+
+
+def test_the_rules_of_voc_are_part_of_the_meaning_and_of_the_original_s_name():
+    rules = VocRules(interpolation="eleven_points", min_iou=0.75, inclusive=True)
+    scores = score(TRUTHS, RESULTS, NAMES, metrics=["pascal_voc"], rules=rules)
+    meaning = "mean over classes, IoU at least .75, inclusive pixels, eleven points"
+    assert scores.meaning("VOC_mAP") == meaning
+    assert "PascalBoxes_Precision/mAP@0.75IOU" in scores.original_names()

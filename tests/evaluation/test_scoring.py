@@ -9,6 +9,7 @@ from stillbox.boxes.detections import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.history import History
 from stillbox.evaluation.scoring import score_dataset, write_evaluation
+from stillbox.evaluation.voc import VocRules
 from stillbox.inputs.dataset import open_dataset
 from stillbox.records.label_map import LabelMap
 
@@ -84,13 +85,17 @@ def test_the_metrics_of_the_experiment_are_computed_and_written_down(opened, tmp
         "evaluation.metrics=[pascal_voc, weighted_pascal_voc]",
         "evaluation.best_metric=VOC_mAP",
         "evaluation.voc_interpolation=eleven_points",
+        "evaluation.voc_min_iou=0.4",
+        "evaluation.voc_inclusive_pixels=true",
     )
     result = score_dataset(perfect(dataset), settings, dataset)
     assert result.scores.summary == {"VOC_mAP": 1.0, "VOC_weighted_mAP": 1.0}
     write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["summary"] == result.scores.summary
-    assert metrics["object_detection_api"]["PascalBoxes_Precision/mAP@0.5IOU"] == 1.0
+    assert metrics["object_detection_api"]["PascalBoxes_Precision/mAP@0.4IOU"] == 1.0
+    assert result.scores.voc.rules == VocRules.of(settings.evaluation)
+    assert result.scores.voc.rules.inclusive
     assert set(metrics["per_class"]["disc"]) == {"VOC_AP"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.ground_truth import read_truths
-from stillbox.evaluation.voc import average_precision, precision_recall, score_voc
+from stillbox.evaluation.voc import VocRules, average_precision, precision_recall, score_voc
 from stillbox.records.problems import ConversionLog
 from stillbox.records.voc import read_voc
 from tests.evaluation.builders import random_set, result, truth
@@ -66,7 +66,7 @@ def test_eleven_points_by_hand():
         [truth("1", boxes)],
         [result("1", boxes[:3], [0.9, 0.8, 0.7])],
         {1: "a"},
-        interpolation="eleven_points",
+        rules=VocRules(interpolation="eleven_points"),
     )
     assert scores.mean_ap == pytest.approx(4 / 11)  # recalls 0, .1, .2, .3
     curve = scores.per_class["a"].precision
@@ -178,13 +178,82 @@ def brute_force(verdicts, wanted):
 def test_brute_force_says_the_same_of_random_sets(seed):
     truths, results = random_set(seed)
     area = score_voc(truths, results, NAMES)
-    eleven = score_voc(truths, results, NAMES, interpolation="eleven_points")
+    eleven = score_voc(truths, results, NAMES, rules=VocRules(interpolation="eleven_points"))
     by_class = [judged(truths, results, class_id) for class_id in NAMES]
     expected = [brute_force(*one) for one in by_class]
     assert [c.ap for c in area.per_class.values()] == pytest.approx([a for a, _ in expected])
     assert [c.ap for c in eleven.per_class.values()] == pytest.approx([e for _, e in expected])
     assert area.mean_ap == pytest.approx(np.mean([a for a, _ in expected]))
     assert any(t.is_difficult.any() for t in truths)
+
+
+def devkit_ap(truths, results, class_id, min_iou, *, points):
+    """AP by the rules of `VOCevaldet.m`, one detection after the other; NaN without objects."""
+    objects = {
+        t.image_id: [
+            {"box": box, "difficult": hard, "found": False}
+            for box, hard, c in zip(t.boxes, t.is_difficult, t.class_ids, strict=True)
+            if c == class_id
+        ]
+        for t in truths
+    }
+    found = [
+        (score, r.image_id, box)
+        for r in sorted(results, key=lambda r: int(r.image_id))
+        for box, score, c in zip(r.boxes, r.scores, r.class_ids, strict=True)
+        if c == class_id
+    ]
+    right, wrong, precision, recall = 0, 0, [], []
+    wanted = sum(not one["difficult"] for own in objects.values() for one in own)
+    for _, image_id, (top, left, bottom, end) in sorted(found, key=lambda one: -one[0]):
+        most, best = -np.inf, None
+        for one in objects[image_id]:
+            y0, x0, y1, x1 = one["box"]
+            width, height = min(end, x1) - max(left, x0) + 1, min(bottom, y1) - max(top, y0) + 1
+            if width > 0 and height > 0:
+                both = (end - left + 1) * (bottom - top + 1) + (x1 - x0 + 1) * (y1 - y0 + 1)
+                ratio = width * height / (both - width * height)
+                if ratio > most:
+                    most, best = ratio, one
+        if most < min_iou:
+            wrong += 1
+        elif not best["difficult"]:
+            right, wrong = right + (not best["found"]), wrong + best["found"]
+            best["found"] = True
+        precision.append(right / max(right + wrong, 1))
+        recall.append(right / wanted)
+    precision, recall = np.array(precision), np.array(recall)
+    if points == 11:
+        return np.mean([max(precision[recall >= t / 10], default=0) for t in range(11)])
+    rises = np.flatnonzero(np.diff(recall, prepend=0))
+    return sum((recall[i] - (recall[i - 1] if i else 0)) * precision[i:].max() for i in rises)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("min_iou", "points", "interpolation"),
+    [(0.5, 11, "eleven_points"), (0.7, 0, "all_points"), (0.3, 11, "eleven_points")],
+)
+def test_inclusive_pixels_give_the_devkit_s_figures(seed, min_iou, points, interpolation):
+    truths, results = random_set(seed)
+    # Whole pixels and small objects, where one pixel decides.
+    truths = [dataclasses.replace(t, boxes=np.round(t.boxes / 3)) for t in truths]
+    results = [dataclasses.replace(r, boxes=np.round(r.boxes / 3)) for r in results]
+    expected = [devkit_ap(truths, results, c, min_iou, points=points) for c in NAMES]
+    rules = VocRules(interpolation=interpolation, min_iou=min_iou, inclusive=True)
+    scores = score_voc(truths, results, NAMES, rules=rules)
+    assert [one.ap for one in scores.per_class.values()] == pytest.approx(expected)
+    without = score_voc(truths, results, NAMES, rules=dataclasses.replace(rules, inclusive=False))
+    if min_iou < 0.7:
+        assert without.mean_ap != pytest.approx(scores.mean_ap, abs=1e-4)
+
+
+def test_the_extra_pixel_decides_at_the_limit():
+    # 10 x 10 of 10 x 20 pixels with the last ones, otherwise 9 x 9 of 9 x 19.
+    truths, found = [truth("1", [[1, 1, 10, 10]])], [result("1", [[1, 1, 10, 20]], [0.9])]
+    inclusive = VocRules(min_iou=0.5, inclusive=True)
+    assert score_voc(truths, found, {1: "a"}, rules=inclusive).mean_ap == 1.0
+    assert score_voc(truths, found, {1: "a"}).mean_ap == 0.0
 
 
 def test_brute_force_says_the_same_of_all_classes_in_one_list():

@@ -35,11 +35,16 @@ class Evaluation:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations in evaluation and prediction."""
     metrics: tuple[Metric, ...] = ("coco",)
-    """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP at IoU .50
+    """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP
     (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`)."""
     voc_interpolation: Literal["all_points", "eleven_points"] = "all_points"
     """How Pascal VOC's metrics turn a curve into one number: its area, or the mean of eleven
     precisions as in VOC 2007."""
+    voc_min_iou: PositiveFraction = 0.5
+    """Least IoU of a correct detection in Pascal VOC's metrics."""
+    voc_inclusive_pixels: bool = False
+    """Overlaps of Pascal VOC's metrics as in the VOC devkit: a box includes its last row and column
+    of pixels, so that its width is `xmax - xmin + 1`."""
     best_metric: Score = "AP"
     """Metric whose highest value marks the best checkpoint."""
     max_examples: NonNegativeInt = 0
