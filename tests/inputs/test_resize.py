@@ -1,4 +1,5 @@
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from stillbox.experiment.schema import (
     IdentityResizer,
     KeepAspectRatioResizer,
     PadToMultipleResizer,
+    Resizer,
 )
+from stillbox.experiment.variants import implements
 from stillbox.inputs import resize
 from stillbox.inputs.interpolation import METHODS as BY_NAME
 from stillbox.inputs.interpolation import crop_and_resize
@@ -229,6 +232,35 @@ def test_a_conditional_resizer_aligns_the_corners():
     shrunk, size = resize_image(image, ConditionalShapeResizer(threshold=3, canvas=(3, 5)))
     assert size == (3, 3)
     assert shrunk[0, :, 0].tolist() == [0, 45, 90, 0, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half(Resizer):
+    """A resizer that is not the package's own: half the size, on a canvas of 8 by 8."""
+
+    input_size = (8, 8)
+    method: str | None = "bilinear"
+
+
+@implements(Half)
+def _half(resizer, size):
+    return size[0] // 2, size[1] // 2
+
+
+def test_a_resizer_of_ones_own_resamples_with_its_method():
+    image = picture(12, 8)
+    expected = np.empty((6, 4, 3), np.float32)
+    for method in ("bilinear", "area"):
+        BY_NAME[method](image, expected)
+        out, size = resize_image(image, Half(method=method))
+        assert size == (6, 4)
+        assert np.array_equal(out[:6, :4], expected)
+        assert not out[6:].any() and not out[:, 4:].any()
+
+
+def test_a_resizer_that_changes_sizes_needs_a_method():
+    with pytest.raises(TypeError, match="Half changes the size of images and has no method"):
+        resize_image(picture(12, 8), Half(method=None))
 
 
 @pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
