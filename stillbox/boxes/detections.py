@@ -19,3 +19,6 @@ class Detections(NamedTuple):
     """`[B]` int32, how many of the K are detections."""
     anchors: Array
     """`[B, K]` int32, the anchor that each detection was predicted at."""
+    finite: Array | None = None
+    """`[B]` bool, whether the predictions for the image are finite: suppression takes NaN for no
+    candidate. None: not determined."""

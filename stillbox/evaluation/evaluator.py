@@ -12,6 +12,7 @@ from stillbox.boxes.detections import Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import Annotations
+from stillbox.evaluation.finite import not_finite
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import Scores, score
@@ -89,7 +90,8 @@ def evaluate(
         progress: called after every batch.
 
     Raises:
-        UserError: label map, model and annotations disagree, or there is no image.
+        UserError: label map, model and annotations disagree, there is no image, or the predictions
+            for one are not finite.
         RuntimeError: the loader brought a record twice, or not at all.
     """
     records = range(len(source)) if records is None else records
@@ -169,6 +171,8 @@ def _results_of(
             continue
         if record not in truths:
             raise RuntimeError(f"the loader brought record {record}, which is not to be scored")
+        if detections.finite is not None and not detections.finite[row]:
+            raise not_finite(f"image {truths[record].image_id}")
         found = slice(int(detections.count[row]))
         boxes, scores = detections.boxes[row, found], detections.scores[row, found]
         class_ids = slots.id_of(np.asarray(detections.classes[row, found]))

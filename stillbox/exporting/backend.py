@@ -132,6 +132,8 @@ class ExportBackend:
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
+            # Signatures with raw predictions show NaN that suppression loses.
+            finite=all(bool(np.isfinite(output[row]).all()) for output in outputs.values()),
         )
         return found if image.true_size == size else _clipped(found, image.size)
 
@@ -155,4 +157,4 @@ def _clipped(found: Found, size: tuple[int, int]) -> Found:
     """Clips detections to an image without its padding; drops those without area."""
     boxes = np.clip(found.boxes, 0, np.tile(size, 2))
     seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    return Found(boxes[seen], found.scores[seen], found.class_ids[seen])
+    return Found(boxes[seen], found.scores[seen], found.class_ids[seen], found.finite)

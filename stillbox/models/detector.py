@@ -68,7 +68,8 @@ class Detector(nnx.Module):
             true_sizes: `[B, 2]`, height and width of the image inside the network input, pixels.
 
         Returns:
-            Boxes normalised to the true images, unless the configuration says otherwise.
+            Boxes normalised to the true images, unless the configuration says otherwise. A
+            detector whose postprocessing can lose NaN or infinity sets `finite`.
         """
         raise NotImplementedError
 
@@ -101,6 +102,15 @@ def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
         params: Arrays, stats: Arrays, images: jax.Array, true_sizes: jax.Array
     ) -> Detections:
         detector: Detector = bind_detector(graph, params, stats)
-        return detector.detect(images, true_sizes)
+        found = detector.detect(images, true_sizes)
+        if found.finite is not None:
+            return found
+        return found._replace(finite=finite_images(found.boxes, found.scores))
 
     return detect
+
+
+def finite_images(*arrays: jax.Array) -> jax.Array:
+    """Returns for each of B images whether all its numbers in arrays `[B, ...]` are finite."""
+    flags = [jnp.isfinite(array.reshape(len(array), -1)).all(axis=1) for array in arrays]
+    return jnp.stack(flags).all(axis=0)

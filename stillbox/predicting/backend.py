@@ -30,6 +30,8 @@ class Found(NamedTuple):
     """`[N]`."""
     class_ids: NDArray[np.int64]
     """`[N]`, label map ids."""
+    finite: bool = True
+    """Whether the predictions for the image are finite; if not, there may be no detection."""
 
 
 class Backend(Protocol):

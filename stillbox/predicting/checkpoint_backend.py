@@ -88,4 +88,5 @@ def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> Fou
         boxes=np.asarray(found.boxes[row, :count], np.float64) * scale,
         scores=np.asarray(found.scores[row, :count], np.float64),
         class_ids=slots.id_of(np.asarray(found.classes[row, :count])),
+        finite=found.finite is None or bool(found.finite[row]),
     )

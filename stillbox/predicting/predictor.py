@@ -6,6 +6,7 @@ from typing import overload
 
 import numpy as np
 
+from stillbox.evaluation.finite import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
 from stillbox.predicting.detections import Detections
@@ -102,9 +103,22 @@ class Predictor:
         self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
 
     def detections(self, image: Pixels, found: Found, source: str = "") -> Detections:
-        """Returns a backend's result with class names, image and file."""
+        """Returns a backend's result with class names, image and file, clipped to the image.
+
+        Raises:
+            UserError: the model's predictions are not finite.
+        """
+        if not found.finite:
+            raise not_finite(source or "image")
+        boxes = np.clip(found.boxes, 0, np.tile(image.shape[:2], 2))
+        seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
         return Detections(
-            **found._asdict(), class_names=self.class_names, image=image, source=source
+            boxes=boxes[seen],
+            scores=found.scores[seen],
+            class_ids=found.class_ids[seen],
+            class_names=self.class_names,
+            image=image,
+            source=source,
         )
 
 

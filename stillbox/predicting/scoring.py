@@ -64,4 +64,5 @@ def _detect(predictor: Predictor, dataset: Dataset, record: int) -> Detections:
     classes = dataset.slots.index_of(found.class_ids)
     boxes, scores = (found.boxes / size).astype(np.float32), found.scores.astype(np.float32)
     arrays = boxes[None], scores[None], classes[None], np.array([len(classes)], np.int32)
-    return Detections(*map(jnp.asarray, (*arrays, np.zeros_like(classes)[None])))
+    anchors, finite = np.zeros_like(classes)[None], np.array([found.finite])
+    return Detections(*map(jnp.asarray, (*arrays, anchors, finite)))

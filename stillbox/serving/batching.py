@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stillbox.evaluation.finite import not_finite
 from stillbox.predicting.backend import Backend, Found, Prepared
 
 # At the start each size is measured by this many runs, or by those that begin in these seconds.
@@ -71,6 +72,9 @@ class Batcher:
 
         Args:
             report: called with a line of progress for each size.
+
+        Raises:
+            UserError: the model's predictions are not finite.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
         for size in self.sizes:
@@ -84,7 +88,9 @@ class Batcher:
 
     def _time(self, images: Sequence[Prepared]) -> float:
         began = time.perf_counter()
-        self._backend.run(images)
+        found = self._backend.run(images)
+        if not all(one.finite for one in found):
+            raise not_finite("a blank image")
         return time.perf_counter() - began
 
     @property

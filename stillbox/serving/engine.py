@@ -133,9 +133,12 @@ class Engine:
 
     async def _run(self, prepared: Prepared) -> Found:
         try:
-            return await asyncio.wrap_future(self.batcher.submit(prepared))
+            found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
             raise http_error(503, "the server is stopping", {"Retry-After": "1"}) from None
+        if not found.finite:
+            raise http_error(500, "the model's predictions for the image are not finite")
+        return found
 
 
 def engine_of(request: Request) -> Engine:

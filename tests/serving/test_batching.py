@@ -51,6 +51,15 @@ def test_every_size_is_run_before_the_first_image(backend, batcher):
     made.close()
 
 
+def test_a_model_whose_predictions_are_not_finite_does_not_start(backend, monkeypatch):
+    found = FakeBackend._found
+    monkeypatch.setattr(
+        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+    )
+    with pytest.raises(UserError, match=r"a blank image: .* not finite"):
+        Batcher(backend, (1,), 0.0).start()
+
+
 def test_waiting_images_run_together_and_each_gets_its_result(backend, batcher):
     one = batcher()
     first = blocked(one, backend)

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
 from stillbox.serving.settings import ServeSettings
-from tests.serving.conftest import encoded
+from tests.serving.conftest import FakeBackend, encoded
 
 RED = encoded(204, (40, 20))
 
@@ -98,6 +98,16 @@ def test_files_that_are_no_images_are_refused(client, sent):
     answer = client().post("/detect", **sent)
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"}
+
+
+def test_predictions_that_are_not_finite_are_a_fault_of_the_server(client, monkeypatch):
+    started, found = client(), FakeBackend._found
+    monkeypatch.setattr(
+        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+    )
+    answer = started.post("/detect", content=RED)
+    assert answer.status_code == 500
+    assert "not finite" in answer.json()["error"]
 
 
 def test_a_real_model(small_backend):

@@ -14,7 +14,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import anchors_per_location, build_anchors, prediction_order
-from stillbox.models.detector import Detector, LossOutput
+from stillbox.models.detector import Detector, LossOutput, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
@@ -96,7 +96,7 @@ class OneStageDetector(Detector):
             "batch",
         )
         detections: Detections = sharded(predictions, true_sizes)
-        return detections
+        return detections._replace(finite=finite_images(*predictions))
 
     def __call__(
         self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
