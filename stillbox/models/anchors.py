@@ -1,4 +1,4 @@
-"""Anchors by their schema classes, each called with `(config)`."""
+"""Anchors by their schema classes; the families in `schema` say how they are called."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial

@@ -1,4 +1,4 @@
-"""Box coders by their schema classes, each called with `(config, input_size)`."""
+"""Box coders by their schema classes; the family in `schema` says how they are called."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Calibrations by their schema classes: called with `(config, scores)`, `[B, A, C]`."""
+"""Calibrations by their schema classes; the family in `schema` says how they are called."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Matchers and similarities by their schema classes, each called with `(config)`."""
+"""Matchers and similarities; the families in `schema` say how they are called."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Regularisation penalties, called with `(config, array)`."""
+"""Regularisation penalties; the family in `schema` says how they are called."""
 
 from collections.abc import Sequence
 
