@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := demo
 
-.PHONY: setup test quick proof lint demo site clean
+.PHONY: setup test quick proof lint demo site dist smoke audit clean
 
 setup: $(STAMP)
 
@@ -48,5 +48,19 @@ site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "to read it: python3 -m http.server --directory site"
 
+# Wheel and sdist of the last commit, built twice and compared.
+dist: setup
+	$(BIN)/python -m tools.distribution dist
+
+# The wheel in clean environments: make smoke PYTHONS="python3.11 python3.12 python3.13"
+PYTHONS ?= $(PYTHON)
+smoke: dist
+	$(BIN)/python -m tools.smoke dist/*.whl $(PYTHONS)
+
+# Known vulnerabilities of the pinned versions.
+audit: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
+	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
 clean:
-	rm -rf $(VENV) $(DEMO) site .pytest_cache
+	rm -rf $(VENV) $(DEMO) dist site .pytest_cache

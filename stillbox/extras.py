@@ -1,9 +1,21 @@
-"""Imports packages of extras."""
+"""Imports packages of extras, and says how an extra is installed."""
 
 import importlib
+import json
+import shlex
+import shutil
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+from stillbox import __version__
 from stillbox.errors import UserError
+
+_SOURCE = Path(__file__).resolve().parents[1]
 
 
 def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401
@@ -16,6 +28,50 @@ def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401
         return importlib.import_module(module)
     except ImportError as error:
         package = module.replace("_", "-")
-        raise UserError(
-            f"{package} is not installed", fix=f"pip install 'stillbox[{extra}]'"
-        ) from error
+        raise UserError(f"{package} is not installed", fix=install_command(extra)) from error
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that adds an extra to this installation, from where it came.
+
+    A bare `stillbox[tpu]` would ask an index of packages for the name, where somebody else may
+    have taken it.
+    """
+    if (_SOURCE / "pyproject.toml").is_file():
+        return f"{_pip_install()} -e {shlex.quote(f'{_SOURCE}[{extra}]')}"
+    return f"{_pip_install()} {shlex.quote(_requirement(extra))}"
+
+
+def _pip_install() -> str:
+    """Returns the command for this environment; the first pip of PATH may be another's."""
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "pip install"
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def _requirement(extra: str) -> str:
+    """Returns what pip installs: the wheel or folder, the address, or this version.
+
+    pip keeps an installed package of the version that is asked for, so that the last asks no index
+    for stillbox.
+    """
+    origin = _origin()
+    url = origin.get("url", "")
+    if url.startswith("file:") and (local := Path(url2pathname(urlsplit(url).path))).exists():
+        return f"{local}[{extra}]"
+    if url and not url.startswith("file:"):
+        if vcs := origin.get("vcs_info"):
+            url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+        return f"stillbox[{extra}] @ {url}"
+    return f"stillbox[{extra}]=={__version__}"
+
+
+def _origin() -> dict[str, Any]:
+    """Returns `direct_url.json` of PEP 610; empty for a package of an index."""
+    try:
+        text = metadata.distribution("stillbox").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        text = None
+    return json.loads(text) if text else {}

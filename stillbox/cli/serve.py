@@ -16,6 +16,7 @@ from stillbox.cli.arguments import add_option, note
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.cli.running import say, say_aside
 from stillbox.errors import UserError
+from stillbox.extras import install_command
 from stillbox.serving.settings import BATCH_SIZES, ServeSettings
 
 if TYPE_CHECKING:
@@ -87,9 +88,7 @@ def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette
     try:
         from stillbox.serving.app import build_app
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"{error.name} is not installed", fix="pip install 'stillbox[serve]'"
-        ) from error
+        raise UserError(f"{error.name} is not installed", fix=install_command("serve")) from error
     from stillbox.api import load
     from stillbox.devices.setup import prepare_process
 

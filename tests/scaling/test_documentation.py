@@ -55,7 +55,7 @@ def run(line):
     program, *words = shlex.split(line)
     if program == "pip":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        (extra,) = re.fullmatch(r"install stillbox\[(\w+)\]", " ".join(words)).groups()
+        (extra,) = re.fullmatch(r"install -e \.\[(\w+)\]", " ".join(words)).groups()
         assert extra in project["optional-dependencies"]
         return
     assert program == "stillbox"

@@ -57,7 +57,7 @@ def served(small_backend, tmp_path_factory):
 def test_every_command_is_run_or_parsed():
     assert len(CALLS) == 14
     others = [line for line in commands() if line not in CALLS]
-    assert others[0] == "pip install 'stillbox[serve]'"
+    assert others[0] == "pip install -e '.[serve]'"
     for line in others[1:]:
         words = [word for word in shlex.split(line) if not word.startswith("STILLBOX_API_KEY=")]
         assert words[0] == "stillbox"

@@ -13,6 +13,7 @@ from jax.experimental import topologies
 
 from stillbox.checking.ahead_of_time.chips import Figures
 from stillbox.errors import UserError
+from stillbox.extras import install_command
 
 SIZES = (1, 2, 4, 8)
 """GPUs of one machine."""
@@ -186,6 +187,6 @@ def describe_gpus(gpu: Gpu, number: int) -> tuple[jax.Device, ...]:
         raise UserError(
             f"the compiler for CUDA is not here: {first}",
             where="--target",
-            fix="pip install 'stillbox[cuda]' installs it, also where there is no GPU",
+            fix=f"{install_command('cuda')} installs it, also where there is no GPU",
         ) from error
     return tuple(topology.devices)

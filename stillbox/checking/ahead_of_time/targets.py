@@ -15,10 +15,10 @@ from stillbox.checking.ahead_of_time.chips import CHIPS, Chip, Figures
 from stillbox.checking.ahead_of_time.gpus import GPUS, describe_gpus, parse_gpus
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
+from stillbox.extras import install_command
 
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
 _LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
-_NO_LIBTPU = "pip install 'stillbox[tpu]'"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ def _names_near(name: str) -> str:
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
     if not importlib.util.find_spec("libtpu") and not os.environ.get("TPU_LIBRARY_PATH"):
         raise UserError(
-            "the compiler of TPUs, libtpu, is not installed", where="--target", fix=_NO_LIBTPU
+            "the compiler of TPUs, libtpu, is not installed",
+            where="--target",
+            fix=install_command("tpu"),
         )
     silence_libtpu()
     options: dict[str, Any] = dict(chip.options)
@@ -126,7 +128,8 @@ def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
         raise UserError(
             f"libtpu cannot describe {chip.generation}:{sides}: {first}",
             where="--target",
-            fix=f"{_NO_LIBTPU} installs the release that belongs to this jax, {jax.__version__}",
+            fix=f"{install_command('tpu')} installs the release that belongs to this jax, "
+            f"{jax.__version__}",
         ) from error
     return tuple(topology.devices)
 
@@ -138,7 +141,7 @@ def _local_target(name: str) -> Target:
         raise UserError(
             f"there is no {name} device in this machine",
             where="--target",
-            fix="pip install 'stillbox[cuda]' where there is a GPU; stillbox doctor shows what JAX "
+            fix=f"{install_command('cuda')} where there is a GPU; stillbox doctor shows what JAX "
             "finds. A TPU slice needs none of its devices: --target v5e:2x4",
         )
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")

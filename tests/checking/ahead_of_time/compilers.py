@@ -12,9 +12,9 @@ if not Path("/dev/nvidiactl").exists():
 
 needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"),
-    reason="libtpu is not installed: pip install 'stillbox[tpu]'",
+    reason="libtpu is not installed: pip install -e '.[tpu]'",
 )
 needs_cuda_plugin = pytest.mark.skipif(
     not importlib.util.find_spec("jax_cuda13_plugin"),
-    reason="the plugin for CUDA is not installed: pip install 'stillbox[cuda]'",
+    reason="the plugin for CUDA is not installed: pip install -e '.[cuda]'",
 )

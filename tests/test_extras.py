@@ -1,0 +1,113 @@
+"""What a message tells people to install comes from where stillbox came, never from a stranger."""
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from stillbox import __version__, extras
+from stillbox.errors import UserError
+from stillbox.extras import import_extra, install_command
+
+ROOT = Path(__file__).resolve().parents[1]
+WHEEL = f"stillbox-{__version__}-py3-none-any.whl"
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Acts as if the package came from elsewhere: `direct_url.json` of PEP 610, or None."""
+
+    def act(origin):
+        class Distribution:
+            def read_text(self, name):
+                assert name == "direct_url.json"
+                return origin and json.dumps(origin)
+
+        monkeypatch.setattr(extras, "_SOURCE", tmp_path)
+        monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
+
+    return act
+
+
+def asked_for(extra):
+    """Returns what the command installs."""
+    before, _, after = install_command(extra).partition(" install ")
+    assert re.search(r"pip$", before)
+    return shlex.split(after)
+
+
+def test_a_source_folder_is_installed_again():
+    assert asked_for("tpu") == ["-e", f"{ROOT}[tpu]"]
+
+
+def test_a_wheel_is_installed_again(installed, tmp_path):
+    wheel = tmp_path / "a folder" / WHEEL
+    wheel.parent.mkdir()
+    wheel.touch()
+    installed({"url": wheel.as_uri(), "archive_info": {}})
+    assert asked_for("onnx") == [f"{wheel}[onnx]"]
+    wheel.unlink()
+    assert asked_for("onnx") == [f"stillbox[onnx]=={__version__}"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (
+            {"url": f"https://files.example/{WHEEL}", "archive_info": {}},
+            f"stillbox[ray] @ https://files.example/{WHEEL}",
+        ),
+        (
+            {"url": "https://git.example/box", "vcs_info": {"vcs": "git", "commit_id": "00ff"}},
+            "stillbox[ray] @ git+https://git.example/box@00ff",
+        ),
+        (None, f"stillbox[ray]=={__version__}"),
+    ],
+)
+def test_addresses_and_indexes_are_asked_again(installed, origin, requirement):
+    installed(origin)
+    assert asked_for("ray") == [requirement]
+
+
+def test_the_pip_of_this_environment_is_called(monkeypatch):
+    monkeypatch.setattr(extras.shutil, "which", lambda name: "/usr/bin/pip")
+    assert install_command("tf").startswith(f"{sys.executable} -m pip install ")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    assert install_command("tf").startswith(f"uv pip install --python {sys.executable} ")
+    beside = Path(sys.executable).with_name("pip")
+    monkeypatch.setattr(extras.shutil, "which", lambda name: str(beside))
+    assert install_command("tf").startswith("pip install ")
+
+
+def test_the_message_of_an_absent_package():
+    with pytest.raises(UserError, match="no-such-package is not installed") as refusal:
+        import_extra("no_such_package", "ray")
+    assert refusal.value.fix == install_command("ray")
+
+
+def texts():
+    for pattern in ("*.md", "docs/**/*.md", "stillbox/**/*.py", "benchmarks/*"):
+        for path in ROOT.glob(pattern):
+            if path.suffix in (".md", ".py") and path.name != "CHANGELOG.md":
+                yield path, path.read_text(encoding="utf-8")
+
+
+def test_no_page_and_no_message_asks_an_index_for_stillbox():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = []
+    for path, text in texts():
+        for what in re.findall(
+            r"pip install (?:-e )?'?(\.[^\s'`]*|[^\s'`]*stillbox[^\s'`]*)", text
+        ):
+            if what in (".", "stillbox"):  # the latter in a warning
+                continue
+            file, extra = re.fullmatch(r"(.*?)(?:\[(\w+)\])?", what).groups()
+            assert file in (".", f"./{WHEEL}"), path
+            assert extra is None or extra in project["optional-dependencies"], path
+            found.append(what)
+    assert len(found) > 10
