@@ -15,9 +15,12 @@ import numpy as np
 from stillbox.checkpoints.files import sync_folder, write_durably
 from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
+from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
+from stillbox.textformat.text_file import read_text_file
 
 MANIFEST = "checkpoint.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
+WRITTEN = "give a folder that training wrote, whole"
 _FORMAT = 1
 
 Arrays = dict[str, np.ndarray]
@@ -71,7 +74,7 @@ class Checkpoint:
         try:
             self._manifest = json.loads((folder / MANIFEST).read_text())
             written, self.step = self._manifest["format"], int(self._manifest["step"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
         if written != _FORMAT:
             raise UserError(
@@ -83,12 +86,12 @@ class Checkpoint:
     @property
     def experiment(self) -> str:
         """The experiment as YAML."""
-        return (self.folder / EXPERIMENT).read_text()
+        return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN)
 
     @property
     def label_map(self) -> str:
         """The label map as text."""
-        return (self.folder / LABEL_MAP).read_text()
+        return read_text_file(self.folder / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from stillbox.checkpoints.checkpoint import (
     LABEL_MAP,
     MANIFEST,
     VERSIONS,
+    WRITTEN,
     Arrays,
     Checkpoint,
     flatten_section,
@@ -34,6 +35,8 @@ from stillbox.checkpoints.files import (
 )
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.errors import UserError, nearest
+from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
+from stillbox.textformat.text_file import read_text_file
 
 _BEST = "best.json"
 _CHECKPOINTS = "checkpoints"
@@ -130,12 +133,12 @@ class ModelDirectory:
     @property
     def experiment(self) -> str:
         """The experiment as YAML."""
-        return (self.path / EXPERIMENT).read_text()
+        return read_text_file(self.path / EXPERIMENT, fix=WRITTEN)
 
     @property
     def label_map(self) -> str:
         """The label map as text."""
-        return (self.path / LABEL_MAP).read_text()
+        return read_text_file(self.path / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES)
 
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""

@@ -19,6 +19,7 @@ from stillbox.cli.export import show_export
 from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
+from stillbox.textformat.text_file import read_text_file
 
 SPELLINGS = ("exporter_main_v2.py",)
 
@@ -133,9 +134,8 @@ def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:
     from stillbox.experiment.pipeline_config import read_pipeline_config
 
     path = Path(config)
-    if not path.is_file():
-        raise UserError(f"there is no file {path}", where="--pipeline_config_path")
+    text = read_text_file(path, where="--pipeline_config_path", fix="give a pipeline.config")
     reading = read_pipeline_config(
-        path.read_text(), str(path), name=path.stem, override=arguments.config_override
+        text, str(path), name=path.stem, override=arguments.config_override
     )
     return resolve_reading(reading, overrides, str(path))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import update
-from stillbox.experiment.values import Node
-from stillbox.experiment.yaml_config import compose
+from stillbox.textformat.yaml_tree import Node, compose
 
 
 def apply_overrides(

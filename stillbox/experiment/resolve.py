@@ -1,6 +1,5 @@
 """From a CONFIG of the command line to an experiment."""
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,15 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import compose, read_tree
+from stillbox.experiment.yaml_config import read_tree
+from stillbox.textformat.text_file import read_text_file
+from stillbox.textformat.yaml_tree import compose
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
 _YAML_SUFFIXES = (".yaml", ".yml")
 _PIPELINE_SECTION = re.compile(
-    r"^\s*(model|train_config|train_input_reader|eval_config|eval_input_reader|graph_rewriter)"
-    r"\s*:?\s*[{<]\s*(#.*)?$",
+    r"^[ \t]*+(model|train_config|train_input_reader|eval_config|eval_input_reader|graph_rewriter)"
+    r"\s*+:?\s*+[{<][ \t]*+(#.*)?$",
     re.MULTILINE,
 )
 
@@ -115,7 +116,8 @@ def _find(config: str | Path) -> Path:
             if own.is_file()
             else "give a config file, or a recipe: " + ", ".join(recipe_names()),
         )
-    if path.is_file():
+    # What is no regular file is refused by its kind, where it is read.
+    if path.exists():
         return path
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"there is no file {path}", fix=nearest(path.name, _siblings(path)))
@@ -133,13 +135,7 @@ def _siblings(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> Reading:
-    try:
-        # utf-8-sig: editors on Windows put a byte order mark in front.
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error}", fix="give a text file") from error
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from error
+    text = read_text_file(path, fix="give a config file, or a recipe")
     for recognizes, read in reversed(READERS):
         if recognizes(path, text):
             return read(text, str(path), path.stem)
@@ -153,18 +149,3 @@ def _read(path: Path) -> Reading:
     if is_dictionary(root):
         return read_layers([root], name=path.stem)
     return read_tree(root, name=path.stem)
-
-
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
-    # The decoder has the file without its byte order mark.
-    before = bytes(error.object[: error.start]).decode()
-    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    what = f"byte {error.object[error.start]:#04x} is not UTF-8"
-    if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        what = "the file is UTF-16, as its first two bytes say"
-    start = before[before.rfind("\n") + 1 :][-30:]
-    return UserError(
-        what + (f", after {start!r}" if start else ""),
-        where=f"{path}:{line}:{column}",
-        fix="save it as UTF-8, if it is a text at all",
-    )

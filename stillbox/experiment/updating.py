@@ -16,7 +16,6 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import (
     NUMBER,
     Hint,
-    Node,
     Plain,
     Value,
     choices,
@@ -24,6 +23,7 @@ from stillbox.experiment.values import (
     leaf_paths,
     node_of,
 )
+from stillbox.textformat.yaml_tree import Node
 
 
 def from_plain(plain: Plain, where: str) -> Experiment:

@@ -6,11 +6,11 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stillbox.experiment.schema.ranges import Range
 from stillbox.experiment.variants import Variant
+from stillbox.textformat.yaml_tree import Node
 
 Plain: TypeAlias = Any
 """A scalar, None, a list of plain values or a mapping from names to them."""
@@ -21,18 +21,6 @@ Hint: TypeAlias = Any
 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 """How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A plain value and the position where it was written."""
-
-    value: Any
-    """A scalar, a list of nodes, or a mapping from names to nodes."""
-    where: str
-    """file:line:column, or the option that holds it."""
-    text: str | None = None
-    """A command line's value as typed: what a text field takes, whatever YAML makes of it."""
 
 
 def to_plain(value: Value) -> Plain:

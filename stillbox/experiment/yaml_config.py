@@ -13,7 +13,8 @@ from stillbox.experiment.reading import Reading
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import UnknownKindError, update
-from stillbox.experiment.values import Node, Plain, to_plain
+from stillbox.experiment.values import Plain, to_plain
+from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
@@ -67,60 +68,6 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
             fix=" ".join(f"--import {word}" for word in words),
         ) from error
     return Reading(experiment=experiment, origins=origins)
-
-
-def compose(text: str, file: str, *, lines: bool = True) -> Node:
-    """Parses YAML into nodes with positions. No tag ever runs code.
-
-    Args:
-        text: YAML.
-        file: the name of the file in positions.
-        lines: append line and column to `file`; an option on the command line has none.
-
-    Raises:
-        UserError: it is not YAML, or a mapping has one name twice.
-    """
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        return Node(None, file) if root is None else _convert(loader, root, file, lines)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
-        mark = getattr(error, "problem_mark", None)
-        where = _position(mark, file) if mark is not None and lines else file
-        # The other errors say it in several lines, or (too deep) in terms of Python's stack.
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise UserError(
-            f"not YAML: {problem}",
-            where=where,
-            fix="put text that holds any of ? : # , [ ] { } in quotes",
-        ) from error
-
-
-def _position(mark: yaml.Mark, file: str) -> str:
-    return f"{file}:{mark.line + 1}:{mark.column + 1}"
-
-
-def _convert(loader: yaml.SafeLoader, node: yaml.Node, file: str, lines: bool) -> Node:
-    where = _position(node.start_mark, file) if lines else file
-    if isinstance(node, yaml.SequenceNode):
-        return Node([_convert(loader, item, file, lines) for item in node.value], where)
-    if isinstance(node, yaml.MappingNode):
-        content: dict[str, Node] = {}
-        for key, item in node.value:
-            place = _position(key.start_mark, file) if lines else file
-            if not isinstance(key, yaml.ScalarNode):
-                raise UserError("a name is one word", where=place, fix="name: value")
-            if key.value in content:
-                raise UserError(
-                    f"{key.value!r} is given twice", where=place, fix="keep one of them"
-                )
-            # Names point at themselves; a section's place is where its name stands.
-            converted = _convert(loader, item, file, lines)
-            content[key.value] = dataclasses.replace(converted, where=place)
-        return Node(content, where)
-    return Node(loader.construct_object(node, deep=True), where)
 
 
 def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:
@@ -180,7 +127,7 @@ def _spell_float(value: float) -> str:
 
 
 def _spell_text(value: str) -> str:
-    if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
+    if _PLAIN.fullmatch(value) and compose(value, "").value == value:
         return value
     quoted: str = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=2**31)
     return quoted.rstrip("\n")

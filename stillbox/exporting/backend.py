@@ -17,6 +17,7 @@ from stillbox.inputs.resize import resize_image, resized_size
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
+from stillbox.textformat.text_file import read_text_file
 
 
 class ExportBackend:
@@ -34,10 +35,12 @@ class ExportBackend:
         self._folder, self._runtime = folder, runtime
         self.manifest = Manifest.read(folder)
         self._load = find_loader(self.manifest.settings.format, runtime)
-        experiment = from_yaml((folder / EXPERIMENT).read_text(), str(folder / EXPERIMENT))
+        text = read_text_file(
+            folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote"
+        )
+        experiment = from_yaml(text, str(folder / EXPERIMENT))
         self._model = experiment.model
-        label_map = folder / LABEL_MAP
-        self._names = LabelMap.from_text(label_map.read_text(), str(label_map)).names
+        self._names = LabelMap.from_file(folder / LABEL_MAP).names
 
     @property
     def class_names(self) -> Mapping[int, str]:

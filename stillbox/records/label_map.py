@@ -7,8 +7,13 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.records.label_map_text import SHAPE, LabelMapItem, quoted, read_items
+from stillbox.textformat.text_file import read_text_file
 
 _FOLDER = Path(__file__).parent / "label_maps"
+MAX_LABEL_MAP_BYTES = 2**22
+"""Greatest size of a label map's file, which is that of a hundred thousand classes."""
+# The format and the arrays of ids hold no more.
+_MAX_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,11 @@ class LabelMap:
         """
         path = Path(path)
         file, where = path, str(path)
-        if not path.is_file():
-            if not is_label_map(path):
-                raise missing_label_map(path)
+        if not path.is_file() and where in _built_in():
             file, where = _built_in()[where], f"built-in label map {where}"
-        try:
-            text = file.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"the label map is not UTF-8 text (byte {error.start})",
-                where=str(path),
-                fix="save it as UTF-8, or see whether this is the right file",
-            ) from error
-        return cls.from_text(text, where)
+        elif not path.exists():
+            raise missing_label_map(path)
+        return cls.from_text(read_text_file(file, fix=SHAPE, most=MAX_LABEL_MAP_BYTES), where)
 
     @classmethod
     def from_text(cls, text: str, where: str = "label map") -> "LabelMap":
@@ -166,6 +163,9 @@ def _check(items: list[tuple[LabelMapItem, str]]) -> None:
         if item.id < 1:
             what, fix = f"{item.name!r} has id {item.id}", "let ids start at 1; 0 is the background"
             raise UserError(what, where=where, fix=fix)
+        if item.id > _MAX_ID:
+            what = f"{item.name!r} has id {item.id}; the greatest possible is {_MAX_ID}"
+            raise UserError(what, where=where, fix="number the classes from 1")
         if item.id in ids:
             what = f"id {item.id} belongs to {ids[item.id]!r} and to {item.name!r}"
             raise UserError(what, where=where, fix="give every class an id of its own")

@@ -1,5 +1,6 @@
 """From protobuf text format to a syntax tree with positions: names and values without types."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -51,15 +52,15 @@ def parse(text: str, file: str) -> Block:
     Raises:
         UserError: the text is not protobuf text format; says file, line and column.
     """
-    parser = _Parser(list(tokenize(text, file)))
+    parser = _Parser(tokenize(text, file))
     return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
 
 
 class _Parser:
-    """Recursive descent over a list of tokens that ends with an `end`."""
+    """Recursive descent over tokens that end with an `end`; they are read as they are needed."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self._tokens, self._next = tokens, 0
+    def __init__(self, tokens: Iterator[Token]) -> None:
+        self._tokens, self._next = tokens, next(tokens)
         # The first brace that is unclosed by the indentation, and the token after its block.
         self._suspects: tuple[Token, Token] | None = None
         self._indented = True
@@ -161,12 +162,12 @@ class _Parser:
         return _unexpected(token, "a value")
 
     def _peek(self) -> Token:
-        return self._tokens[self._next]
+        return self._next
 
     def _take(self) -> Token:
-        token = self._tokens[self._next]
+        token = self._next
         # The end token is never consumed.
-        self._next += token.kind != "end"
+        self._next = next(self._tokens, token)
         return token
 
     def _accept(self, symbol: str) -> bool:

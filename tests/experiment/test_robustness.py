@@ -7,6 +7,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.params_dict.override_text import read_text
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable, warnings_about
@@ -134,3 +135,30 @@ def test_numbers_are_finite(value, tmp_path):
         UserError, match=r"(?s)p\.config:45:9: .*class_bias_init is .*finite number"
     ):
         resolve(path)
+
+
+HOSTILE = {
+    "learning rate": "train: {optimizer: {schedule: {learning_rate: 1%s}}}" % ("0" * 400),
+    "NUL in a path": 'data: {train: {paths: ["a\\0b"]}}',
+    "half a character": 'name: "\\ud800"',
+    "repeated without end": "train: {freeze: ['a{99999999999}']}",
+    "brackets of a pattern": "train: {freeze: ['%s']}" % ("(" * 10_000),
+    "blocks of a spine": "spinenet: {block_specs: '%s'}\narchitecture: {backbone: spinenet}"
+    % ("[" * 100_000),
+    "empty lines": "\n" * 500_000 + "[",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files_are_refused_with_their_place(case, tmp_path):
+    path = tmp_path / "e.yaml"
+    path.write_text(HOSTILE[case])
+    with pytest.raises(UserError) as caught:
+        resolve(path)
+    assert caught.value.where.startswith(f"{path}:")
+
+
+def test_a_hostile_option_is_refused():
+    for text in ("[" * 50_000, "{a: " * 30_000, "{a: x*y, b: " + "[" * 50_000):
+        with pytest.raises(UserError, match=r"nested deeper|holds no names"):
+            read_text(text, "--params_override")

@@ -156,14 +156,14 @@ def test_a_recipe_is_a_start_that_the_rest_changes():
         ("a: b: c", "e:1:5", "not YAML: mapping values are not allowed", None),
         ("- 1", "e:1:1", " is a section with named fields, not a list", None),
         ("just words", "e:1:1", "is a section with named fields, not 'just words'", None),
-        ("train: !!python/object/apply:os.getcwd []", "e:1:1", "train is a section", None),
-        ("name: !!python/name:os.getcwd x", "e:1:7", "not YAML: could not determine", None),
+        ("train: !!python/object/apply:os.getcwd []", "e:1:8", "no meaning", "take it out"),
+        ("name: !!python/name:os.getcwd x", "e:1:7", "!!python/name:os.getcwd", "take"),
         ("? [a]\n: 1", "e:1:3", "a name is one word", "name: value"),
         ("recipe: ssd_mobilnet", "e:1:1", "no recipe 'ssd_mobilnet'", "ssd_mobilenet_v1_300x300"),
         ("5: 1", "e:1:1", "no field '5'", None),
-        ("name: a\0", "e", "not YAML: unacceptable character #x0000", None),
+        ("name: a\0", "e:1:8", "not YAML: the control character", "take it out"),
         ("train: {optimizer: {kind: [a]}}", "e:1:21", "kind is one word, not a list", "adam"),
-        ("[" * 5000, "e", "not YAML", None),
+        ("[" * 5000, "e:1:101", "nested deeper than 100 levels", "brackets"),
     ],
 )
 def test_errors_say_file_line_and_column(text, where, message, fix):

@@ -78,6 +78,10 @@ def test_ids_from_names():
     ("text", "line", "words"),
     [
         ("item { id: 0 name: 'dog' }", 1, "'dog' has id 0"),
+        ("item { name: 'a'\nid: 99999999999 }", 2, "99999999999 is not an int32"),
+        ("item { name: 'a'\nid: " + "9" * 5000 + " }", 2, "is not an int32"),
+        ("item { name: 'a'\nid: 1e400 }", 2, "1e400 is not an int32"),
+        ("item {\n" * 200_000, 101, "nested deeper than 100 levels"),
         ("item { id: -1 name: 'dog' }", 1, "'dog' has id -1"),
         ("item { id: 1 name: 'a' }\nitem { id: 1 name: 'b' }", 2, "id 1 belongs to 'a' and to 'b'"),
         ("item { id: 1 name: 'a' }\n\nitem { id: 2 name: 'a' }", 3, "'a' has two ids, 1 and 2"),
@@ -115,7 +119,7 @@ def test_a_map_without_classes_is_refused(text):
 def test_a_file_is_named_in_the_message(tmp_path):
     path = tmp_path / "map.pbtxt"
     path.write_bytes(b"item { id: 1 name: '\xff\xfe' }")
-    with pytest.raises(UserError, match=r"map\.pbtxt: the label map is not UTF-8 text \(byte 20\)"):
+    with pytest.raises(UserError, match=r"map\.pbtxt:1:21: byte 0xff is not UTF-8"):
         LabelMap.from_file(path)
     with pytest.raises(
         UserError, match=r"there is no such label map.*\n.*did you mean 'map.pbtxt'"

@@ -75,7 +75,7 @@ def _read_blocks(section: KeySection, text: str) -> tuple[SpineBlock, ...]:
             for level, kind, inputs, output in json.loads(text)
         )
         sound = all(_is_block(block) for block in blocks)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise UserError(

@@ -9,7 +9,7 @@ from stillbox.experiment.params_dict.override_text import read_file, read_text
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
 from stillbox.experiment.params_dict.templates import TEMPLATES, template_tree, tree_of
 from stillbox.experiment.recipes import recipe_names
-from stillbox.experiment.values import Node
+from stillbox.textformat.yaml_tree import Node
 
 
 def read_params(

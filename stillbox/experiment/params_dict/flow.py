@@ -8,8 +8,8 @@ is not its own.
 from collections.abc import Iterator
 
 from stillbox.errors import UserError
-from stillbox.experiment.values import Node
-from stillbox.experiment.yaml_config import compose
+from stillbox.textformat.parser import MAX_DEPTH
+from stillbox.textformat.yaml_tree import Node, compose
 
 _CLOSES = {"{": "}", "[": "]"}
 
@@ -19,6 +19,7 @@ class Scanner:
 
     def __init__(self, text: str, where: str) -> None:
         self._text, self._where, self._at = text, where, 0
+        self._depth = 0
 
     def whole_value(self) -> Node:
         """Returns the one value of the text.
@@ -44,9 +45,9 @@ class Scanner:
 
     def _peek(self) -> str:
         """Returns the next character that is no space, empty at the end."""
-        rest = self._text[self._at :].lstrip()
-        self._at = len(self._text) - len(rest)
-        return rest[:1]
+        while self._text[self._at : self._at + 1].isspace():
+            self._at += 1
+        return self._text[self._at : self._at + 1]
 
     def _take(self, character: str) -> bool:
         if self._peek() != character:
@@ -73,10 +74,14 @@ class Scanner:
     def _items(self, closing: str) -> Iterator[None]:
         """Yields in front of each item in brackets, and reads the commas between them."""
         self._at += 1
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise UserError(f"nested deeper than {MAX_DEPTH} levels", where=self._where)
         while not self._take(closing):
             yield
             if not self._take(",") and self._peek() != closing:
                 raise self._broken(f"a comma or {closing}")
+        self._depth -= 1
 
     def _mapping(self) -> Node:
         content: dict[str, Node] = {}

@@ -149,7 +149,7 @@ def compile_regex(root: KeySection, key: str, fix: str) -> re.Pattern[str]:
     """
     try:
         return re.compile(root.get(key))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         what = f"{key} = {root.get(key)!r} is no regular expression: {error}"
         raise UserError(what, where=root.where(key), fix=fix) from error
 

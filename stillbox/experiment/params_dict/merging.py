@@ -11,7 +11,8 @@ from typing import NoReturn
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, Key, Kind, names_in
 from stillbox.experiment.params_dict.other_models import SECTIONS, refuse_type
-from stillbox.experiment.values import NUMBER, Node, Plain
+from stillbox.experiment.values import NUMBER, Plain
+from stillbox.textformat.yaml_tree import Node
 
 _TOO_LARGE = 1e300
 _WANTED: dict[Kind, str] = {

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.flow import Scanner
-from stillbox.experiment.values import Node
-from stillbox.experiment.yaml_config import compose
+from stillbox.textformat.text_file import read_text_file
+from stillbox.textformat.yaml_tree import Node, compose
 
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _PAIRS = re.compile(rf"\s*{_NAME}\s*=")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-_YAML_LINE = re.compile(r"^\s*[\w'\"]+\s*:(\s|$)", re.MULTILINE)
+_YAML_LINE = re.compile(r"^[ \t]*+[\w'\"]++[ \t]*+:(\s|$)", re.MULTILINE)
 _FORMS = (
     "for example --params_override='{train: {total_steps: 1000}}', "
     "--params_override='train.total_steps=1000, eval.eval_batch_size=4' or the path of a YAML file"
@@ -57,18 +57,12 @@ def read_file(path: str | Path, where: str) -> Node:
             f"{path} is not a local file", where=where, fix="copy it to this machine first"
         )
     file = Path(path)
-    if not file.is_file():
+    if file.is_dir() or not file.exists():
         what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
         folder = file.parent if file.parent.is_dir() else None
         others = [other.name for other in folder.glob("*.y*ml")] if folder else []
         raise UserError(what, where=where, fix=nearest(file.name, others) if others else _FORMS)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read {file}: {error}", where=where, fix="give a YAML file"
-        ) from error
-    return compose(text, str(file))
+    return compose(read_text_file(file, where=where, fix="give a YAML file"), str(file))
 
 
 def _read_flow(text: str, where: str) -> Node:

@@ -21,7 +21,7 @@ from stillbox.experiment.params_dict.training import (
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Export, Training
 from stillbox.experiment.sections import ReadLog
-from stillbox.experiment.values import Node
+from stillbox.textformat.yaml_tree import Node
 
 _EXPERIMENT = {"recipe", *(field.name for field in dataclasses.fields(Experiment))}
 _DICTIONARY = {*names_in(""), *SECTIONS} - _EXPERIMENT

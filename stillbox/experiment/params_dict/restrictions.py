@@ -5,12 +5,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import yaml
-
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.keys import KEYS
 from stillbox.experiment.params_dict.merging import spell
 from stillbox.experiment.values import Plain
+from stillbox.textformat.yaml_tree import compose
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -71,7 +70,7 @@ def _operand(text: str, value: Look) -> Plain:
     if _KEY.fullmatch(text):
         raise UserError(f"there is no key {text!r}", where=_LIST, fix=nearest(text, KEYS))
     # Lists of Python programs say None.
-    return None if text == "None" else yaml.safe_load(text)
+    return None if text == "None" else compose(text, _LIST, lines=False).plain()
 
 
 def _at(where: str | None) -> str:

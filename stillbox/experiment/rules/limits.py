@@ -1,7 +1,8 @@
-"""Numbers outside the range of their field, and least values above the greatest."""
+"""Numbers outside their range, least values above the greatest, and text that is none."""
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,12 @@ from stillbox.experiment.schema import ConvolutionalHead, Experiment, Range, Ssd
 from stillbox.experiment.values import Value, field_ranges, sections_of
 
 _GREATEST = 2**63 - 1
+# NUL ends a path, and a surrogate is half a character. Escapes can spell both.
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def check_limits(experiment: Experiment) -> Iterator[Broken]:
-    """Finds numbers outside their range."""
+    """Finds numbers outside their range, and text that no file can be named by."""
     for path, section in sections_of(experiment):
         ranges = field_ranges(section.__class__)
         for field in dataclasses.fields(section):
@@ -22,6 +25,9 @@ def check_limits(experiment: Experiment) -> Iterator[Broken]:
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, int | float) and not isinstance(item, bool):
                     yield from _check_number(item, inner, ranges.get(field.name))
+                elif isinstance(item, str) and _UNUSABLE.search(item):
+                    what = f"{inner} holds a character that neither files nor names have: {item!r}"
+                    yield Broken(inner, what, "take it out")
 
 
 def _check_number(number: float, path: str, allowed: Range | None) -> Iterator[Broken]:

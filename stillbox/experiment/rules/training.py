@@ -78,7 +78,7 @@ def patterns_compile(train: Training) -> Iterator[Broken]:
         for text in texts:
             try:
                 re.compile(text)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 yield Broken(path, f"{text!r} is no regular expression: {error}", "see Python's re")
 
 

@@ -6,7 +6,8 @@ from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.params_dict.templates import TEMPLATES
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.values import Node, differences
+from stillbox.experiment.values import differences
+from stillbox.textformat.yaml_tree import Node
 from tests.shared import SHARED, needs_shared
 
 

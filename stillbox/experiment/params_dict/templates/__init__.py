@@ -7,8 +7,8 @@ these settings as experiments, with their scores.
 from collections.abc import Mapping
 from pathlib import Path
 
-from stillbox.experiment.values import Node, Plain, node_of
-from stillbox.experiment.yaml_config import compose
+from stillbox.experiment.values import Plain, node_of
+from stillbox.textformat.yaml_tree import Node, compose
 
 TEMPLATES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 """Name -> file."""

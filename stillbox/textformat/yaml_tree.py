@@ -1,0 +1,179 @@
+"""YAML -> tree of values with positions: the only place that parses YAML.
+
+No tag runs code. The cost of a text is bounded: its length, its depth, the number of its values
+after aliases are followed, and the length of its numbers.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from stillbox.errors import UserError
+from stillbox.textformat.parser import MAX_DEPTH
+from stillbox.textformat.text_file import MAX_BYTES
+
+MAX_VALUES = 30_000
+"""Values of a text; one that is read twice by an alias counts twice."""
+_LONGEST_NUMBER = 100
+_STANDARD = "tag:yaml.org,2002:"
+_MERGE, _TIMESTAMP = f"{_STANDARD}merge", f"{_STANDARD}timestamp"
+_TAGS: dict[type[yaml.Node], frozenset[str]] = {
+    yaml.SequenceNode: frozenset({"seq"}),
+    yaml.MappingNode: frozenset({"map"}),
+    yaml.ScalarNode: frozenset({"str", "int", "float", "bool", "null", "timestamp", "value"}),
+}
+_QUOTES = "put text that holds any of ? : # , [ ] { } in quotes"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A plain value and the position where it was written."""
+
+    value: Any
+    """A scalar, a list of nodes, or a mapping from names to nodes."""
+    where: str
+    """file:line:column, or the option that holds it."""
+    text: str | None = None
+    """A command line's value as typed: what a text field takes, whatever YAML makes of it."""
+
+    def plain(self) -> Any:  # noqa: ANN401
+        """Returns the value without positions: scalars, lists and dictionaries."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        return [n.plain() for n in self.value] if isinstance(self.value, list) else self.value
+
+
+def compose(text: str, file: str, *, lines: bool = True) -> Node:
+    """Parses YAML into nodes with positions.
+
+    Dates are text. Aliases and merge keys (`<<`) are followed.
+
+    Args:
+        text: YAML.
+        file: the name of the file in positions.
+        lines: append line and column to `file`; an option on the command line has none.
+
+    Raises:
+        UserError: it is not YAML, a mapping has one name twice, a tag stands for more than text,
+            numbers, truth values, lists and mappings, or the text is too long, too deep, or
+            multiplies itself by aliases.
+    """
+    if len(text) > MAX_BYTES:
+        what = f"{len(text):,} characters are too many for YAML; {MAX_BYTES:,} are read"
+        raise UserError(what, where=file, fix="is this the right file?")
+    try:
+        reader = _Reader(text, file, lines)
+        root = reader.get_single_node()
+        return Node(None, file) if root is None else reader.convert(root)
+    except yaml.reader.ReaderError as error:
+        line, before = text.count("\n", 0, error.position) + 1, text[: error.position]
+        where = f"{file}:{line}:{len(before) - before.rfind(chr(10))}" if lines else file
+        what = f"not YAML: the control character {chr(int(error.character))!r}"
+        raise UserError(what, where=where, fix="take it out, or see if this is a text") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None and lines else file
+        # The other errors say it in several lines.
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise UserError(f"not YAML: {problem}", where=where, fix=_QUOTES) from error
+
+
+class _Reader(yaml.SafeLoader):
+    """PyYAML's parser with limits; the values are built here, with their positions."""
+
+    def __init__(self, text: str, file: str, lines: bool) -> None:
+        self._file, self._lines = file, lines
+        self._depth = self._composed = self._converted = 0
+        super().__init__(text)
+
+    def _where(self, mark: yaml.Mark) -> str:
+        return f"{self._file}:{mark.line + 1}:{mark.column + 1}" if self._lines else self._file
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
+        """Composes one node; PyYAML calls it for each."""
+        mark = self.peek_event().start_mark
+        self._composed += 1
+        if self._composed > MAX_VALUES:
+            what = f"more than {MAX_VALUES:,} values"
+            raise UserError(what, where=self._where(mark), fix="is this the right file?")
+        self._enter(mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _enter(self, mark: yaml.Mark) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            what = f"nested deeper than {MAX_DEPTH} levels"
+            raise UserError(what, where=self._where(mark), fix="look for brackets that do not end")
+
+    def convert(self, node: yaml.Node) -> Node:
+        """Returns the values of a node of PyYAML."""
+        where = self._where(node.start_mark)
+        self._converted += 1
+        if self._converted > MAX_VALUES:
+            what = f"its aliases (*name) multiply it to more than {MAX_VALUES:,} values"
+            raise UserError(what, where=where, fix="write the values out")
+        self._check_tag(node, where)
+        self._enter(node.start_mark)
+        if isinstance(node, yaml.SequenceNode):
+            value: Any = [self.convert(item) for item in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            value = self._mapping(node)
+        else:
+            value = self._scalar(node, where)
+        self._depth -= 1
+        return Node(value, where)
+
+    def _check_tag(self, node: yaml.Node, where: str) -> None:
+        if node.tag.removeprefix(_STANDARD) not in _TAGS[type(node)]:
+            shown = node.tag.replace(_STANDARD, "!!")
+            raise UserError(
+                f"the tag {shown} has no meaning here, and nothing of it was run",
+                where=where,
+                fix="take it out: values are text, numbers, true, false, null, lists and sections",
+            )
+
+    def _scalar(self, node: yaml.Node, where: str) -> Any:  # noqa: ANN401
+        kind = node.tag.removeprefix(_STANDARD)
+        if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
+            what = f"a number of {len(node.value):,} characters"
+            raise UserError(what, where=where, fix="write it with an exponent, or in quotes")
+        if kind in ("timestamp", "value"):
+            return node.value
+        try:
+            return self.construct_object(node, deep=True)
+        except (ValueError, LookupError, ArithmeticError) as error:
+            what = f"{node.value!r} is no {kind}"
+            raise UserError(what, where=where, fix="put text in quotes") from error
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key, item in node.value:
+            place = self._where(key.start_mark)
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError("a name is one word", where=place, fix="name: value")
+            if key.tag == _MERGE:
+                # Of several mappings the first that has a name counts.
+                for content in self._merged(item, place):
+                    merged = content | merged
+                continue
+            if key.value in own:
+                what = f"{key.value!r} is given twice"
+                raise UserError(what, where=place, fix="keep one of them")
+            # Names point at themselves; a section's place is where its name stands.
+            own[key.value] = dataclasses.replace(self.convert(item), where=place)
+        return merged | own
+
+    def _merged(self, node: yaml.Node, place: str) -> Iterator[dict[str, Node]]:
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        for one in inner:
+            content = self.convert(one).value
+            if not isinstance(content, dict):
+                what = "<< merges sections, and this is none"
+                raise UserError(what, where=place, fix="<<: *name")
+            yield content

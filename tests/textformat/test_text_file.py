@@ -1,0 +1,46 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment.params_dict.override_text import read_file
+from stillbox.experiment.resolve import resolve
+from stillbox.records.label_map import LabelMap
+from stillbox.textformat.text_file import MAX_BYTES
+
+READERS = {"config": resolve, "dictionary": lambda path: read_file(path, "--x"),
+           "label map": LabelMap.from_file}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_text_file_is_refused_unread(reader, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.yaml")
+    # A hole: the file takes no room on the disk.
+    Path("large.yaml").touch()
+    os.truncate("large.yaml", 2**30)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket.yaml")
+        for name, said in {
+            "pipe.yaml": "is a pipe",
+            "socket.yaml": "is a socket",
+            "/dev/zero": "is a device",
+            "/dev/tty": "is a device",
+            "large.yaml": "has 1,073,741,824 bytes",
+            ".": "is a folder",
+        }.items():
+            with pytest.raises(UserError, match=said) as caught:
+                READERS[reader](name)
+            assert caught.value.fix
+
+
+def test_a_file_that_says_nothing_of_its_size_is_not_read_on_and_on(tmp_path, monkeypatch):
+    # Files of /proc have size 0, whatever they hold.
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    stat = os.stat_result((0o100644, *[0] * 9))
+    monkeypatch.setattr(type(path), "stat", lambda self, **_: stat)
+    with pytest.raises(UserError, match="1,048,577 bytes; such a text has 1,048,576 at most"):
+        resolve(path)
