@@ -72,9 +72,9 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self._manifest = json.loads((folder / MANIFEST).read_text())
-            written, self.step = self._manifest["format"], int(self._manifest["step"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            manifest = json.loads((folder / MANIFEST).read_text())
+            written, self.step = manifest["format"], int(manifest["step"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
         if written != _FORMAT:
             raise UserError(
@@ -82,6 +82,13 @@ class Checkpoint:
                 where=str(folder),
                 fix="use the version of stillbox that versions.json names",
             )
+        self._sections, self._metadata = manifest.get("sections"), manifest.get("metadata")
+        # A section is the name of a file in the folder, and of no other file.
+        if not isinstance(self._metadata, dict) or not (
+            isinstance(self._sections, dict) and all(map(str.isidentifier, self._sections))
+        ):
+            what = "the list of the checkpoint's sections is damaged"
+            raise UserError(what, where=str(folder / MANIFEST), fix="use another checkpoint")
 
     @property
     def experiment(self) -> str:
@@ -96,12 +103,12 @@ class Checkpoint:
     @property
     def metadata(self) -> dict[str, Any]:
         """What was stored beside the arrays."""
-        return dict(self._manifest["metadata"])
+        return dict(self._metadata)
 
     @property
     def sections(self) -> tuple[str, ...]:
         """Names of the parts of the training state."""
-        return tuple(self._manifest["sections"])
+        return tuple(self._sections)
 
     def read(self, section: str) -> Arrays:
         """Returns the arrays of one section by name.
@@ -114,7 +121,7 @@ class Checkpoint:
             fix = nearest(section, self.sections)
             raise UserError(what, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
-        arrays, expected = read_npz(path), self._manifest["sections"][section]
+        arrays, expected = read_npz(path), self._sections[section]
         # The archive's checksums cover the arrays, not the list of them.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))

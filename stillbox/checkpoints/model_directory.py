@@ -155,6 +155,12 @@ class ModelDirectory:
             best = Best(**json.loads((self.path / _BEST).read_text()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(
+                "the file is damaged",
+                where=str(self.path / _BEST),
+                fix="delete it: the newest checkpoint counts then",
+            ) from error
         return best if best.step in self.steps() else None
 
     def checkpoint(self, which: Which = "latest") -> Checkpoint:

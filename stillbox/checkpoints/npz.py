@@ -1,5 +1,6 @@
 """Reads and writes arrays as `.npz`: our own checkpoints, and exported weights."""
 
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from stillbox.errors import UserError
 
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
+# Of an array to the file's size. Weights hardly shrink; 1,000 is what zlib makes of zeros.
+_MOST_COMPRESSION = 100
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -37,20 +40,38 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as member:
-                    array = np.lib.format.read_array(member, allow_pickle=False)
-                name = name.removesuffix(".npy")
+            members, most = archive.infolist(), _MOST_COMPRESSION * path.stat().st_size
+            if sum(member.file_size for member in members) > most:
+                raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+            for member in members:
+                name, array = member.filename.removesuffix(".npy"), _read_array(archive, member)
                 if name.endswith(_BFLOAT16):
                     name, array = name.removesuffix(_BFLOAT16), array.view(jnp.bfloat16)
                 arrays[name] = array
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError) as error:
+    # zipfile, zlib and numpy can raise anything at broken bytes.
+    except Exception as error:
         raise UserError(
-            f"the file is damaged or no .npz of plain arrays: {error}",
+            f"the file is damaged or no .npz of plain arrays: {str(error) or type(error).__name__}",
             where=str(path),
             fix="copy the file again, or write it with numpy.savez",
         ) from error
     return arrays
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Reads an array after its header, which numpy allocates memory by, is known to be true."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else (np.lib.format.read_array_header_2_0)
+        )
+        shape, _, dtype = header(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
+            raise ValueError(f"{member.filename} claims to hold {dtype} of shape {list(shape)}")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def read_npz_weights(path: Path) -> dict[str, np.ndarray]:

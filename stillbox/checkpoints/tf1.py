@@ -41,14 +41,21 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
                 f"the variable {name!r} {kind}, which is not supported", where=self._prefix
             )
         data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
-        return np.frombuffer(data, entry.dtype).reshape(entry.shape)
+        try:
+            return np.frombuffer(data, entry.dtype).reshape(entry.shape)
+        except (ValueError, OverflowError) as error:  # no value, and axes of any length
+            raise UserError(
+                f"the variable {name!r} has an impossible shape", where=self._prefix
+            ) from error
 
     def _read_bytes(self, name: str, entry: BundleEntry, expected: int) -> bytes:
         path = Path(f"{self._prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
         try:
             with path.open("rb") as file:
-                file.seek(entry.offset)
-                data = file.read(entry.size)
+                # A damaged index may name any place and any size.
+                available = max(0, path.stat().st_size - entry.offset)
+                file.seek(entry.offset if available else 0)
+                data = file.read(min(entry.size, available))
         except FileNotFoundError:
             raise UserError(
                 "the checkpoint's data file is missing",

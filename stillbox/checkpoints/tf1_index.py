@@ -35,6 +35,10 @@ _FOOTER_BYTES = 48
 # One byte for the compression, four for the checksum.
 _TRAILER_BYTES = 5
 _COMPRESSIONS = {0: "none", 1: "snappy"}
+# Keys share prefixes, so that a hostile file of a megabyte may hold gigabytes of them. Those of
+# real checkpoints have about ten times the bytes of the file.
+_MOST_KEY_BYTES = 100
+_MOST_AXES = 32
 
 
 class BundleEntry(NamedTuple):
@@ -99,8 +103,17 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     # Two handles: of the metaindex block, which is empty, and of the index block.
     _, _, position = _read_handle(footer, 0)
     entries: dict[bytes, bytes] = {}
+    left, key_bytes = len(data), _MOST_KEY_BYTES * len(data)
     for _, handle in _read_block(data, footer, position):
-        entries.update(_read_block(data, handle, 0))
+        # A block that several handles point at would be read as often.
+        left -= _read_handle(handle, 0)[1]
+        if left < 0:
+            raise ValueError("its blocks overlap")
+        for key, value in _read_block(data, handle, 0):
+            key_bytes -= len(key)
+            if key_bytes < 0:
+                raise ValueError("its names are too long")
+            entries[key] = value
     return entries
 
 
@@ -108,7 +121,9 @@ def _parse_entry(data: bytes) -> BundleEntry:
     message = _parse(data)
     shape = message.get(2, b"")
     # Field 2 of a shape is an axis, whose field 1 is its length.
-    axes = _values(shape) if isinstance(shape, bytes) else ()
+    axes = list(_values(shape)) if isinstance(shape, bytes) else []
+    if len(axes) > _MOST_AXES:
+        raise ValueError(f"a variable has {len(axes)} axes")
     return BundleEntry(
         dtype_number=_integer(message, 1),
         shape=tuple(

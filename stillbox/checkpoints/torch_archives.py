@@ -26,6 +26,7 @@ _ZIP_START = b"PK\x03\x04"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
 # The first two pickles of a sequence.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_MOST_AXES = 32
 _BIG_ENDIAN = "its numbers are big-endian, which is not supported"
 
 
@@ -94,7 +95,7 @@ def _open_pickles(path: Path) -> Archive:
         if not load_pickle(file)["little_endian"]:
             raise DamagedFileError(_BIG_ENDIAN)
         saved, keys = load_pickle(file, resolve), load_pickle(file)
-        places = {str(key): _skip_numbers(file, storages[str(key)].dtype) for key in keys}
+        places = {key: _skip_numbers(file, storages[key].dtype) for key in map(_key, keys)}
     return Archive(saved, _reader(path, places))
 
 
@@ -131,10 +132,18 @@ def _tar_tensors(archive: tarfile.TarFile, storages: dict[int, Storage]) -> dict
         number, storage, _ = load_pickle(file)
         # Four bytes of the number of axes, and four zeros.
         (axes,) = struct.unpack("<q", file.read(8))
+        if not 0 <= axes <= _MOST_AXES:
+            raise DamagedFileError(f"a tensor has {axes} axes")
         *numbers, offset = struct.unpack(f"<{2 * axes + 1}q", file.read(8 * (2 * axes + 1)))
         shape, strides = numbers[:axes], numbers[axes:]
         tensors[int(number)] = make_tensor(storages[int(storage)], offset, shape, strides)
     return tensors
+
+
+def _key(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise DamagedFileError("a storage has no name")
+    return str(value)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:

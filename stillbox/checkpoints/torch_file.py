@@ -1,6 +1,5 @@
 """Reads what PyTorch's `torch.save` writes (`.pth`, `.pt`), without PyTorch."""
 
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -48,7 +47,8 @@ class TorchFile(LazyArrays[Tensor]):
     def _read(self, name: str, entry: Tensor) -> np.ndarray:
         try:
             return _view(entry, self._read_storage(entry.storage))
-        except (DamagedFileError, zipfile.BadZipFile, OSError) as error:
+        # zipfile, too.
+        except Exception as error:
             raise _damage(self._path, error) from error
 
 

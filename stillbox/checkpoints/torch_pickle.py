@@ -1,13 +1,16 @@
 """Unpickles PyTorch's files without running code from them.
 
 A pickle may call any function of any module. Those of `torch.save` need a dozen to build tensors;
-these have substitutes here, and every other one is refused by name.
+these have substitutes here, and every other one is refused by name. Python's unpickler is used, not
+the one in C, which allocates what a file asks for before it has read it.
 """
 
+import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from functools import partial
+from typing import IO, Any, ClassVar, NamedTuple
 
 # numpy's type by torch's. Strings, because a pickle can neither call nor change them.
 _DTYPES = {
@@ -46,6 +49,11 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
+# Of one number that a tensor has many times, as PyTorch's `expand` makes them.
+_MOST_REPEATS = 1000
+_LONGEST_NAME = 1000
+
+
 class ForbiddenCallError(Exception):
     """A pickle names a function or class that tensors do not need."""
 
@@ -70,8 +78,8 @@ def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None)
 def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
     """Returns the storage of a persistent id, as pickled since PyTorch 0.1.9."""
     kind, dtype, key, _, size, *view = reference
-    if kind != "storage" or dtype not in _DTYPES.values():
-        raise pickle.UnpicklingError(f"{reference!r} is no storage")
+    if kind != "storage" or dtype not in _DTYPES.values() or not isinstance(key, str | int):
+        raise pickle.UnpicklingError("a reference to something other than a storage")
     # In old files a storage may be part of another: name, offset and size of the part.
     offset = view[0][1] if view and view[0] else 0
     return Storage(str(key), dtype, int(size), int(offset))
@@ -89,6 +97,9 @@ def make_tensor(
     behind = first if 0 in shape else first + sum(steps) + 1
     if min(0, storage.offset, tensor.offset, *shape, *strides) < 0 or behind > storage.size:
         raise pickle.UnpicklingError(f"a tensor of {list(shape)} reaches beyond its storage")
+    # A stride of 0 repeats a number: a small file could stand for any number of gigabytes.
+    if math.prod(shape) > _MOST_REPEATS * storage.size:
+        raise pickle.UnpicklingError(f"a tensor of {list(shape)} repeats its numbers too often")
     return tensor
 
 
@@ -105,6 +116,8 @@ def named_tensors(saved: object) -> Iterator[tuple[str, Tensor]]:
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
             prefix = f"{name}." if name else ""
+            if len(prefix) > _LONGEST_NAME:
+                raise pickle.UnpicklingError("names are nested too deeply")
             # dict's own method: a pickle can override it on an OrderedDict.
             waiting += [(f"{prefix}{key}", item) for key, item in reversed(dict.items(value))]
 
@@ -121,17 +134,49 @@ class _Parameter:
             self.data = state[0]
 
 
+def _whole_line(file: IO[bytes]) -> bytes:
+    line = file.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError("a name is cut off")
+    return line
+
+
 def _rebuild_parameter(tensor: Tensor, *_: object) -> Tensor:
     return tensor
 
 
-class _Unpickler(pickle.Unpickler):
+# Sets, extensions, buffers outside of the file, and classes and dictionaries of protocol 0.
+_NOT_NEEDED = (
+    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEXT_BUFFER),
+    *(pickle.READONLY_BUFFER, pickle.EXT1, pickle.EXT2, pickle.EXT4),
+    *(pickle.INST, pickle.OBJ, pickle.DICT, pickle.NEWOBJ_EX),
+)
+
+
+class _Dictionary(OrderedDict[Any, Any]):
+    """A dictionary with keys whose hash and text take no time.
+
+    A tuple that holds another one twice, and so on, has 2^N parts in N steps.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[object, object]] = ()) -> None:
+        super().__init__()
+        for key, value in pairs:
+            self[key] = value
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if not isinstance(key, str | bytes | int | float | None):
+            raise pickle.UnpicklingError(f"a {type(key).__name__} as a key")
+        super().__setitem__(key, value)
+
+
+class _Unpickler(pickle._Unpickler):
     def __init__(self, file: IO[bytes], resolve: Callable[[Any], object] | None) -> None:
         super().__init__(file, encoding="utf-8")
+        self._file_readline = partial(_whole_line, file)
         self._resolve = resolve
-        # A pickle can set attributes of these objects; none of them matters.
-        self._allowed = {
-            ("collections", "OrderedDict"): OrderedDict,
+        self._allowed: dict[tuple[str, str], object] = {
+            ("collections", "OrderedDict"): _Dictionary,
             ("torch", "Size"): tuple,
             ("torch._utils", "_rebuild_tensor"): make_tensor,
             ("torch._utils", "_rebuild_tensor_v2"): make_tensor,
@@ -151,3 +196,24 @@ class _Unpickler(pickle.Unpickler):
         if self._resolve is None:
             raise pickle.UnpicklingError("an unexpected persistent id")
         return self._resolve(pid)
+
+    def _empty_dict(self: Any) -> None:
+        self.append(_Dictionary())
+
+    def _build(self: Any) -> None:
+        """Sets the state of the last object: a parameter's tensor; other state does not matter."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, _Parameter):
+            target.__setstate__(state)
+        elif not isinstance(target, _Dictionary):
+            raise pickle.UnpicklingError("the state of something that has none")
+
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("an instruction that tensors do not need")
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.EMPTY_DICT[0]: _empty_dict,
+        pickle.BUILD[0]: _build,
+        **dict.fromkeys(b"".join(_NOT_NEEDED), _refuse),
+    }

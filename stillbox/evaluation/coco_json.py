@@ -5,7 +5,8 @@ other is written as text.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,20 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
             where=str(path),
             fix="give an instances_*.json file",
         )
-    by_image: dict[Any, list[dict[str, Any]]] = {image["id"]: [] for image in content["images"]}
-    for annotation in content["annotations"]:
-        if annotation["image_id"] not in by_image:
-            raise UserError(
-                f"annotation {annotation['id']} belongs to image {annotation['image_id']}, "
-                "which the file does not list",
-                where=str(path),
-                fix="add the image to `images`, or remove the annotation",
-            )
-        by_image[annotation["image_id"]].append(annotation)
-    truths = [_truth(image, by_image[image["id"]]) for image in content["images"]]
-    return truths, {category["id"]: category["name"] for category in content["categories"]}
+    with _complete(path, "ground truth"):
+        by_image: dict[Any, list[dict[str, Any]]] = {i["id"]: [] for i in content["images"]}
+        for annotation in content["annotations"]:
+            if annotation["image_id"] not in by_image:
+                raise UserError(
+                    f"annotation {annotation['id']} belongs to image {annotation['image_id']}, "
+                    "which the file does not list",
+                    where=str(path),
+                    fix="add the image to `images`, or remove the annotation",
+                )
+            by_image[annotation["image_id"]].append(annotation)
+        truths = [_truth(image, by_image[image["id"]]) for image in content["images"]]
+        names = {int(c["id"]): str(c["name"]) for c in content["categories"]}
+    return truths, names
 
 
 def results_from_coco_json(path: str | Path) -> list[ImageResult]:
@@ -56,21 +59,22 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))
     by_image: dict[Any, list[dict[str, Any]]] = {}
-    for number, detection in enumerate(content):
-        missing = sorted({"image_id", "category_id", "bbox", "score"} - set(detection))
-        if missing:
-            what = f"the detection has no {', '.join(missing)}"
-            raise UserError(what, where=f"{path}: detection {number}")
-        by_image.setdefault(detection["image_id"], []).append(detection)
-    return [
-        ImageResult(
-            image_id=str(image_id),
-            boxes=_boxes(detections),
-            scores=np.array([d["score"] for d in detections], np.float64),
-            class_ids=np.array([d["category_id"] for d in detections], np.int64),
-        )
-        for image_id, detections in by_image.items()
-    ]
+    with _complete(path, "results"):
+        for number, detection in enumerate(content):
+            missing = sorted({"image_id", "category_id", "bbox", "score"} - set(detection))
+            if missing:
+                what = f"the detection has no {', '.join(missing)}"
+                raise UserError(what, where=f"{path}: detection {number}")
+            by_image.setdefault(detection["image_id"], []).append(detection)
+        return [
+            ImageResult(
+                image_id=str(image_id),
+                boxes=_boxes(detections),
+                scores=np.array([d["score"] for d in detections], np.float64),
+                class_ids=np.array([d["category_id"] for d in detections], np.int64),
+            )
+            for image_id, detections in by_image.items()
+        ]
 
 
 def results_to_coco(
@@ -121,15 +125,27 @@ def _read_json(path: str | Path) -> Any:  # noqa: ANN401
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"not JSON: {error}", where=str(path)) from error
+
+
+@contextmanager
+def _complete(path: str | Path, what: str) -> Iterator[None]:
+    """Turns what an entry of another form causes into one error."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        reason = f"an entry has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"no COCO {what}: {reason}", where=str(path)) from error
 
 
 def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTruth:
     return ImageTruth(
         image_id=str(image["id"]),
-        width=image["width"],
-        height=image["height"],
+        width=int(image["width"]),
+        height=int(image["height"]),
         boxes=_boxes(annotations),
         class_ids=np.array([a["category_id"] for a in annotations], np.int64),
         is_crowd=np.array([a.get("iscrowd", 0) for a in annotations], np.bool_),

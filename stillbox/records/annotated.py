@@ -10,6 +10,9 @@ from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import PreparedImage
 from stillbox.records.problems import ProblemLog
 
+LONGEST_SIDE = 2**31
+"""An annotation that claims as many pixels or more has no usable size."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedImage:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.annotated import LONGEST_SIDE, AnnotatedImage
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
@@ -62,7 +62,7 @@ def read_coco(
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, RecursionError) as error:
         absent = isinstance(error, FileNotFoundError)
         what = "there is no such annotation file" if absent else f"this is not JSON: {error}"
         raise UserError(what, where=str(path), fix="see --annotations") from error
@@ -82,8 +82,8 @@ def _category_names(content: Mapping[str, Any], path: Path) -> dict[int, str]:
     names: dict[int, str] = {}
     for category in content["categories"]:
         try:
-            category_id, name = int(category["id"]), str(category["name"])
-        except (KeyError, TypeError, ValueError) as error:
+            category_id, name = int(category["id"]), _text(category["name"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"a category has no usable id and name: {category!r}"[:200], where=str(path)
             ) from error
@@ -110,7 +110,11 @@ def _own_ids(
         ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
     else:
         ids = {category: category for category in ordered if category > 0}
-        used = {a.get("category_id") for a in content["annotations"] if isinstance(a, dict)}
+        used = {
+            a["category_id"]
+            for a in content["annotations"]
+            if isinstance(a, dict) and isinstance(a.get("category_id"), int)
+        }
         background = [category for category in ordered if category < 1]
         if used & set(background):
             raise UserError(
@@ -133,7 +137,8 @@ def _images(
     entries: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(content["images"]):
         where = f"{path.name}: images[{number}]"
-        if not isinstance(entry, dict) or "id" not in entry or not entry.get("file_name"):
+        usable = isinstance(entry, dict) and isinstance(entry.get("id"), int | str)
+        if not usable or not entry.get("file_name"):
             log.bad_record("image entry without id or file name", where)
         elif entry["id"] in entries:
             log.bad_record("image id occurs twice", where, f"id {entry['id']}")
@@ -147,21 +152,22 @@ def _annotations(
 ) -> dict[int | str, list[dict[str, Any]]]:
     """Returns the usable annotations by image id."""
     grouped: dict[int | str, list[dict[str, Any]]] = {image_id: [] for image_id in images}
-    seen: dict[int, dict[str, Any]] = {}
+    seen: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(content["annotations"]):
         where = f"{path.name}: annotations[{number}]"
         if not isinstance(entry, dict):
             log.bad_box("annotation is no object", where)
             continue
         image_id = entry.get("image_id")
-        if image_id not in grouped:
+        if not isinstance(image_id, int | str) or image_id not in grouped:
             log.bad_box("annotation of an unknown image", where, f"image_id {image_id}")
             continue
-        former = seen.setdefault(entry.get("id", -1 - number), entry)
+        own_id = entry.get("id")
+        former = seen.setdefault(own_id if isinstance(own_id, int | str) else -1 - number, entry)
         if former is not entry:
             same = all(former.get(k) == entry.get(k) for k in ("image_id", "category_id", "bbox"))
             action = "box dropped" if same else "box kept: it is another one"
-            detail = f"id {entry.get('id')}"
+            detail = f"id {own_id}"
             log.bad_box("annotation id occurs twice", where, detail, action=action)
             if same:
                 continue
@@ -177,13 +183,13 @@ def _annotated(
     ids: Mapping[int, int],
     names: Mapping[int, str],
 ) -> AnnotatedImage:
-    filename = str(entry["file_name"])
+    filename = _text(entry["file_name"])
     categories = [o.get("category_id") for o in objects]
     class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
     return AnnotatedImage(
         path=images / filename,
         where=f"{path.name}: image {entry['id']} ({filename})",
-        image_id=str(entry["id"]),
+        image_id=_text(entry["id"]),
         filename=filename,
         height=_size(entry.get("height")),
         width=_size(entry.get("width")),
@@ -209,8 +215,16 @@ def _box(stored: object) -> tuple[float, float, float, float]:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else np.nan
+    try:
+        return float(value) if isinstance(value, int | float) else np.nan
+    except OverflowError:  # an integer of 309 digits or more
+        return np.nan
 
 
 def _size(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and value == value else 0
+    return int(value) if isinstance(value, int | float) and 0 <= value < LONGEST_SIDE else 0
+
+
+def _text(value: object) -> str:
+    """Returns a value as text; JSON can spell halves of characters, which no file can hold."""
+    return str(value).encode(errors="replace").decode()

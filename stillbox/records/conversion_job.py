@@ -96,6 +96,9 @@ def _prepare(
     except BadRecordError as error:
         log.bad_record(error.reason, item.where, error.detail)
         return None
+    except ValueError as error:  # a name that no file can have
+        log.bad_record("image file cannot be opened", item.where, str(error))
+        return None
     for what, detail, outcome in image.notes:
         log.add(what, item.where, detail, action=outcome)
     example = to_example(item, image, log)

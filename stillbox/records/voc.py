@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.errors import UserError, nearest
-from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.annotated import LONGEST_SIDE, AnnotatedImage
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 
@@ -63,7 +63,7 @@ def read_voc(
     # Of two images with one stem, that whose suffix sorts first.
     ordered = sorted(pictures.iterdir(), reverse=True)
     by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
-    items = []
+    items, written = [], {file.stem for file in files}
     for stem in [file.stem for file in files] if stems is None else stems:
         file = folder / f"{stem}.xml"
         if stem in trees:
@@ -71,7 +71,7 @@ def read_voc(
             # The `filename` inside is often left over from a copy or a renaming.
             path = by_stem.get(stem) or by_stem.get(Path(inside).stem) or pictures / inside
             items.append(_annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
-        elif not file.exists():
+        elif stem not in written:
             log.bad_record("annotation file is missing", str(file))
     return items, label_map
 
@@ -93,7 +93,8 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
             where=str(path),
             fix=nearest(name, sets) if sets else "leave --set out for all images, or see --root",
         )
-    stems = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    text = path.read_bytes().decode(errors="replace")
+    stems = [line.split()[0] for line in text.splitlines() if line.strip()]
     if not stems:
         raise UserError("the image set names no image", where=str(path), fix="choose another --set")
     return list(dict.fromkeys(stems))
@@ -108,7 +109,8 @@ def _parse_all(
     for file in files:
         try:
             trees[file.stem] = ElementTree.parse(file).getroot()
-        except (ElementTree.ParseError, ValueError) as error:
+        # A folder with such a name, or an encoding that does not exist.
+        except (ElementTree.ParseError, ValueError, OSError, LookupError) as error:
             if wanted is None or file.stem in wanted:
                 log.bad_record("annotation file is no XML", str(file), str(error))
     return trees
@@ -160,4 +162,4 @@ def _float(text: str | None) -> float:
 
 def _integer(text: str | None) -> int:
     value = _float(text)
-    return int(value) if np.isfinite(value) else 0
+    return int(value) if abs(value) < LONGEST_SIDE else 0

@@ -1,4 +1,5 @@
 import random
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,4 +89,19 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
 def test_pickled_objects_are_refused_unopened(tmp_path):
     np.savez(tmp_path / "w.npz", w=np.array([{"a": 1}], object))
     with pytest.raises(UserError, match=r"no \.npz of plain arrays"):
+        read_npz(tmp_path / "w.npz")
+
+
+def test_a_file_that_unpacks_to_a_hundred_times_of_its_size_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "w.npz", w=np.zeros(100_000))
+    with pytest.raises(UserError, match="unpacks to more than 100 times"):
+        read_npz(tmp_path / "w.npz")
+
+
+def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
+    np.save(tmp_path / "w.npy", np.zeros((1, 2)))
+    array = (tmp_path / "w.npy").read_bytes().replace(b"(1, 2)", b"(9, 9)")
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        archive.writestr("w.npy", array)
+    with pytest.raises(UserError, match=r"w\.npy claims to hold float64 of shape \[9, 9\]"):
         read_npz(tmp_path / "w.npz")

@@ -1,0 +1,60 @@
+"""Files that once ended in a traceback, took seconds, or asked for gigabytes: (reader, file)."""
+
+import json
+import struct
+
+from tools.fuzz.readers import _COCO, _PICKLES
+
+
+def _coco(**changes):
+    return json.dumps(_COCO | changes).encode()
+
+
+def _npy(header):
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+_SQUARES = b"(K\1K\2tq\0" + b"0h\0h\0\x86q\0" * 60  # a tuple with 2^60 parts
+_CATEGORY, _IMAGE, _BOX = (dict(_COCO[k][0]) for k in ("categories", "images", "annotations"))
+
+FAILURES = [
+    # A class id, a size and a number that no array holds.
+    ("label_map", b"item { id: 99999999999 name: 'dog' }"),
+    ("coco", _coco(categories=[_CATEGORY | {"id": 99999999999}],
+        annotations=[_BOX | {"category_id": 99999999999}])),
+    ("coco", _coco(categories=[_CATEGORY | {"id": float("inf")}])),
+    ("coco", _coco(images=[_IMAGE | {"height": float("inf"), "width": 10**30}])),
+    ("coco", _coco(annotations=[_BOX | {"bbox": [10**400, 1, 2, 3], "area": 10**400}])),
+    # Lists and objects where an id or a name should be.
+    ("coco", _coco(images=[_IMAGE | {"id": [1]}])),
+    ("coco", _coco(annotations=[_BOX | {"image_id": {}}])),
+    ("coco", _coco(annotations=[_BOX | {"id": [], "category_id": []}])),
+    ("coco_ground_truth", _coco(images=[7])),
+    ("coco_ground_truth", _coco(images=[{"id": 1}])),
+    ("coco_ground_truth", _coco(annotations=[_BOX | {"bbox": [1, 2]}])),
+    ("coco_results", b'[{"image_id": [], "category_id": 1, "bbox": 3, "score": null}]'),
+    ("coco_results", b"[7]"),
+    ("checkpoint", b'{"format": 1, "step": 3}'),
+    ("checkpoint", b'{"format": 1, "step": 1e999}'),
+    # Names that no file can have.
+    ("coco", _coco(images=[_IMAGE | {"file_name": "a\0.jpg"}])),
+    ("coco", _coco(images=[_IMAGE | {"file_name": "\ud800.jpg"}])),
+    ("coco", _coco(categories=[_CATEGORY | {"name": "\ud800"}])),
+    ("voc_image_set", b"\xff" * 300),
+    ("voc", b"<?xml version='1.0' encoding='none'?><annotation/>"),
+    # Nested too deeply.
+    ("coco", b"[" * 100_000),
+    ("coco_ground_truth", b"[" * 100_000),
+    ("npy", _npy("-" * 5000 + "1")),
+    # Arrays that are not there.
+    ("npy", _npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}")),
+    # Hash and text of a tuple that holds another one twice, 60 times.
+    ("pth_pickle", b"\x80\x02}" + _SQUARES + b"K\1s."),
+    ("pth_pickle", b"\x80\x02ccollections\nOrderedDict\n](" + _SQUARES + b"K\1\x86e\x85R."),
+    ("pth_pickle", b"\x80\x02(" + _SQUARES + b"K\1K\2K\3K\4tQ."),
+    ("pth_pickle", b"\x80\x04\x8f(" + _SQUARES + b"\x90."),
+    # A tensor of 2^62 times the same number.
+    ("pth_pickle", _PICKLES[0].replace(b"K\x03K\x02\x86q\x01K\x02K\x01\x86",
+        b"\x8a\x08" + bytes(7) + b"\x40\x85q\x01K\0\x85")),
+]  # fmt: skip

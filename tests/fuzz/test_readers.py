@@ -1,0 +1,68 @@
+"""Whatever a file holds, its reader answers or raises `UserError`; `tools/fuzz` searches on."""
+
+import random
+import resource
+import zlib
+
+import pytest
+
+from stillbox.errors import UserError
+from tests.fuzz.corpus import FAILURES
+from tools.fuzz.mutations import mutate_bytes, mutate_json
+from tools.fuzz.readers import READERS
+
+# For readers that take longer than a millisecond.
+TRIES = {
+    **dict.fromkeys(("pipeline_config", "yaml", "params_dict"), 15),
+    **dict.fromkeys(("checkpoint", "coco", "tf_example", "tfrecord", "tf1_index"), 50),
+    **dict.fromkeys(("voc", "voc_image_set"), 50),
+}
+MEMORY_BYTES = 1 << 30
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def little_memory():
+    """A gigabyte more than this process has."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        in_use = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# Pillow warns of TIFF files that it cannot read to the end.
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", READERS)
+def test_changed_files_are_read_or_refused(folder, name):
+    reader, rng = READERS[name], random.Random(zlib.crc32(name.encode()))
+    (folder / "seeds").mkdir()
+    seeds = reader.seeds(folder / "seeds")
+    reader.read(seeds[0], folder)
+    for number in range(TRIES.get(name, 200)):
+        seed = rng.choice(seeds)
+        changed = (mutate_json(seed, rng) if number % 3 else None) or mutate_bytes(seed, rng)
+        try:
+            reader.read(changed, folder)
+        except UserError:
+            continue
+        except Exception as error:
+            pytest.fail(f"{error!r} for {changed!r}")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("name", "content"), FAILURES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(FAILURES)]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_former_failures_are_read_or_refused(folder, little_memory, name, content):
+    try:
+        READERS[name].read(content, folder)
+    except UserError as error:
+        assert len(str(error)) < 4000

@@ -1,0 +1,426 @@
+"""The readers of foreign files, each with sound files to start from.
+
+`read(data, folder)` puts the bytes where the reader expects a file and uses what it returns as the
+commands do. It may raise `UserError` and nothing else, within a second and with little memory.
+Where a checksum would stop every changed byte, the reader under test is given right ones.
+"""
+
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from stillbox.checkpoints import tf1, tf1_index
+from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
+from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
+from stillbox.checkpoints.weights_file import open_weights
+from stillbox.evaluation.annotations import read_annotations
+from stillbox.evaluation.coco_json import results_from_coco_json
+from stillbox.experiment.recipes import recipe_path
+from stillbox.experiment.resolve import resolve
+from stillbox.predicting.images import read_image
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion_job import ConversionJob, ConversionOptions, convert_image
+from stillbox.records.example import Example
+from stillbox.records.framing import frame
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import ConversionLog
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.voc import read_image_set, read_voc
+
+_LABELS = LabelMap.from_names(["dog", "cat"])
+_ARRAYS: dict[str, np.ndarray] = {
+    "a/kernel": np.ones((3, 2), np.float32),
+    "a/bias": np.zeros(2, np.float16),
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One kind of file."""
+
+    read: Callable[[bytes, Path], object]
+    seeds: Callable[[Path], Sequence[bytes]]
+    """Returns sound files; an empty folder is given to write in."""
+
+
+def _put(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+# Configurations.
+
+
+def _config(name: str) -> Callable[[bytes, Path], object]:
+    return lambda data, folder: resolve(_put(folder, name, data))
+
+
+def _recipe(name: str) -> bytes:
+    return recipe_path(name).read_bytes()
+
+
+_PIPELINE = b"""model { ssd {
+  num_classes: 3
+  image_resizer { fixed_shape_resizer { height: 300 width: 300 } }
+  feature_extractor { type: "ssd_mobilenet_v1" depth_multiplier: 0.5 conv_hyperparams {
+    activation: RELU_6 regularizer { l2_regularizer { weight: 2e-5 } }
+    initializer { truncated_normal_initializer { stddev: .03 } } batch_norm { decay: 0.99 } } }
+  box_coder { faster_rcnn_box_coder { y_scale: 10 x_scale: 10 height_scale: 5 width_scale: 5 } }
+  matcher { argmax_matcher { matched_threshold: 0.5 unmatched_threshold: 0.5 } }
+  similarity_calculator { iou_similarity {} }
+  anchor_generator { ssd_anchor_generator { num_layers: 6 aspect_ratios: [1.0, 2.0, 0.5] } }
+  box_predictor { convolutional_box_predictor { kernel_size: 1 conv_hyperparams {
+    regularizer { l2_regularizer {} } initializer { truncated_normal_initializer {} } } } }
+  loss { classification_loss { weighted_sigmoid {} } localization_loss { weighted_smooth_l1 {} }
+    hard_example_miner { num_hard_examples: 3000 iou_threshold: 0.99 loss_type: CLASSIFICATION } }
+  post_processing { batch_non_max_suppression { score_threshold: 1e-8 iou_threshold: 0.6
+    max_detections_per_class: 100 max_total_detections: 100 } score_converter: SIGMOID } } }
+train_config { batch_size: 24 num_steps: 200000
+  data_augmentation_options { random_horizontal_flip {} }
+  optimizer { rms_prop_optimizer { learning_rate { exponential_decay_learning_rate {
+    initial_learning_rate: 0.004 decay_steps: 800720 decay_factor: 0.95 } }
+    momentum_optimizer_value: 0.9 decay: 0.9 epsilon: 1.0 } } }
+train_input_reader { tf_record_input_reader { input_path: "train.record" } label_map_path: "a" }
+eval_config { num_examples: 8000 }
+eval_input_reader { tf_record_input_reader { input_path: 'val.record' } label_map_path: "a" }
+"""
+_PARAMS = b"""type: retinanet
+architecture: {backbone: resnet, num_classes: 91, min_level: 3, max_level: 7}
+anchor: {num_scales: 3, aspect_ratios: [1.0, 2.0, 0.5], anchor_size: 4.0}
+train: {total_steps: 22500, train_batch_size: 64, learning_rate: {type: step,
+  init_learning_rate: 0.08, learning_rate_levels: [0.008, 0.0008],
+  learning_rate_steps: [15000, 20000]}}
+retinanet_parser: {output_size: [640, 640], aug_scale_min: 0.8, aug_scale_max: 1.2}
+"""
+_LABEL_MAP = b"""# classes
+item { id: 1 name: 'dog' display_name: "D\\303\\266g" }
+item: < id: 0x2, name: "cat" 'fish' keypoints { id: 3 } frequency: COMMON ancestor_ids: [1, 2] >
+"""
+
+# Records.
+
+
+def _example(folder: Path) -> Example:
+    encoded = cv2.imencode(".jpg", np.full((8, 6, 3), 90, np.uint8))[1].tobytes()
+    return Example(
+        image_id="1", encoded=encoded, filename="a.jpg", height=8, width=6,
+        boxes=np.array([[0.1, 0.2, 0.5, 0.6]], np.float32), class_ids=np.array([2], np.int32),
+        area=np.array([3], np.float32),
+    )  # fmt: skip
+
+
+def _records(data: bytes, folder: Path) -> None:
+    path = _put(folder, "x.record", data)
+    # The folder of every input is the same, and so may be its time and size.
+    for index in (*folder.glob(".*.index"), *folder.glob("stillbox/**/*.*")):
+        index.unlink()
+    source = ExampleSource([str(path)], _LABELS, bad_records="drop")
+    for number in range(len(source)):
+        source.example(number)
+
+
+def _one_record(data: bytes, folder: Path) -> None:
+    _records(frame(data), folder)
+    source = ExampleSource([str(folder / "x.record")], None)
+    source.example(0)
+
+
+def _record_seeds(folder: Path) -> Sequence[bytes]:
+    one = frame(serialize_example(_example(folder), _LABELS))
+    return [one * 2, gzip.compress(one), frame(b"") + one]
+
+
+# Annotations.
+
+
+def _converted(annotated: Sequence[AnnotatedImage], labels: LabelMap, folder: Path) -> None:
+    job = ConversionJob(
+        label_map=labels, output=folder, name="x", shards=1, options=ConversionOptions(),
+        bad_records="drop", bad_boxes="fix",
+    )  # fmt: skip
+    for item in annotated:
+        convert_image(job, item)
+    labels.to_text()
+
+
+def _with_photo(folder: Path) -> Path:
+    photo = folder / "images" / "a.jpg"
+    return photo if photo.exists() else _put(folder, "images/a.jpg", _example(folder).encoded)
+
+
+def _coco(data: bytes, folder: Path) -> None:
+    photo, path = _with_photo(folder), _put(folder, "x.json", data)
+    for renumber in (False, True):
+        _converted(
+            *read_coco(path, photo.parent, ConversionLog(), renumber=renumber), folder=folder
+        )
+
+
+_COCO = {
+    "images": [{"id": 1, "file_name": "a.jpg", "height": 8, "width": 6}],
+    "annotations": [
+        {"id": 1, "image_id": 1, "category_id": 2, "bbox": [1, 1, 2.5, 3], "area": 7.5,
+         "iscrowd": 0, "segmentation": [[1, 1, 3, 1, 3, 4]]},
+        {"id": 2, "image_id": 1, "category_id": 18, "bbox": [0, 0, 6, 8], "iscrowd": 1,
+         "segmentation": {"counts": [4, 9], "size": [8, 6]}},
+    ],
+    "categories": [{"id": 2, "name": "cat"}, {"id": 18, "name": "dog"}],
+}  # fmt: skip
+_RESULTS = [{"image_id": 1, "category_id": 2, "bbox": [1, 1, 2.5, 3], "score": 0.5}]
+_VOC = b"""<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE annotation [<!ENTITY d "dog">]>
+<annotation><folder>images</folder><filename>a.jpg</filename>
+<size><width>6</width><height>8</height><depth>3</depth></size><segmented>0</segmented>
+<object><name>&d;</name><pose>Left</pose><truncated>1</truncated><difficult>0</difficult>
+<bndbox><xmin>1</xmin><ymin>1.5</ymin><xmax>5</xmax><ymax>7</ymax></bndbox>
+<part><name>head</name></part></object><object><name>cat</name></object></annotation>
+"""
+
+
+def _ground_truth(data: bytes, folder: Path) -> None:
+    truth = read_annotations(str(_put(folder, "x.json", data)))
+    for image_id, image in truth.truths.items():
+        truth.truth_of(image_id, (image.height, image.width)).areas()
+
+
+def _voc(data: bytes, folder: Path) -> None:
+    photo, path = _with_photo(folder), _put(folder, "xml/a.xml", data)
+    _converted(*read_voc(path.parent, photo.parent, ConversionLog()), folder=folder)
+
+
+def _image_set(data: bytes, folder: Path) -> None:
+    _put(folder, "ImageSets/Main/x.txt", data)
+    _put(folder, "xml/a.xml", _VOC)
+    read_voc(
+        folder / "xml",
+        _with_photo(folder).parent,
+        ConversionLog(),
+        stems=read_image_set(folder, "x"),
+    )
+
+
+# Checkpoints and weights.
+
+
+class _AnyNumber(int):
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+@contextmanager
+def _right_checksums() -> Iterator[None]:
+    any_number = mock.Mock(return_value=_AnyNumber(0))
+    with (
+        mock.patch.object(tf1, "masked_crc32c", any_number),
+        mock.patch.object(tf1_index, "masked_crc32c", any_number),
+        mock.patch.object(zipfile.ZipExtFile, "_update_crc", lambda self, data: None),
+    ):
+        yield
+
+
+def _weights(
+    name: str, beside: Mapping[str, bytes] | None = None
+) -> Callable[[bytes, Path], object]:
+    def read(data: bytes, folder: Path) -> None:
+        for other, content in (beside or {}).items():
+            _put(folder, other, content)
+        path = _put(folder, name, data)
+        with _right_checksums():
+            for array in open_weights(path).arrays.values():
+                np.array(array)
+
+    return read
+
+
+def _member(name: str, root: str, beside: str = "") -> Callable[[bytes, Path], object]:
+    """Returns a reader of archives with the data as a member, beside one of 64 zeros or none."""
+
+    def read(data: bytes, folder: Path) -> None:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr(root, data)
+            if beside:
+                archive.writestr(beside, bytes(64))
+        _weights(name)(buffer.getvalue(), folder)
+
+    return read
+
+
+def _tf1_files(folder: Path) -> tuple[bytes, bytes]:
+    write_tf1_checkpoint(folder / "w", _ARRAYS)
+    (data,) = folder.glob("w.data-*")
+    return data.read_bytes(), (folder / "w.index").read_bytes()
+
+
+def _npz(folder: Path) -> Sequence[bytes]:
+    np.savez(folder / "w.npz", **_ARRAYS)  # type: ignore[arg-type]
+    np.savez_compressed(folder / "c.npz", **_ARRAYS)  # type: ignore[arg-type]
+    return [(folder / "w.npz").read_bytes(), (folder / "c.npz").read_bytes()]
+
+
+def _npy(folder: Path) -> Sequence[bytes]:
+    seeds = []
+    columns = np.asfortranarray(np.eye(3))
+    for array in (*_ARRAYS.values(), np.zeros((2, 0)), columns, np.array("a")):
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        seeds.append(buffer.getvalue())
+    return seeds
+
+
+def _safetensors(folder: Path) -> Sequence[bytes]:
+    from safetensors.numpy import save
+
+    return [save(_ARRAYS), save({"x": np.zeros((), np.int64)}, {"format": "pt"})]
+
+
+_TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
+    b"X\x01\0\0\x000X\x03\0\0\0cpuK\x10tQK\0K\x03K\x02\x86q\x01K\x02K\x01\x86\x89"
+    b"ccollections\nOrderedDict\n)RtR"
+)
+_STATE = b"ccollections\nOrderedDict\n)R(X\x06\0\0\0weight" + _TENSOR + b"u."
+_PICKLES = (
+    b"\x80\x02" + _STATE,
+    b"\x80\x02}q\0(X\x05\0\0\0modelh\0X\x05\0\0\0epochK\x03X\x05\0\0\0state" + _STATE[:-1] + b"u.",
+    b"\x80\x02]q\0(K\1M\2\1J\3\1\1\1\x8a\x01\4G?\xf0\0\0\0\0\0\0Nh\0e.",
+)
+_HEADS = (
+    b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03."
+    b"\x80\x02}(X\x0d\0\0\0little_endian\x88u."
+)
+_SEQUENCE = _HEADS + _PICKLES[0] + b"\x80\x02]X\x01\0\0\x000a.\x10" + bytes(7 + 64)
+
+
+def _tar(folder: Path) -> bytes:
+    import tarfile
+
+    members = {
+        "storages": b"\x80\x02K\1.\x80\x02(K\1X\3\0\0\0cpuctorch\nFloatStorage\nt.\4" + bytes(23)
+        + b"\x80\x02].",
+        "tensors": b"\x80\x02K\1.\x80\x02(K\2K\1Nt.\1" + bytes(7) + b"\4" + bytes(7) + b"\1"
+        + bytes(15),
+        "pickle": b"\x80\x02ccollections\nOrderedDict\n)R(X\1\0\0\0wX\1\0\0\x002Qu.",
+    }  # fmt: skip
+    with tarfile.open(folder / "w.tar", "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return (folder / "w.tar").read_bytes()
+
+
+def _zipped_pickle(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("w/data.pkl", _PICKLES[0])
+        archive.writestr("w/byteorder", "little")
+        archive.writestr("w/data/0", bytes(64))
+    return buffer.getvalue()
+
+
+def _checkpoint(data: bytes, folder: Path) -> None:
+    _put(folder, "1/checkpoint.json", data)
+    if not (folder / "1/params.npz").exists():
+        _put(folder, "1/params.npz", _npz(folder)[0])
+    checkpoint = Checkpoint(folder / "1")
+    for section in checkpoint.sections:
+        checkpoint.read(section)
+    _ = checkpoint.metadata, checkpoint.step
+    checkpoint.parameters(prefer_ema=True)
+
+
+def _checkpoint_seeds(folder: Path) -> Sequence[bytes]:
+    write_checkpoint(folder, 3, {"params": _ARRAYS}, {"epoch": 1, "scores": {"AP": 0.5}})
+    return [(folder / "checkpoint.json").read_bytes()]
+
+
+# Images.
+
+
+def _image(data: bytes, folder: Path) -> None:
+    read_image(data)
+
+
+def _photo(data: bytes, folder: Path) -> None:
+    path = _put(folder, "images/b.jpg", data)
+    item = AnnotatedImage(
+        path=path, where="x", image_id="b", filename="b.jpg", height=8, width=6,
+        pixel_boxes=np.array([[1.0, 1, 5, 5]]), class_ids=np.array([1], np.int32),
+    )  # fmt: skip
+    _converted([item], _LABELS, folder)
+
+
+def _image_seeds(folder: Path) -> Sequence[bytes]:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (12, 9, 3), dtype=np.uint8)
+    seeds = []
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for mode, kind in (
+        *(("RGB", kind) for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")),
+        *(("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("I;16", "PNG"), ("1", "PNG")),
+    ):
+        buffer = io.BytesIO()
+        image = Image.fromarray(pixels)
+        image = image.convert("I").convert(mode) if mode == "I;16" else image.convert(mode)
+        image.save(buffer, kind, **({"exif": exif} if kind in ("JPEG", "PNG", "WEBP") else {}))
+        seeds.append(buffer.getvalue())
+    return seeds
+
+
+def _plain(*seeds: bytes) -> Callable[[Path], Sequence[bytes]]:
+    return lambda folder: seeds
+
+
+READERS: Mapping[str, Reader] = {
+    "pipeline_config": Reader(_config("x.config"), _plain(_PIPELINE)),
+    "yaml": Reader(
+        _config("x.yaml"), _plain(_recipe("demo_scenes"), b"recipe: retinanet\ntrain: {steps: 3}\n")
+    ),
+    "params_dict": Reader(_config("x.yaml"), _plain(_PARAMS)),
+    "label_map": Reader(
+        lambda data, folder: LabelMap.from_file(_put(folder, "x.pbtxt", data)).to_text(),
+        _plain(_LABEL_MAP),
+    ),
+    "tfrecord": Reader(_records, _record_seeds),
+    "tf_example": Reader(
+        _one_record,
+        lambda folder: [serialize_example(_example(folder), labels) for labels in (_LABELS, None)],
+    ),
+    "coco": Reader(_coco, _plain(json.dumps(_COCO).encode())),
+    "coco_ground_truth": Reader(_ground_truth, _plain(json.dumps(_COCO).encode())),
+    "coco_results": Reader(
+        lambda data, folder: results_from_coco_json(_put(folder, "x.json", data)),
+        _plain(json.dumps(_RESULTS).encode()),
+    ),
+    "voc": Reader(_voc, _plain(_VOC)),
+    "voc_image_set": Reader(_image_set, _plain(b"a\nb -1\n")),
+    "tf1_index": Reader(
+        _weights("w.index", {"w.data-00000-of-00001": bytes(64)}),
+        lambda folder: [_tf1_files(folder)[1]],
+    ),
+    "checkpoint": Reader(_checkpoint, _checkpoint_seeds),
+    "npz": Reader(_weights("w.npz"), _npz),
+    "npy": Reader(_member("w.npz", "a.npy"), _npy),
+    "safetensors": Reader(_weights("w.safetensors"), _safetensors),
+    "pth": Reader(
+        _weights("w.pth"), lambda folder: [_zipped_pickle(folder), _SEQUENCE, _tar(folder)]
+    ),
+    "pth_pickle": Reader(_member("w.pth", "w/data.pkl", "w/data/0"), _plain(*_PICKLES)),
+    "image": Reader(_image, _image_seeds),
+    "image_to_record": Reader(_photo, _image_seeds),
+}  # fmt: skip

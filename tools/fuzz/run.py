@@ -1,0 +1,105 @@
+"""Fuzzes readers, guided by the code that an input reaches.
+
+`python -m tools.fuzz.run coco,voc 600` fuzzes two of them for ten minutes each.
+Needs atheris. A failure is an exception other than `UserError`, an input that takes over a second,
+or one that needs over a gigabyte more memory. The first input of each kind is kept in
+`FOLDER/NAME-failures/` with its traceback, and the fuzzer goes on.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+SECONDS = 1.0
+MEMORY_BYTES = 1 << 30
+
+
+def fuzz(name: str, seconds: float, output: Path) -> None:
+    """Fuzzes one reader in this process, which ends with it."""
+    import atheris
+
+    with atheris.instrument_imports(include=["stillbox", "yaml", "zipfile", "tarfile", "pickle"]):
+        from stillbox.errors import UserError
+        from tools.fuzz.mutations import mutate_json
+        from tools.fuzz.readers import READERS
+    reader = READERS[name]
+    scratch = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))  # noqa: PTH112
+    os.environ["XDG_CACHE_HOME"] = str(scratch)
+    corpus, failures = output / name, output / f"{name}-failures"
+    for folder in (corpus, failures, scratch / "seeds"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(reader.seeds(scratch / "seeds")):
+        (corpus / f"seed-{number}").write_bytes(seed)
+        reader.read(seed, scratch)
+    known: set[str] = set()
+
+    def keep(data: bytes, kind: str, text: str) -> None:
+        if kind not in known:
+            known.add(kind)
+            stem = hashlib.sha256(kind.encode()).hexdigest()[:12]
+            (failures / stem).write_bytes(data)
+            (failures / f"{stem}.txt").write_text(f"{kind}\n{text}")
+
+    def once(data: bytes) -> None:
+        begin = time.process_time()
+        try:
+            reader.read(data, scratch)
+        except UserError:
+            pass
+        except (Exception, RecursionError) as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [frame for frame in frames if "/stillbox/" in frame.filename] or frames
+            place = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+            keep(data, f"{type(error).__name__} at {place}", traceback.format_exc())
+        took = time.process_time() - begin
+        if took > SECONDS:
+            keep(data, f"slow ({'over 3' if took > 3 else 'over 1'} s)", f"{took:.2f} s")
+
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES,) * 2)
+    flags = [
+        f"-max_total_time={int(seconds)}",
+        "-timeout=20",
+        "-rss_limit_mb=0",
+        "-print_final_stats=1",
+    ]
+    flags += ["-max_len=20000", f"-artifact_prefix={failures}/", "-verbosity=1", "-reload=0"]
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        changed = mutate_json(data, random.Random(seed)) if seed % 4 else None
+        return changed[:most] if changed else bytes(atheris.Mutate(data, most))
+
+    atheris.Setup([sys.argv[0], str(corpus), *flags], once, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    """Fuzzes each reader in a process of its own, again after a crash, until its time is over."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", help="of readers, with commas between")
+    parser.add_argument("seconds", type=float, help="for each of them")
+    parser.add_argument("--output", type=Path, default=Path("fuzz"))
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        fuzz(arguments.names, arguments.seconds, arguments.output)
+        return
+    for name in arguments.names.split(","):
+        end = time.monotonic() + arguments.seconds
+        while (left := end - time.monotonic()) > 5:
+            words = [sys.executable, "-m", "tools.fuzz.run", name, str(left), "--inside"]
+            words += ["--output", str(arguments.output)]
+            with (arguments.output / f"{name}.log").open("a") as log:
+                subprocess.run(words, stderr=log, stdout=log, check=False)
+
+
+if __name__ == "__main__":
+    main()
