@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
+from stillbox.checkpoints.finite import check_finite
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -52,8 +53,8 @@ def import_weights(
 
     Raises:
         UserError: nothing, or less than `min_loaded`, was found; the detector is then unchanged.
-            Or the weights cannot be read, a part has no name table for a TF1 checkpoint, or a
-            pattern of `skip` matches nothing.
+            Or the weights cannot be read, are not finite, a part has no name table for a TF1
+            checkpoint, or a pattern of `skip` matches nothing.
     """
     weights = open_weights(path, prefer_ema=prefer_ema)
     variables = {
@@ -99,6 +100,7 @@ def import_weights(
             where=weights.path,
             fix=explain_failure(report, weights.arrays, by_scope, unnamed),
         )
+    check_finite({sources[name]: arrays[name] for name in loaded}, weights.path)
     for name in loaded:
         variables[name].set_value(jnp.asarray(arrays[name], variables[name].dtype))
     return report

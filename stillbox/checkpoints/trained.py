@@ -8,6 +8,7 @@ from typing import Self
 import jax
 import numpy as np
 
+from stillbox.checkpoints.finite import check_finite
 from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, Which, own_checkpoint
 from stillbox.errors import UserError
@@ -84,7 +85,7 @@ def load_trained(
 
     Raises:
         UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
-            not fit the experiment with its overrides.
+            not fit the experiment with its overrides, or its weights are not finite.
     """
     checkpoint = ModelDirectory.open(directory).checkpoint(step)
     stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
@@ -92,6 +93,7 @@ def load_trained(
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     _, params, stats = abstract_detector(experiment.model, experiment.evaluation.precision)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
+    check_finite({path: arrays[path] for path in params | stats}, str(checkpoint.folder))
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder)),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from stillbox.errors import UserError
 
-MAX_BYTES = 2**20
-"""Greatest size of a config: a thousand names of shards take a tenth of it."""
+MAX_BYTES = 2**19
+"""Greatest size of a config: a thousand names of shards take a fifth of it."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",

@@ -3,7 +3,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from stillbox.checkpoints import checkpoint as checkpoint_format
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.checkpoints.npz import write_npz
@@ -11,6 +13,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from tests.checkpoints.detectors import build, random_arrays, read, ssd_mobilenet_shapes
 from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.torch_writer import state_dict, write_zip
 
 KERNEL = "backbone.conv_0.kernel"
 NAME = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
@@ -252,3 +255,58 @@ def test_a_file_of_other_names_says_which_part_has_no_name_table(tmp_path, detec
     np.savez(tmp_path / "w.npz", **{"neck/extra": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match=r"no names in other frameworks .* neck 'nameless_neck'"):
         _import_with_own_neck(detector, tmp_path / "w.npz")
+
+
+def _write_tf1(path, arrays):
+    write_checkpoint(path / "w.ckpt", arrays)
+    return path / "w.ckpt"
+
+
+def _write_npz(path, arrays):
+    write_npz(path / "w.npz", arrays)
+    return path / "w.npz"
+
+
+def _write_safetensors(path, arrays):
+    save_file(arrays, path / "w.safetensors")
+    return path / "w.safetensors"
+
+
+def _write_pth(path, arrays):
+    write_zip(path / "w.pth", state_dict(arrays))
+    return path / "w.pth"
+
+
+def _write_directory(path, arrays):
+    (path / "1").mkdir()
+    checkpoint_format.write_checkpoint(path / "1", 1, {"params": arrays}, {})
+    return path / "1"
+
+
+@pytest.mark.parametrize(
+    "write", [_write_tf1, _write_npz, _write_safetensors, _write_pth, _write_directory]
+)
+def test_weights_that_are_not_finite_are_refused_by_name(write, tmp_path, detector):
+    # Our own paths are read from files of every format.
+    arrays = random_arrays(_shapes())
+    for value in (np.nan, np.inf):
+        bad = arrays | {KERNEL: np.full_like(arrays[KERNEL], 1)}
+        bad[KERNEL].flat[:2] = value
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        path = write(folder, bad)
+        with pytest.raises(UserError, match="2 of 432 values that are not finite") as caught:
+            _import(detector, path)
+        assert KERNEL in caught.value.what
+        assert np.all(read(detector, KERNEL) == 7)
+
+
+def test_several_arrays_that_are_not_finite_are_counted(tmp_path, detector):
+    arrays = random_arrays(_shapes())
+    large = {name: array.astype(np.float64) * 1e300 for name, array in arrays.items()}
+    # What is not taken may hold anything.
+    large |= {name: array for name, array in arrays.items() if "conv_1" not in name}
+    large["head.map_0.box.bias"] = np.full((12,), np.nan)
+    write_npz(tmp_path / "w.npz", large)
+    with pytest.raises(UserError, match=r"; so have .* and 46 more"):
+        _import(detector, tmp_path / "w.npz")

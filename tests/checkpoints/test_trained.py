@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.checkpoints.npz import write_npz
+from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.checkpoints.trained import load_trained, load_weights
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program
@@ -142,3 +142,17 @@ def test_the_average_of_a_model_directory_is_taken_where_it_is_wanted(
     settings = experiment(f"evaluation.use_ema={use_ema}", evaluated=False)
     model = load_weights(settings, str(directory))
     assert values(model) == {loaded}
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(directory):
+    path = directory / "checkpoints" / "2" / "ema.npz"
+    arrays = read_npz(path)
+    name = min(arrays)
+    arrays[name].flat[0] = np.nan
+    write_npz(path, arrays)
+    with pytest.raises(UserError, match="values that are not finite") as caught:
+        load_trained(directory)
+    assert repr(name) in caught.value.what
+    assert "--step" in caught.value.fix
+    # The parameters themselves are sound.
+    assert load_trained(directory, overrides=["evaluation.use_ema=false"]).step == 2

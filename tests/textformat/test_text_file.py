@@ -42,5 +42,5 @@ def test_a_file_that_says_nothing_of_its_size_is_not_read_on_and_on(tmp_path, mo
     path.write_bytes(b"#" * (MAX_BYTES + 1))
     stat = os.stat_result((0o100644, *[0] * 9))
     monkeypatch.setattr(type(path), "stat", lambda self, **_: stat)
-    with pytest.raises(UserError, match="1,048,577 bytes; such a text has 1,048,576 at most"):
+    with pytest.raises(UserError, match="524,289 bytes; such a text has 524,288 at most"):
         resolve(path)
