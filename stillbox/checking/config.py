@@ -20,7 +20,7 @@ from stillbox.checking.data_findings import SEVERITIES, Severity
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.rules import Broken, find_broken, find_missing, seldom_meant
-from stillbox.experiment.rules.trainable import paths_are_real
+from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
 
 _COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 _NOTES_SHOWN = 4
@@ -127,6 +127,11 @@ def _refused(read: Resolved) -> list[ConfigFinding]:
     findings = [_finding("error", broken, read) for broken in find_broken(read.experiment)]
     # A config is often checked before its data is in place.
     findings += [_finding("warning", broken, read) for broken in missing]
+    # The checkpoint's remedy names weights that can be had.
+    findings += [
+        _finding("warning", broken, read) for broken in unreal if broken.path == CHECKPOINT
+    ]
+    unreal = [broken for broken in unreal if broken.path != CHECKPOINT]
     if unreal:
         first, *rest = [_finding("warning", broken, read) for broken in unreal]
         places = ", ".join(

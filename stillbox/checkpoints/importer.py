@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.finite import check_finite
@@ -56,12 +57,56 @@ def import_weights(
             Or the weights cannot be read, are not finite, a part has no name table for a TF1
             checkpoint, or a pattern of `skip` matches nothing.
     """
-    weights = open_weights(path, prefer_ema=prefer_ema)
     variables = {
         ".".join(map(str, path)): variable
         for path, variable in nnx.iter_graph(detector)
         if isinstance(variable, nnx.Param | nnx.BatchStat)
     }
+    report, arrays = read_weights(
+        variables,
+        model,
+        path,
+        scope=scope,
+        load_heads=load_heads,
+        min_loaded=min_loaded,
+        prefer_ema=prefer_ema,
+        skip=skip,
+    )
+    for name, array in arrays.items():
+        variables[name].set_value(jnp.asarray(array, variables[name].dtype))
+    return report
+
+
+def read_weights(
+    variables: Mapping[str, Any],
+    model: schema.Model,
+    path: str | Path,
+    *,
+    scope: Scope,
+    load_heads: bool,
+    min_loaded: float,
+    prefer_ema: bool = False,
+    skip: tuple[str, ...] = (),
+) -> tuple[ImportReport, dict[str, np.ndarray]]:
+    """Reads what a detector takes of weights, on the host; it needs no more than its shapes.
+
+    Args:
+        variables: what has the shape of each parameter and moving statistic, by path.
+        model: as `import_weights`, and so are the others.
+        path: see `open_weights`.
+        scope: the kind of model that the weights are of.
+        load_heads: want the head of a detector too.
+        min_loaded: least share of the wanted arrays that must be found, 0 to 1.
+        prefer_ema: take the moving average of a parameter if the file has one.
+        skip: patterns of what is not wanted.
+
+    Returns:
+        The report, and the arrays by path.
+
+    Raises:
+        UserError: as `import_weights`.
+    """
+    weights = open_weights(path, prefer_ema=prefer_ema, model=model, scope=scope)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if _is_wanted(name, scope, load_heads)]
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
@@ -101,9 +146,7 @@ def import_weights(
             fix=explain_failure(report, weights.arrays, by_scope, unnamed),
         )
     check_finite({sources[name]: arrays[name] for name in loaded}, weights.path)
-    for name in loaded:
-        variables[name].set_value(jnp.asarray(arrays[name], variables[name].dtype))
-    return report
+    return report, {name: arrays[name] for name in loaded}
 
 
 def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:

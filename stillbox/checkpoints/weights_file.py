@@ -9,13 +9,16 @@ import numpy as np
 
 from stillbox.checkpoints.files import list_folder
 from stillbox.checkpoints.model_directory import own_checkpoint
-from stillbox.checkpoints.name_tables.rules import Library
+from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.npz import read_npz_weights
+from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
 from stillbox.checkpoints.safetensors_file import SafetensorsFile
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.tf1_index import is_table
 from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
+from stillbox.experiment import schema
+from stillbox.experiment.known_weights import advise_weights
 
 _READABLE = (
     "a TF1 checkpoint's prefix, an .npz, .safetensors, .pth or .pt file, or a stillbox model "
@@ -42,19 +45,27 @@ class Weights:
     """The framework, if the kind of file tells."""
 
 
-def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
+def open_weights(
+    path: str | Path,
+    *,
+    prefer_ema: bool = False,
+    model: schema.Model | None = None,
+    scope: Scope | None = None,
+) -> Weights:
     """Opens weights of any kind.
 
     Args:
         path: `.npz`, `.safetensors`, `.pth` or `.pt` file; TF1 prefix or any of its files; folder
             with a TF1 checkpoint; stillbox model directory (its best checkpoint, or else its
-            newest) or one checkpoint in it.
+            newest) or one checkpoint in it; or the name of downloaded weights.
         prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
+        model: what is to take them, for advice.
+        scope: the kind of model that is wanted, for advice.
 
     Raises:
         UserError: there is nothing, or nothing readable, under that path.
     """
-    path = Path(path)
+    path = resolve_weights(path)
     checkpoint = own_checkpoint(path)
     if checkpoint:
         return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
@@ -62,7 +73,7 @@ def open_weights(path: str | Path, *, prefer_ema: bool = False) -> Weights:
     if prefix:
         return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
     if not path.is_file():
-        raise _missing(path)
+        raise _missing(path, model, scope)
     if path.suffix in _READERS:
         return Weights(str(path), _READERS[path.suffix](path), _LIBRARIES.get(path.suffix))
     raise _unreadable(path)
@@ -100,16 +111,20 @@ def _tf1_prefix(path: Path) -> str | None:
     return None
 
 
-def _missing(path: Path) -> UserError:
-    if not path.parent.is_dir():
-        return UserError("there is no such folder", where=str(path.parent))
-    names = [
-        entry.name.removesuffix(".index")
-        for entry in path.parent.iterdir()
-        if entry.is_dir() or entry.suffix in (*_READERS, ".index")
-    ]
-    fix = f"{nearest(path.name, names)} (the folder holds {list_folder(path.parent)})"
-    return UserError("there are no such weights", where=str(path), fix=fix)
+def _missing(path: Path, model: schema.Model | None, scope: Scope | None) -> UserError:
+    """Returns the error for a path without anything: a misspelt one, or weights to be fetched."""
+    names: list[str] = []
+    if path.parent.is_dir():
+        names = [
+            entry.name.removesuffix(".index")
+            for entry in path.parent.iterdir()
+            if entry.is_dir() or entry.suffix in (*_READERS, ".index")
+        ]
+    close = nearest(path.name, names)
+    fixes = [close] if close.startswith("did you mean") else []
+    fixes += filter(None, [advise_weights(str(path), model, scope or "")])
+    fix = "; or ".join(fixes) or f"give {_READABLE}; `stillbox weights list` names what can be had"
+    return MissingWeightsError("there are no such weights", where=str(path), fix=fix)
 
 
 def _unreadable(path: Path) -> UserError:

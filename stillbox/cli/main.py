@@ -49,7 +49,7 @@ _VERBS: dict[str, tuple[ModuleType, str]] = {
     "serve": (serve, "serve a model over HTTP"),
     "export": (export, "write a model for other runtimes"),
     "config": (config, "print the resolved experiment as YAML"),
-    "weights": (weights, "write weights for other programs"),
+    "weights": (weights, "get pretrained weights; write weights for other programs"),
     "doctor": (doctor, "show versions, devices and memory"),
     "model_main": (model_main, "train or evaluate with the flags of the Object Detection API"),
     "retinanet": (retinanet, f"train, evaluate or predict with the flags of {_TPU_PAGE}"),

@@ -1,14 +1,43 @@
-"""`stillbox weights`: a trained model's weights for other programs."""
+"""`stillbox weights`: pretrained weights by name, and a trained model's weights for others."""
 
 import argparse
+import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 from stillbox.cli.arguments import add_option, parse_step
+from stillbox.cli.bars import progress_bar
+from stillbox.experiment.known_weights import KnownWeights, known_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `save`."""
+    """Adds `list`, `get` and `save`."""
     inner = parser.add_subparsers(dest="weights_verb", required=True)
+    listing = inner.add_parser(
+        "list",
+        help="pretrained weights that can be had by name",
+        description="Lists pretrained weights with publisher, licence, address and checksum, and "
+        "the recipes that take them.",
+    )
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(weights_run=_list)
+    get = inner.add_parser(
+        "get",
+        help="download pretrained weights",
+        description="Downloads weights over https, verifies their checksum and unpacks them. "
+        "Without a network it says what to fetch and where to put it. train.fine_tune.checkpoint "
+        "then takes their name.",
+    )
+    get.add_argument("name", metavar="NAME", help="as `stillbox weights list` shows it")
+    get.add_argument(
+        "--output", type=Path, metavar="DIR", help="put them into DIR/NAME (default: the cache)"
+    )
+    get.add_argument("--again", action="store_true", help="download them even if they are there")
+    get.set_defaults(weights_run=_get)
     save = inner.add_parser(
         "save",
         help="as a TF1 checkpoint, .npz or .safetensors",
@@ -31,10 +60,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "STEP",
     )
     save.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    save.set_defaults(weights_run=_save)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the weights and prints a summary."""
+    """Runs the inner verb."""
+    code: int = arguments.weights_run(arguments)
+    return code
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = [_describe(row) for row in known_weights().values()]
+    if arguments.json:
+        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    for row in rows:
+        here = "  [green]downloaded[/]" if row["downloaded"] else ""
+        console.print(f"[bold]{row['name']}[/]{here}")
+        console.print(f"  {row['about']}", markup=False)
+        console.print(f"  {row['publisher']}; licence: {row['licence']}", markup=False)
+        for file in row["files"]:
+            size = f"{file['bytes']:,} bytes" if file["bytes"] else "size unknown"
+            console.print(f"  {file['address']}  ({size})", markup=False)
+            console.print(f"    sha256 {file['checksum']}", markup=False)
+        console.print(f"  for {row['taken_by']}", markup=False)
+        console.print(f"    {' '.join(f'--set {o}' for o in row['overrides'])}\n", markup=False)
+    console.print("stillbox weights get NAME downloads them; --set takes their name then")
+    return 0
+
+
+def _describe(row: KnownWeights) -> dict[str, Any]:
+    from stillbox.checkpoints.pretrained import find_weights, read_receipt, weights_folder
+
+    found, receipt = find_weights(row.name), read_receipt(weights_folder(row.name))
+    files = [
+        asdict(file) | {"checksum": _checksum(file.sha256, receipt.get(file.name, {}))}
+        for file in row.files
+    ]
+    model = ", ".join(f"model.{path}: {value}" for path, value in row.model.items())
+    return asdict(row) | {
+        "files": files,
+        "overrides": row.overrides(),
+        "taken_by": ", ".join(row.recipes) or f"configs with {model}",
+        "downloaded": str(found) if found else None,
+    }
+
+
+def _checksum(known: str, received: dict[str, int | str]) -> str:
+    if len(known) == 64:
+        return known
+    start = f"{known}... (the digits that the publisher gives)" if known else "unknown"
+    return start + (f"; received {received['sha256']}" if received else "")
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    from stillbox.checkpoints.pretrained import get_weights, read_receipt, weights_folder
+
+    name, root = arguments.name, arguments.output
+    with progress_bar(name) as progress:
+        path = get_weights(name, root=root, progress=progress, again=arguments.again)
+    row = known_weights()[name]
+    print(f"{row.about}\n  {path}\n  licence: {row.licence}")
+    receipt = read_receipt(weights_folder(name, root))
+    for file in row.files:
+        checked = "verified" if file.sha256 else "not published, so not verified"
+        print(f"  sha256 {receipt.get(file.name, {}).get('sha256')} ({checked}): {file.name}")
+    options = " ".join(f"--set {override}" for override in row.overrides(str(path) * bool(root)))
+    print(f"  stillbox train {row.recipes[0] if row.recipes else 'CONFIG'} {options}")
+    return 0
+
+
+def _save(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.saving import save_weights
 
     saved = save_weights(

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stillbox.checking.advice import (
@@ -20,6 +21,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.records.label_map import LabelMap
 from stillbox.records.label_map_text import LabelMapItem
 from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of
+from tests.checkpoints.tf1_writer import write_checkpoint
 
 COSINE = "train.optimizer.schedule"
 
@@ -359,12 +361,12 @@ CASES = [
         "",
     ),
     (
-        files.checkpoint_is_here,
+        files.checkpoint_fits,
         ["train.fine_tune.checkpoint=nowhere/model.ckpt"],
         "warning",
         "train.fine_tune.checkpoint",
-        "there is no checkpoint nowhere/model.ckpt",
-        "checkpoint=PATH",
+        "nowhere/model.ckpt: there are no such weights",
+        "`stillbox weights get mobilenet_v1_1.0_224`",
     ),
     (
         files.sets_differ,
@@ -429,8 +431,8 @@ def test_a_sound_experiment_gets_no_advice(check):
         # Nine tenths of the way down a cosine there is 2 % left.
         (schedules.cosine_ends_with_training, ["train.steps=24000"]),
         # Of placeholders and buckets the rules speak.
-        (files.checkpoint_is_here, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
-        (files.checkpoint_is_here, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
+        (files.checkpoint_fits, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
+        (files.checkpoint_fits, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
         (files.box_limit_is_chosen, ["data.train.paths=a", "data.train.max_boxes=100"]),
     ],
 )  # fmt: skip
@@ -522,11 +524,37 @@ def test_a_label_map_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     assert advice_of(files.label_maps_agree, overrides) == []
 
 
-def test_a_tf1_checkpoint_is_found_by_its_prefix(tmp_path, monkeypatch):
+def test_a_checkpoint_is_opened_and_what_it_gives_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    overrides = [*SMALL_SOUND, "train.fine_tune.checkpoint=model.ckpt-7"]
     (tmp_path / "model.ckpt-7.index").touch()
-    overrides = ["train.fine_tune.checkpoint=model.ckpt-7"]
-    assert advice_of(files.checkpoint_is_here, overrides) == []
+    (advice,) = advice_of(files.checkpoint_fits, overrides)
+    assert advice.severity == "error"
+    assert "the index cannot be read" in advice.what
+    whole = {
+        f"MobilenetV1/Conv2d_0/{name}": np.ones(shape, np.float32)
+        for name, shape in {
+            "weights": (3, 3, 3, 8),
+            "BatchNorm/gamma": (8,),
+            "BatchNorm/beta": (8,),
+            "BatchNorm/moving_mean": (8,),
+            "BatchNorm/moving_variance": (16,),
+        }.items()
+    }
+    write_checkpoint(tmp_path / "model.ckpt-7", whole)
+    (advice,) = advice_of(files.checkpoint_fits, overrides)
+    assert (advice.severity, "at least 50% are asked for" in advice.what) == ("error", True)
+    opened, missing, shapes, *_ = advice_of(
+        files.checkpoint_fits, [*overrides, "train.fine_tune.min_loaded=0"]
+    )
+    assert (opened.severity, missing.severity, shapes.severity) == ("note", "warning", "warning")
+    assert "opened model.ckpt-7: 4 of 25 wanted arrays loaded, 20 missing, 1 of" in opened.what
+    assert "MobilenetV1/Conv2d_1_depthwise/BatchNorm/beta" in missing.what
+    assert "moving_variance: [16] in the file, [8] wanted" in shapes.what
+    whole["MobilenetV1/Conv2d_0/BatchNorm/beta"][:] = np.nan
+    write_checkpoint(tmp_path / "model.ckpt-7", whole)
+    (advice,) = advice_of(files.checkpoint_fits, [*overrides, "train.fine_tune.min_loaded=0"])
+    assert "8 of 8 values that are not finite" in advice.what
 
 
 def test_patterns_that_match_nothing_or_everything_are_errors():

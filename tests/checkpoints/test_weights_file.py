@@ -97,9 +97,17 @@ def test_a_misspelt_name_suggests_existing_ones(folder):
         open_weights(folder / "modell.ckpt-100")
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(UserError, match="there is no such folder"):
-        open_weights(tmp_path / "nowhere" / "model.ckpt")
+def test_missing_weights_are_answered_with_those_that_can_be_had(tmp_path):
+    (tmp_path / "taxes").mkdir()
+    (tmp_path / "secret.npz").touch()
+    for path in ("ssd_mobilenet_v1_coco_2018_01_28/model.ckpt", "nowhere/model.ckpt", "x.npz"):
+        with pytest.raises(UserError, match="there are no such weights") as caught:
+            open_weights(tmp_path / path)
+        # Names of the user's files are nobody's advice.
+        assert "taxes" not in str(caught.value) and "secret" not in str(caught.value)
+        known = "`stillbox weights get ssd_mobilenet_v1_coco` downloads" in caught.value.fix
+        assert known == path.startswith("ssd")
+        assert known or "`stillbox weights list`" in caught.value.fix
 
 
 def test_a_folder_without_weights_says_what_it_holds(tmp_path):

@@ -36,7 +36,7 @@ CHECKS: tuple[Check, ...] = (
     unused.clipping_clips,
     unused.first_weights_are_named,
     unused.evaluations_happen,
-    files.checkpoint_is_here,
+    files.checkpoint_fits,
     files.label_maps_fit,
     files.label_maps_agree,
     files.sets_differ,

@@ -1,31 +1,72 @@
 """The files of an experiment, except for the content of its records."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.errors import UserError
-from stillbox.experiment.rules.trainable import paths_are_real
+from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.records.class_slots import assign_slots, required_classes
 from stillbox.records.label_map import LabelMap, is_label_map
 
+if TYPE_CHECKING:
+    from stillbox.checkpoints.import_report import ImportReport
 
-def checkpoint_is_here(experiment: Experiment, origins: Origins) -> Findings:
-    """The checkpoint of the initial weights exists."""
-    checkpoint = experiment.train.fine_tune.checkpoint
-    path, field = Path(checkpoint).expanduser(), "train.fine_tune.checkpoint"
+
+def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
+    """The checkpoint of the initial weights exists, and the model takes it."""
+    fine_tune = experiment.train.fine_tune
     # Placeholders and buckets are reported by the rules.
-    if not checkpoint or any(broken.path == field for broken in paths_are_real(experiment)):
+    unreal = any(broken.path == CHECKPOINT for broken in paths_are_real(experiment))
+    if not fine_tune.checkpoint or unreal:
         return
-    if path.exists() or path.with_name(f"{path.name}.index").exists():
-        return
-    yield Advice(
-        "warning",
-        field,
-        f"there is no checkpoint {checkpoint} on this machine",
-        f"--set {field}=PATH, or nothing after the = for random weights",
-    )
+    # Only an existing checkpoint needs jax; no device is used.
+    from stillbox.checkpoints.importer import read_weights
+    from stillbox.checkpoints.weights_file import MissingWeightsError, open_weights
+    from stillbox.models.abstract import abstract_detector
+
+    try:
+        # Opened first: what is not there needs no detector.
+        open_weights(fine_tune.checkpoint, model=experiment.model, scope=fine_tune.scope)
+        _, params, stats = abstract_detector(experiment.model, "float32")
+        report, _ = read_weights(
+            params | stats,
+            experiment.model,
+            fine_tune.checkpoint,
+            scope=fine_tune.scope,
+            load_heads=fine_tune.load_heads,
+            min_loaded=fine_tune.min_loaded,
+            skip=fine_tune.skip,
+        )
+    except MissingWeightsError as error:
+        fix = f"{error.fix}; or --set {CHECKPOINT}= for random weights"
+        what = f"{error.where}: {error.what}, on this machine"
+        yield Advice("warning", CHECKPOINT, what, fix)
+    except UserError as error:
+        yield Advice("error", CHECKPOINT, f"{error.where}: {error.what}", error.fix or "")
+    else:
+        yield from _of_report(report)
+
+
+def _of_report(report: "ImportReport") -> Findings:
+    yield Advice("note", CHECKPOINT, f"opened {report.path}: {report.summary()}")
+    misfits = {mismatch.path: str(mismatch) for mismatch in report.mismatched}
+    for what, found in (("are missing", report.missing), ("have another shape", misfits)):
+        if not found:
+            continue
+        names = sorted(found.values())
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield Advice(
+            # Heads of other classes are always new.
+            "note" if all(path.startswith("head.") for path in found) else "warning",
+            CHECKPOINT,
+            f"{len(names)} wanted arrays {what} in {report.path} and start from fresh values: "
+            f"{'; '.join(names[:3])}{more}",
+            "is it the checkpoint of this architecture, with this train.fine_tune.scope?",
+        )
+    for note in report.notes:
+        yield Advice("warning", CHECKPOINT, note)
 
 
 def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:

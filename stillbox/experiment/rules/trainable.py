@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterator
 
+from stillbox.experiment.known_weights import advise_weights
 from stillbox.experiment.rules.rule import Broken
 from stillbox.experiment.schema import Experiment
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 _WRITTEN = "evaluation.pictures_directory"
+CHECKPOINT = "train.fine_tune.checkpoint"
 _OPTIONAL = {
-    "train.fine_tune.checkpoint": "start from random weights",
+    CHECKPOINT: "start from random weights",
     "data.evaluation.annotations": "take the records' own boxes",
     _WRITTEN: "write no pictures there",
 }
@@ -55,6 +57,9 @@ def paths_are_real(experiment: Experiment) -> Iterator[Broken]:
         remedy = f"--set {path}=PATH"
         if path in _OPTIONAL:
             remedy += f", or --set {path}= to {_OPTIONAL[path]}"
+        if path == CHECKPOINT:
+            known = advise_weights(text, experiment.model, experiment.train.fine_tune.scope)
+            remedy = f"{known}; or {remedy}" if known else remedy
         if placeholder := _PLACEHOLDER.search(text):
             yield Broken(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
         elif _URL.match(text):
@@ -71,7 +76,7 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
             yield f"{name}.paths", text
         yield f"{name}.label_map", records.label_map
         yield f"{name}.annotations", records.annotations
-    yield "train.fine_tune.checkpoint", experiment.train.fine_tune.checkpoint
+    yield CHECKPOINT, experiment.train.fine_tune.checkpoint
     yield _WRITTEN, experiment.evaluation.pictures_directory
 
 

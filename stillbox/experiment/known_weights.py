@@ -1,0 +1,120 @@
+"""Pretrained weights that stillbox reads: what they are, where they are, and what takes them."""
+
+import difflib
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+from stillbox.experiment.schema import Model
+from stillbox.experiment.values import Value
+from stillbox.textformat.yaml_tree import compose
+
+_TABLE = Path(__file__).with_suffix(".yaml")
+_FIELD = "train.fine_tune"
+_SUGGESTED = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFile:
+    """A file of a publisher."""
+
+    address: str
+    bytes: int = 0
+    """Size; 0: not published."""
+    sha256: str = ""
+    """The checksum, or its first digits; empty: not published."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.address.rpartition("/")[2]
+
+    def describe(self) -> str:
+        """Returns address, size and checksum."""
+        size = f"{self.bytes:,} bytes" if self.bytes else "size unknown"
+        digits = f"{self.sha256}..." if len(self.sha256) < 64 else self.sha256
+        return f"{self.address} ({size}, sha256 {digits if self.sha256 else 'unknown'})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownWeights:
+    """Weights that can be had by name."""
+
+    name: str
+    about: str
+    publisher: str
+    licence: str
+    kind: Literal["tf1", "torch"]
+    """What reads them."""
+    path: str
+    """What is opened, below the folder of the download."""
+    scope: Literal["classification", "detection"]
+    model: Mapping[str, Value]
+    """Dotted paths in a model, and the values that it must have to take them."""
+    recipes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """Further overrides that these weights want."""
+    files: tuple[KnownFile, ...]
+
+    def fits(self, model: Model) -> bool:
+        """Says whether a model takes them."""
+        try:
+            return all(attrgetter(path)(model) == value for path, value in self.model.items())
+        except AttributeError:
+            return False
+
+    def overrides(self, path: str = "") -> tuple[str, ...]:
+        """Returns the overrides that start training from them; `path`: where they lie."""
+        checkpoint = f"{_FIELD}.checkpoint={path or self.name}"
+        return (checkpoint, f"{_FIELD}.scope={self.scope}", *self.settings)
+
+
+@functools.cache
+def known_weights() -> Mapping[str, KnownWeights]:
+    """Returns all of them by name."""
+    table = compose(_TABLE.read_text(encoding="utf-8"), _TABLE.name).plain()
+    return {name: _read(name, row) for name, row in table.items()}
+
+
+def _read(name: str, row: dict[str, Value]) -> KnownWeights:
+    files = tuple(KnownFile(**file) for file in row["files"])
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
+    return KnownWeights(**fields | {"name": name, "files": files})
+
+
+def suggest_weights(text: str, model: Model | None, scope: str = "") -> tuple[KnownWeights, ...]:
+    """Returns weights that may be meant by a path that does not exist, the likeliest first.
+
+    Args:
+        text: the path.
+        model: what is to take them; None: unknown, then only similar names are suggested.
+        scope: the kind of model that is wanted.
+    """
+    rows = known_weights().values()
+    if model is None:
+        words = {row.name: row for row in rows}
+        words |= {row.path.partition("/")[0]: row for row in rows if "/" in row.path}
+        parts = [part for part in Path(text).parts if part in words]
+        close = parts or difflib.get_close_matches(Path(text).name, words, n=1, cutoff=0.7)
+        return tuple(words[word] for word in close[:_SUGGESTED])
+    fitting = [row for row in rows if row.fits(model)]
+    fitting.sort(key=lambda row: (row.scope != scope, row.name not in text))
+    return tuple(fitting[:_SUGGESTED])
+
+
+def advise_weights(text: str, model: Model | None, scope: str = "") -> str:
+    """Returns how to get weights in place of a path that does not exist; empty if none is known."""
+    rows = suggest_weights(text, model, scope)
+    lines = []
+    for row in rows:
+        options = " ".join(f"--set {override}" for override in row.overrides())
+        lines.append(
+            f"`stillbox weights get {row.name}` downloads {row.about} from {row.files[0].address}, "
+            f"and {options} takes it"
+        )
+    return "; or\n  ".join(lines)

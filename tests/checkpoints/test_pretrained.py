@@ -1,0 +1,271 @@
+"""Downloads, against a server on this machine."""
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints import downloading, pretrained
+from stillbox.checkpoints.downloading import download
+from stillbox.checkpoints.pretrained import find_weights, get_weights, read_receipt, weights_folder
+from stillbox.checkpoints.weights_file import open_weights
+from stillbox.errors import UserError
+from stillbox.experiment.known_weights import KnownFile, KnownWeights
+from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.torch_writer import state_dict, write_zip
+
+ARRAYS = {"w": np.arange(1000, dtype=np.float32)}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves `server.files`, by ranges unless `server.whole`; cuts a connection `server.cut`."""
+
+    def do_GET(self):
+        server = self.server
+        server.asked.append((self.path, self.headers.get("Range")))
+        if self.path in server.moved:
+            self.send_response(302)
+            self.send_header("Location", server.moved[self.path])
+            self.end_headers()
+            return
+        if self.path not in server.files:
+            self.send_error(404)
+            return
+        data, start = server.files[self.path], 0
+        asked = self.headers.get("Range")
+        if asked and not server.whole:
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+            if start >= len(data):
+                self.send_error(416)
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        end = server.cut.pop() if server.cut else len(data)
+        self.wfile.write(data[start:end])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    monkeypatch.setattr(downloading, "_SCHEMES", ("http",))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.files, server.moved, server.cut, server.asked = {}, {}, [], []
+        server.whole = False
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def archive_of(members):
+    """A .tar.gz of names and contents; a `TarInfo` stands for itself."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if isinstance(content, tarfile.TarInfo) else content
+            info.name, info.size = name, len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def checkpoint_members(folder):
+    write_checkpoint(folder / "made.ckpt", ARRAYS)
+    return {
+        f"./zoo/model.ckpt.{ending}": (folder / f"made.ckpt.{ending}").read_bytes()
+        for ending in ("index", "data-00000-of-00001")
+    }
+
+
+def row(server, data, *, name="zoo.tar.gz", published=True, **changes):
+    server.files[f"/{name}"] = data
+    file = KnownFile(
+        address=f"{server.url}/{name}",
+        bytes=len(data) if published else 0,
+        sha256=hashlib.sha256(data).hexdigest() if published else "",
+    )
+    fields = {"kind": "tf1", "path": "zoo/model.ckpt", "scope": "detection"} | changes
+    words = dict.fromkeys(("about", "publisher", "licence"), "-")
+    return KnownWeights(name="ours", model={}, files=(file,), **words, **fields)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    def know(one):
+        for module in (pretrained,):
+            monkeypatch.setattr(module, "known_weights", lambda: {"ours": one})
+
+    return know
+
+
+def quiet(done, total):
+    pass
+
+
+def test_an_archive_is_verified_unpacked_and_found_by_name(server, known, tmp_path):
+    more = {"zoo/frozen_inference_graph.pb": b"x", "zoo/pipeline.config": b"model {}"}
+    known(row(server, archive_of(checkpoint_members(tmp_path) | more)))
+    seen = []
+    path = get_weights("ours", progress=lambda done, total: seen.append((done, total)))
+    size = len(server.files["/zoo.tar.gz"])
+    assert seen[-1] == (size, size)
+    assert find_weights("ours") == path
+    assert np.array_equal(open_weights("ours").arrays["w"], ARRAYS["w"])
+    # The checkpoint and its config are taken, nothing else, and the archive is gone.
+    kept = {str(p.relative_to(weights_folder("ours"))) for p in weights_folder("ours").rglob("*")}
+    assert kept == {"download.json", "zoo"} | {
+        f"zoo/{name}"
+        for name in ("model.ckpt.index", "model.ckpt.data-00000-of-00001", "pipeline.config")
+    }
+    # A second call asks nobody.
+    get_weights("ours", progress=quiet)
+    assert len(server.asked) == 1
+
+
+def test_a_plain_file_without_a_published_checksum_is_remembered(server, known, tmp_path):
+    write_zip(tmp_path / "made.pth", state_dict(ARRAYS))
+    data = (tmp_path / "made.pth").read_bytes()
+    known(row(server, data, name="r.pth", published=False, kind="torch", path="r.pth"))
+    path = get_weights("ours", root=tmp_path / "here", progress=quiet)
+    assert path == tmp_path / "here" / "ours" / "r.pth"
+    receipt = read_receipt(path.parent)["r.pth"]
+    assert receipt == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert find_weights("ours") is None
+    assert np.array_equal(open_weights(path).arrays["w"], ARRAYS["w"])
+
+
+def test_a_wrong_checksum_or_size_leaves_nothing(server, known, tmp_path):
+    good = row(server, archive_of(checkpoint_members(tmp_path)))
+    for change in ({"sha256": "00000000"}, {"bytes": good.files[0].bytes + 1}):
+        known(replace(good, files=(replace(good.files[0], **change),)))
+        with pytest.raises(UserError, match=r"instead of|connection ended"):
+            get_weights("ours", progress=quiet)
+        assert find_weights("ours") is None
+        with pytest.raises(UserError, match="the weights ours are not downloaded"):
+            open_weights("ours")
+        downloading_part = weights_folder("ours") / ".zoo.tar.gz.part"
+        assert not downloading_part.exists()
+    known(replace(good, files=(replace(good.files[0], bytes=10),)))
+    with pytest.raises(UserError, match="sends more than 10 bytes"):
+        get_weights("ours", progress=quiet)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_broken_download_is_continued(server, whole, tmp_path):
+    data = bytes(range(256)) * 100
+    server.files["/f"], server.cut, server.whole = data, [1000], whole
+    digest, target = hashlib.sha256(data).hexdigest(), tmp_path / "f"
+    with pytest.raises(UserError, match="after 1,000 of 25,600 bytes, which are kept"):
+        download(f"{server.url}/f", target, sha256=digest, progress=quiet)
+    assert not target.exists()
+    assert download(f"{server.url}/f", target, sha256=digest, progress=quiet) == digest
+    assert target.read_bytes() == data
+    assert server.asked == [("/f", None), ("/f", "bytes=1000-")]
+
+
+def test_a_part_of_another_file_is_thrown_away(server, tmp_path):
+    server.files["/f"] = b"short"
+    (tmp_path / ".f.part").write_bytes(b"x" * 100)
+    download(f"{server.url}/f", tmp_path / "f", progress=quiet)
+    assert (tmp_path / "f").read_bytes() == b"short"
+
+
+def test_only_https_is_spoken(server, tmp_path, monkeypatch):
+    server.moved["/f"] = "ftp://127.0.0.1/f"
+    with pytest.raises(UserError, match=r"ftp.*: weights are downloaded over https alone"):
+        download(f"{server.url}/f", tmp_path / "f", progress=quiet)
+    monkeypatch.setattr(downloading, "_SCHEMES", ("https",))
+    for address in (f"{server.url}/f", "file:///etc/passwd"):
+        with pytest.raises(UserError, match="over https alone"):
+            download(address, tmp_path / "f", progress=quiet)
+    assert len(server.asked) == 1
+
+
+def test_an_address_that_answers_with_an_error_is_named(server, tmp_path):
+    with pytest.raises(UserError, match=r"/gone: the server answers 404"):
+        download(f"{server.url}/gone", tmp_path / "f", progress=quiet)
+
+
+def test_without_a_network_it_says_what_to_fetch_and_takes_it(server, known, tmp_path):
+    good = row(server, archive_of(checkpoint_members(tmp_path)))
+    # Nothing listens there.
+    file = replace(good.files[0], address="http://127.0.0.1:9/zoo.tar.gz")
+    known(replace(good, files=(file,)))
+    with pytest.raises(UserError, match="cannot be reached") as caught:
+        get_weights("ours", progress=quiet)
+    folder = weights_folder("ours")
+    for words in (file.address, f"{file.bytes:,} bytes", file.sha256, str(folder)):
+        assert words in caught.value.fix
+    (folder / "zoo.tar.gz").write_bytes(server.files["/zoo.tar.gz"])
+    assert get_weights("ours", progress=quiet) == folder / "zoo/model.ckpt"
+    assert server.asked == []
+    (folder / "download.json").unlink()
+    (folder / "zoo.tar.gz").write_bytes(b"something else")
+    with pytest.raises(UserError, match="instead of"):
+        get_weights("ours", progress=quiet)
+
+
+LINK = tarfile.TarInfo()
+LINK.type, LINK.linkname = tarfile.SYMTYPE, "/etc/passwd"
+HARD = tarfile.TarInfo()
+HARD.type, HARD.linkname = tarfile.LNKTYPE, "/etc/passwd"
+FIFO = tarfile.TarInfo()
+FIFO.type = tarfile.FIFOTYPE
+HOSTILE = {
+    "above": ({"../../pipeline.config": b"x"}, "no plain file below its folder"),
+    "absolute": ({"/tmp/pipeline.config": b"x"}, "no plain file below its folder"),
+    "above inside": ({"zoo/model.ckpt.x/../../../up": b"x"}, "no plain file below"),
+    "link": ({"zoo/model.ckpt.index": LINK}, "no plain file"),
+    "hard link": ({"zoo/model.ckpt.index": HARD}, "no plain file"),
+    "pipe": ({"zoo/model.ckpt.index": FIFO}, "no plain file"),
+    "many": ({f"{number}": b"" for number in range(30)}, "more than"),
+    "large": ({"zoo/readme": b"\0" * 200_000}, "more than"),
+    "empty": ({}, "does not hold zoo/model.ckpt.index"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_archives_are_refused(case, server, known, tmp_path, monkeypatch):
+    members, said = HOSTILE[case]
+    monkeypatch.setattr(pretrained, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(pretrained, "_MOST_MEMBERS", 20)
+    known(row(server, archive_of(members)))
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=said):
+        get_weights("ours", progress=quiet)
+    assert find_weights("ours") is None
+    after = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert {path.name for path in after} <= {"zoo.tar.gz"}
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b\x08 cut"])
+def test_what_is_no_archive_is_refused(data, server, known):
+    known(row(server, data))
+    with pytest.raises(UserError, match="archive"):
+        get_weights("ours", progress=quiet)
+
+
+def test_an_unknown_name_leads_to_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'ssd_mobilenet_v1_coco'"):
+        get_weights("ssd_mobilnet_v1_coco", progress=quiet)
+
+
+def test_a_damaged_receipt_is_none(tmp_path):
+    for text in ("[", "[" * 100_000, "5", json.dumps([1])):
+        (tmp_path / "download.json").write_text(text)
+        assert read_receipt(tmp_path) == {}

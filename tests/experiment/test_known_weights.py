@@ -1,0 +1,74 @@
+import re
+
+import pytest
+
+from stillbox.experiment.known_weights import advise_weights, known_weights, suggest_weights
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import OneStage, ResNetV1
+
+ROWS = known_weights()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_whole(name):
+    row = ROWS[name]
+    assert row.about and row.publisher and row.licence and row.files
+    assert row.kind in ("tf1", "torch") and row.scope in ("classification", "detection")
+    assert row.path.endswith((".pth", ".pt")) == (row.kind == "torch")
+    for file in row.files:
+        assert file.address.startswith("https://")
+        assert re.fullmatch(r"([0-9a-f]{8}|[0-9a-f]{64})?", file.sha256)
+    names = [file.name for file in row.files]
+    archived = names[0].endswith((".tar.gz", ".tgz"))
+    assert archived or row.path in names or f"{row.path}.index" in names
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_recipes_of_a_row_take_the_weights(name):
+    row = ROWS[name]
+    for recipe in row.recipes:
+        experiment = resolve(recipe, row.overrides()).experiment
+        assert row.fits(experiment.model), recipe
+        assert experiment.train.fine_tune.checkpoint == name
+        assert experiment.train.fine_tune.scope == row.scope
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scope", "first"),
+    [
+        ("ssd_mobilenet_v1_300x300", "detection", "ssd_mobilenet_v1_coco"),
+        ("ssd_mobilenet_v1_300x300", "classification", "mobilenet_v1_1.0_224"),
+        ("ssd_mobilenet_v1_fpn_640x640", "detection", "ssd_mobilenet_v1_fpn_coco"),
+        ("ssd_mobilenet_v1_ppn_300x300", "detection", "ssd_mobilenet_v1_ppn_coco"),
+        ("ssd_resnet50_v1_fpn_640x640", "detection", "ssd_resnet50_v1_fpn_coco"),
+        ("ssd_resnet34", "classification", "resnet34_tpu"),
+        ("retinanet", "classification", "resnet50_tpu"),
+    ],
+)
+def test_a_model_gets_the_weights_that_fit_it(recipe, scope, first):
+    model = resolve(recipe).experiment.model
+    assert suggest_weights("PATH_TO_BE_CONFIGURED/model.ckpt", model, scope)[0].name == first
+
+
+def test_the_name_decides_between_weights_that_fit():
+    model = resolve("ssd_resnet34").experiment.model
+    rows = suggest_weights("x/torchvision_resnet34", model, "classification")
+    assert [row.name for row in rows] == ["torchvision_resnet34", "resnet34_tpu"]
+
+
+def test_without_a_model_only_similar_names_are_suggested():
+    text = "weights/ssd_mobilenet_v1_coco_2018_01_28/model.ckpt"
+    assert [row.name for row in suggest_weights(text, None)] == ["ssd_mobilenet_v1_coco"]
+    assert suggest_weights("photos/holiday", None) == ()
+    assert advise_weights("photos/holiday", None) == ""
+
+
+def test_nothing_is_suggested_for_a_model_that_nothing_fits():
+    assert suggest_weights("model.ckpt", OneStage(backbone=ResNetV1(depth=101))) == ()
+
+
+def test_advice_has_the_command_the_address_and_the_overrides():
+    text = advise_weights("model.ckpt", resolve("ssd_resnet34").experiment.model, "classification")
+    assert "`stillbox weights get torchvision_resnet34`" in text
+    assert "https://download.pytorch.org/models/resnet34-b627a593.pth" in text
+    assert "--set model.backbone.pool_padding=symmetric" in text
