@@ -1,5 +1,6 @@
 """An annotated image in a foreign format, before its file has been opened."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ LONGEST_SIDE = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedImage:
-    """The annotation of one image in COCO or VOC. N is the number of its boxes."""
+    """The annotation of one image. N is the number of its boxes."""
 
     path: Path
     """The image file; it need not exist."""
@@ -32,6 +33,8 @@ class AnnotatedImage:
     """Columns that the annotation claims, 0 if it does not."""
     pixel_boxes: NDArray[np.float64]
     """`[N, 4]`, ymin, xmin, ymax, xmax in pixels of the claimed size."""
+    relative: bool = False
+    """Boxes are in fractions of the image's sides instead, upright if no size is claimed."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids, 0 where the class is unknown."""
     unknown: dict[int, str] = field(default_factory=dict)
@@ -44,6 +47,16 @@ class AnnotatedImage:
     """`[N]`."""
     area: NDArray[np.float32] = field(default_factory=no_numbers)
     """`[N]`, segment area in square pixels of the claimed size, NaN if unknown."""
+    stored: Callable[[], bytes] | None = None
+    """Returns the image file of a format that keeps images in files of its own."""
+
+    def content(self) -> bytes:
+        """Returns the bytes of the image file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return self.path.read_bytes() if self.stored is None else self.stored()
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:
@@ -55,15 +68,15 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
     """
     real = (image.height, image.width)
     claimed = (item.height, item.width)
-    frame = real
-    if claimed != real:
+    frame = (1, 1) if item.relative else real
+    if claimed != real and not item.relative:
         frame, outcome = _frame(item.pixel_boxes, claimed, real)
         detail = f"{item.width} x {item.height}, image {image.width} x {image.height}"
         reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
         problems.add(reason, item.where, detail, action=outcome)
     # In float64 and then once to float32, so that the value is the nearest to the true quotient.
     boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
-    scale = (real[0] * real[1]) / (frame[0] * frame[1])
+    scale = 1 if item.relative else (real[0] * real[1]) / (frame[0] * frame[1])
     return Example(
         image_id=item.image_id,
         encoded=image.encoded,

@@ -3,26 +3,28 @@
 Source: cocodataset.org, "Data format". A box there is [x, y, width, height] in pixels.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotated import LONGEST_SIDE, AnnotatedImage
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.confined import ImageRoot
+from stillbox.records.guarded import number as parse_number
+from stillbox.records.guarded import read_json, whole
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
 
 def read_coco(
     annotations: str | Path,
-    images: str | Path,
+    images: str | Path | Callable[[str], Path | None],
     log: ConversionLog,
     *,
     label_map: LabelMap | None = None,
-    renumber: bool = False,
+    renumber: bool | None = False,
 ) -> tuple[list[AnnotatedImage], LabelMap]:
     """Reads a COCO file of object instances.
 
@@ -30,18 +32,20 @@ def read_coco(
 
     Args:
         annotations: the JSON file.
-        images: the folder that its `file_name`s are relative to.
+        images: the folder that its `file_name`s are relative to and that they may not leave, or a
+            function that returns the path of a `file_name`, or None if the image is left out.
         log: the policies; collects the problems.
         label_map: gives the ids by category name; by default the category ids are kept.
-        renumber: give the categories the ids 1, 2, ... in the order of theirs.
+        renumber: give the categories the ids 1, 2, ... in the order of theirs; None: if one of them
+            is below 1 and has boxes.
 
     Raises:
         UserError: the file is no such JSON, its categories make no label map, or a policy is
             `fail`.
     """
     path = Path(annotations)
-    if not Path(images).is_dir():
-        raise UserError("there is no such folder of images", where=str(images), fix="see --images")
+    if not callable(images):
+        images = _in_folder(Path(images), path)
     content = _load(path)
     names = _category_names(content, path)
     if label_map is not None:
@@ -53,19 +57,28 @@ def read_coco(
     entries = _images(content, path, log)
     objects = _annotations(content, path, log, entries)
     annotated = [
-        _annotated(entry, Path(images), path, objects[image_id], ids, names)
+        _annotated(entry, file, path, objects[image_id], ids, names)
         for image_id, entry in entries.items()
+        if (file := images(str(entry["file_name"]))) is not None
     ]
     return annotated, label_map
 
 
+def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
+    """Returns the function from a `file_name` to its path in a folder."""
+    if not images.is_dir():
+        raise UserError("there is no such folder of images", where=str(images), fix="see --images")
+    root = ImageRoot(images)
+    return lambda name: root.path(name, annotations)
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError) as error:
-        absent = isinstance(error, FileNotFoundError)
-        what = "there is no such annotation file" if absent else f"this is not JSON: {error}"
-        raise UserError(what, where=str(path), fix="see --annotations") from error
+        content = read_json(path)
+    except FileNotFoundError as error:
+        raise UserError(
+            "there is no such annotation file", where=str(path), fix="see --annotations"
+        ) from error
     lists = content if isinstance(content, dict) else {}
     keys = ("images", "annotations", "categories")
     wrong = [key for key in keys if not isinstance(lists.get(key), list)]
@@ -102,21 +115,18 @@ def _own_ids(
     path: Path,
     names: Mapping[int, str],
     log: ConversionLog,
-    renumber: bool,
+    renumber: bool | None,
 ) -> dict[int, int]:
     """Returns class id by category id, without a label map."""
     ordered = sorted(names)
-    if renumber:
+    background = [category for category in ordered if category < 1]
+    used = {_key(a.get("category_id")) for a in content["annotations"] if isinstance(a, dict)}
+    taken = bool(used & set(background))
+    if renumber or (renumber is None and taken):
         ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
     else:
         ids = {category: category for category in ordered if category > 0}
-        used = {
-            a["category_id"]
-            for a in content["annotations"]
-            if isinstance(a, dict) and isinstance(a.get("category_id"), int)
-        }
-        background = [category for category in ordered if category < 1]
-        if used & set(background):
+        if taken:
             raise UserError(
                 f"category {names[ordered[0]]!r} has id {ordered[0]}, which stands for background",
                 where=str(path),
@@ -137,13 +147,13 @@ def _images(
     entries: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(content["images"]):
         where = f"{path.name}: images[{number}]"
-        usable = isinstance(entry, dict) and isinstance(entry.get("id"), int | str)
-        if not usable or not entry.get("file_name"):
+        image_id = _key(entry.get("id")) if isinstance(entry, dict) else None
+        if image_id is None or not entry.get("file_name"):
             log.bad_record("image entry without id or file name", where)
-        elif entry["id"] in entries:
-            log.bad_record("image id occurs twice", where, f"id {entry['id']}")
+        elif image_id in entries:
+            log.bad_record("image id occurs twice", where, f"id {image_id}")
         else:
-            entries[entry["id"]] = entry
+            entries[image_id] = entry
     return entries
 
 
@@ -158,12 +168,12 @@ def _annotations(
         if not isinstance(entry, dict):
             log.bad_box("annotation is no object", where)
             continue
-        image_id = entry.get("image_id")
-        if not isinstance(image_id, int | str) or image_id not in grouped:
+        image_id = _key(entry.get("image_id"))
+        if image_id is None or image_id not in grouped:
             log.bad_box("annotation of an unknown image", where, f"image_id {image_id}")
             continue
-        own_id = entry.get("id")
-        former = seen.setdefault(own_id if isinstance(own_id, int | str) else -1 - number, entry)
+        own_id = _key(entry.get("id"))
+        former = seen.setdefault(-1 - number if own_id is None else own_id, entry)
         if former is not entry:
             same = all(former.get(k) == entry.get(k) for k in ("image_id", "category_id", "bbox"))
             action = "box dropped" if same else "box kept: it is another one"
@@ -177,7 +187,7 @@ def _annotations(
 
 def _annotated(
     entry: Mapping[str, Any],
-    images: Path,
+    file: Path,
     path: Path,
     objects: Sequence[Mapping[str, Any]],
     ids: Mapping[int, int],
@@ -187,12 +197,12 @@ def _annotated(
     categories = [o.get("category_id") for o in objects]
     class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
     return AnnotatedImage(
-        path=images / filename,
+        path=file,
         where=f"{path.name}: image {entry['id']} ({filename})",
         image_id=_text(entry["id"]),
         filename=filename,
-        height=_size(entry.get("height")),
-        width=_size(entry.get("width")),
+        height=whole(entry.get("height")),
+        width=whole(entry.get("width")),
         pixel_boxes=np.array([_box(o.get("bbox")) for o in objects], np.float64).reshape(-1, 4),
         class_ids=np.array(class_ids, np.int32),
         unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},
@@ -215,14 +225,12 @@ def _box(stored: object) -> tuple[float, float, float, float]:
 
 
 def _number(value: object) -> float:
-    try:
-        return float(value) if isinstance(value, int | float) else np.nan
-    except OverflowError:  # an integer of 309 digits or more
-        return np.nan
+    return parse_number(value) if isinstance(value, int | float) else np.nan
 
 
-def _size(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and 0 <= value < LONGEST_SIDE else 0
+def _key(value: object) -> int | str | None:
+    """Returns an id; None if it is a list, an object or absent."""
+    return value if isinstance(value, int | str) else None
 
 
 def _text(value: object) -> str:

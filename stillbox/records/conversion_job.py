@@ -86,7 +86,7 @@ def _prepare(
 ) -> Example | None:
     """Returns the finished example of an image, or None if it is left out."""
     try:
-        image = prepare_image(item.path.read_bytes(), (item.height, item.width), options.exif)
+        image = prepare_image(item.content(), (item.height, item.width), options.exif)
     except FileNotFoundError:
         log.bad_record("image file is missing", item.where, str(item.path))
         return None

@@ -87,8 +87,15 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
     """Makes the folder of a set and returns the older shards that the set will replace.
 
     Raises:
-        UserError: there are some and `overwrite` is off, or `shards` is below 1.
+        UserError: there are some and `overwrite` is off, `shards` is below 1, or the name is not
+            that of a file.
     """
+    if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
+        raise UserError(
+            f"{name!r} is not the name of a set",
+            where="--name",
+            fix="give a plain name such as train; --output names the folder",
+        )
     if shards < 1:
         raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
     folder.mkdir(parents=True, exist_ok=True)

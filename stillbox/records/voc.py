@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.errors import UserError, nearest
-from stillbox.records.annotated import LONGEST_SIDE, AnnotatedImage
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.confined import ImageRoot
+from stillbox.records.data_folder import IMAGE_SUFFIXES
+from stillbox.records.guarded import number, read_xml, whole
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import ConversionLog
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+from stillbox.records.problems import BadRecordError, ConversionLog
 
 
 def read_voc(
@@ -52,7 +53,7 @@ def read_voc(
         )
     trees = _parse_all(files, stems, log)
     if label_map is None:
-        names = {_name(o) for tree in trees.values() for o in tree.findall("object")} - {""}
+        names = {name for tree in trees.values() for name in object_names(tree)} - {""}
         if not names:
             raise UserError(
                 "no XML file names an object, so there is no class",
@@ -64,13 +65,15 @@ def read_voc(
     ordered = sorted(pictures.iterdir(), reverse=True)
     by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
     items, written = [], {file.stem for file in files}
+    root = ImageRoot(pictures)
     for stem in [file.stem for file in files] if stems is None else stems:
         file = folder / f"{stem}.xml"
         if stem in trees:
             inside = trees[stem].findtext("filename") or stem
             # The `filename` inside is often left over from a copy or a renaming.
-            path = by_stem.get(stem) or by_stem.get(Path(inside).stem) or pictures / inside
-            items.append(_annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
+            known = by_stem.get(stem) or by_stem.get(Path(inside).stem)
+            path = root.path(known.name if known else inside, file)
+            items.append(annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
         elif stem not in written:
             log.bad_record("annotation file is missing", str(file))
     return items, label_map
@@ -108,27 +111,48 @@ def _parse_all(
     wanted = None if stems is None else set(stems)
     for file in files:
         try:
-            trees[file.stem] = ElementTree.parse(file).getroot()
-        # A folder with such a name, or an encoding that does not exist.
-        except (ElementTree.ParseError, ValueError, OSError, LookupError) as error:
+            trees[file.stem] = read_voc_file(file)
+        except BadRecordError as error:
             if wanted is None or file.stem in wanted:
-                log.bad_record("annotation file is no XML", str(file), str(error))
+                log.bad_record(error.reason, str(file), error.detail)
     return trees
 
 
-def _annotated(
+def read_voc_file(file: Path) -> ElementTree.Element:
+    """Returns the root element of an annotation.
+
+    Raises:
+        BadRecordError: it is no XML.
+        UserError: it is XML of another format.
+    """
+    try:
+        tree = read_xml(file)
+    except (UserError, OSError) as error:  # or a folder with such a name
+        detail = str(getattr(error, "what", error)).removeprefix("this is not XML: ")
+        raise BadRecordError("annotation file is no XML", detail) from error
+    if tree.tag != "annotation":
+        raise UserError(
+            f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>",
+            where=str(file),
+            fix="let `stillbox data convert FOLDER --output OUT` recognise the format",
+        )
+    return tree
+
+
+def annotated(
     tree: ElementTree.Element, where: str, path: Path, label_map: LabelMap
 ) -> AnnotatedImage:
+    """Returns the annotation of the image `path`."""
     objects = tree.findall("object")
-    names = [_name(o) for o in objects]
+    names = object_names(tree)
     class_ids = [label_map.find(name) for name in names]
     return AnnotatedImage(
         path=path,
         where=where,
         image_id=path.name,
         filename=path.name,
-        height=_integer(tree.findtext("size/height")),
-        width=_integer(tree.findtext("size/width")),
+        height=whole(tree.findtext("size/height")),
+        width=whole(tree.findtext("size/width")),
         pixel_boxes=_boxes(objects),
         class_ids=np.array(class_ids, np.int32),
         unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
@@ -137,29 +161,18 @@ def _annotated(
     )
 
 
-def _name(element: ElementTree.Element) -> str:
-    return (element.findtext("name") or "").strip()
+def object_names(tree: ElementTree.Element) -> list[str]:
+    """Returns the class of each object."""
+    return [(o.findtext("name") or "").strip() for o in tree.findall("object")]
 
 
 def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
     """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN if it is no number."""
     sides = ("ymin", "xmin", "ymax", "xmax")
     return np.array(
-        [[_float(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64
+        [[number(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64
     ).reshape(-1, 4)
 
 
 def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
-    return np.array([_integer(o.findtext(name)) != 0 for o in objects], np.bool_)
-
-
-def _float(text: str | None) -> float:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return float("nan")
-
-
-def _integer(text: str | None) -> int:
-    value = _float(text)
-    return int(value) if abs(value) < LONGEST_SIDE else 0
+    return np.array([whole(o.findtext(name)) != 0 for o in objects], np.bool_)

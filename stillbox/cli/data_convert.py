@@ -1,0 +1,181 @@
+"""`stillbox data convert`: annotations to records."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stillbox.cli import data_convert_folder
+from stillbox.cli.bars import progress_bar
+from stillbox.cli.data_arguments import add_conversion, label_map_of, print_json
+from stillbox.errors import UserError
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.coco import read_coco
+from stillbox.records.conversion import LABEL_MAP_NAME, convert, convert_on_threads
+from stillbox.records.conversion_job import ConversionOptions, Engine
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import ConversionLog
+from stillbox.records.tfrecord import shard_name
+from stillbox.records.voc import read_image_set, read_voc
+
+_FORMATS = ("coco", "voc")
+
+
+class ConvertParser(argparse.ArgumentParser):
+    """The parser of `convert FOLDER` and of `convert coco|voc`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **options)
+        self.folder: argparse.ArgumentParser | None = None
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Leaves the words to the parser of FOLDER unless they start with a format."""
+        own = not args or args[0] in (*_FORMATS, "-h", "--help")
+        if own or self.folder is None:
+            return super().parse_known_args(args, namespace)
+        return self.folder.parse_known_args(args, namespace)
+
+
+def add_arguments(parser: ConvertParser) -> None:
+    """Adds the arguments of `convert`."""
+    formats = parser.add_subparsers(
+        dest="data_format", required=True, metavar="FOLDER | coco | voc"
+    )
+    _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
+    _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
+    folder = argparse.ArgumentParser(
+        prog=f"{parser.prog} FOLDER", description=data_convert_folder.__doc__, add_help=True
+    )
+    data_convert_folder.add_arguments(folder)
+    folder.set_defaults(run=data_convert_folder.run)
+    parser.folder = folder
+
+
+def _add_coco(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--images", required=True, help="folder of the images")
+    parser.add_argument("--annotations", required=True, help="instances_*.json")
+    parser.add_argument(
+        "--renumber", action="store_true", help="ids 1, 2, ... in place of the category ids"
+    )
+    _add_output(parser)
+    parser.set_defaults(run=run_coco)
+
+
+def _add_voc(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", help="folder with Annotations, JPEGImages and ImageSets")
+    parser.add_argument("--set", help="image set, as train for ImageSets/Main/train.txt")
+    parser.add_argument("--annotations", help="folder of the XML files (default: ROOT/Annotations)")
+    parser.add_argument("--images", help="folder of the images (default: ROOT/JPEGImages)")
+    _add_output(parser)
+    parser.set_defaults(run=run_voc)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    add_conversion(parser)
+    parser.add_argument("--name", help="name of the set, as train")
+    parser.add_argument(
+        "--engine",
+        choices=("threads", "beam"),
+        default="threads",
+        help="beam: as a pipeline of Apache Beam, with the same records (default: threads)",
+    )
+    parser.add_argument(
+        "--beam-options",
+        metavar="OPTIONS",
+        help="options of Beam in one word: --beam-options='--runner=SparkRunner --parallelism=8'",
+    )
+
+
+def run_coco(args: argparse.Namespace) -> int:
+    """Converts COCO JSON."""
+    log = ConversionLog(args.bad_records, args.bad_boxes)
+    items, label_map = read_coco(
+        args.annotations,
+        args.images,
+        log,
+        label_map=label_map_of(args.label_map),
+        renumber=args.renumber,
+    )
+    return _convert(args, args.name or Path(args.annotations).stem, items, label_map, log)
+
+
+def run_voc(args: argparse.Namespace) -> int:
+    """Converts VOC XML."""
+    if not args.root and not (args.annotations and args.images):
+        raise UserError(
+            "the folder of the VOC data is not given",
+            fix="give --root, or --annotations and --images for a flat layout",
+        )
+    if args.set and not args.root:
+        raise UserError("--set needs --root, the folder with ImageSets/Main", fix="give --root too")
+    root = Path(args.root or "")
+    log = ConversionLog(args.bad_records, args.bad_boxes)
+    items, label_map = read_voc(
+        args.annotations or root / "Annotations",
+        args.images or root / "JPEGImages",
+        log,
+        stems=read_image_set(root, args.set) if args.set else None,
+        label_map=label_map_of(args.label_map),
+    )
+    return _convert(args, args.name or args.set or "all", items, label_map, log)
+
+
+def _convert(
+    args: argparse.Namespace,
+    name: str,
+    items: list[AnnotatedImage],
+    label_map: LabelMap,
+    log: ConversionLog,
+) -> int:
+    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
+    engine = _engine(args)
+    with progress_bar("images") as progress:
+        report = convert(
+            items,
+            label_map,
+            args.output,
+            name,
+            options=ConversionOptions(**options),
+            log=log,
+            on_image=progress,
+            engine=engine,
+        )
+    if args.json:
+        print_json(asdict(report))
+        return 0
+    sys.stdout.write(report.to_text())
+    output, shards = Path(args.output), f"{len(report.files):05d}"
+    for label, path in (
+        ("records", output / shard_name(name, "?????", shards, args.shard_names)),
+        ("label map", output / LABEL_MAP_NAME),
+        ("report", output / f"{name}.report.json"),
+    ):
+        print(f"{label}: {path}")
+    return 0
+
+
+def _engine(args: argparse.Namespace) -> Engine:
+    """Returns the engine of the conversion.
+
+    Raises:
+        UserError: an option belongs to the other engine.
+    """
+    if args.engine == "threads":
+        if args.beam_options is not None:
+            raise UserError("--beam-options needs --engine beam", fix="give --engine beam too")
+        return convert_on_threads
+    if args.workers:
+        raise UserError(
+            "--workers counts threads, and Beam has its own workers",
+            fix="leave it out, or give Beam's option, as "
+            "--beam-options='--direct_num_workers=4 --direct_running_mode=multi_processing'",
+        )
+    from stillbox.scaling.beam import convert_with_beam
+
+    return partial(convert_with_beam, options=shlex.split(args.beam_options or ""))

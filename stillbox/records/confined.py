@@ -1,0 +1,72 @@
+"""Image files that annotations name: always inside the folder of the images.
+
+An annotation comes from somebody else. A name such as `../../x`, an absolute one, or one that
+passes through a symbolic link could make any file of this machine part of the records.
+"""
+
+import json
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from xml.sax.saxutils import escape
+
+from stillbox.errors import UserError
+
+
+class ImageRoot:
+    """The folder that the image names of an annotation may not leave."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._real = os.path.realpath(folder)
+        self._inside: dict[str, bool] = {}
+
+    def path(self, name: str, annotation: Path, near: Path | None = None) -> Path:
+        """Returns the path of an image name, which need not exist.
+
+        Args:
+            name: as the annotation has it, relative to `near`.
+            annotation: the file with the name, for messages.
+            near: a folder inside this one; by default this one.
+
+        Raises:
+            UserError: the name is absolute or leads out of the folder.
+        """
+        written = name.replace("\\", "/")
+        absolute = PurePosixPath(written).is_absolute() or PureWindowsPath(name).drive
+        path = Path(os.path.normpath((near or self.folder) / written))
+        if absolute or "\0" in name or not self.holds(path):
+            raise UserError(
+                f"the image name {name!r} leads out of the folder of the images",
+                where=line_of(annotation, name),
+                fix=f"let the name be relative to {self.folder} and stay in it, without links "
+                "that lead elsewhere",
+            )
+        return path
+
+    def holds(self, path: Path) -> bool:
+        """Tells whether a path stays inside after all symbolic links; it is not opened."""
+        if not path.is_relative_to(self.folder):
+            return False
+        parent = str(path.parent)
+        if parent not in self._inside:
+            self._inside[parent] = self._below(os.path.realpath(parent))
+        return self._inside[parent] and (
+            not path.is_symlink() or self._below(os.path.realpath(path))
+        )
+
+    def _below(self, real: str) -> bool:
+        return real == self._real or real.startswith(self._real.rstrip("/") + "/")
+
+
+def line_of(file: Path, text: str) -> str:
+    """Returns `file:line` of the first line with a text, which may be escaped as JSON or XML."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return str(file)
+    spellings = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    for spelling in (*spellings, escape(text, {'"': "&quot;"})):
+        at = content.find(spelling.encode(errors="replace")) if spelling else -1
+        if at >= 0:
+            return f"{file}:{content.count(10, 0, at) + 1}"
+    return str(file)

@@ -1,0 +1,194 @@
+"""A folder of images and annotations as somebody left it: its files, listed once."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
+
+from stillbox.errors import UserError
+from stillbox.records.confined import ImageRoot, line_of
+from stillbox.records.problems import ConversionLog
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+FINISHED = "conversion.json"
+"""File of a folder that `stillbox.records.folder` wrote; its records are no input."""
+
+T = TypeVar("T")
+Split = Literal["train", "val", "test"]
+_SPLIT_NAMES: dict[str, Split] = {
+    **dict.fromkeys(("train", "training", "trainval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+class DataFolder:
+    """The files below a folder, without hidden ones.
+
+    Args:
+        root: the folder.
+        without: folders below it that do not belong to the data.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+
+    def __init__(self, root: str | Path, *, without: Iterable[Path] = ()) -> None:
+        if not Path(root).is_dir():
+            raise UserError(
+                "there is no such folder", where=str(root), fix="give a folder of images"
+            )
+        self.shown = Path(root)
+        """The folder as it was given."""
+        self.root = Path(root).resolve()
+        self.images_root = ImageRoot(self.root)
+        self.links: list[Path] = []
+        """Symbolic links that lead out of the folder; they are not followed."""
+        skipped = {path.resolve() for path in without}
+        self.files: list[Path] = []
+        for folder, subfolders, names in os.walk(self.root):
+            at = Path(folder)
+            if FINISHED in names and at != self.root:
+                subfolders.clear()
+                continue
+            self.links += [at / name for name in subfolders if self._leads_out(at / name)]
+            subfolders[:] = sorted(
+                n for n in subfolders if not _hidden(n) and at / n not in skipped
+            )
+            self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
+        self._image_set = set(self.images)
+        self._memo: dict[tuple[Any, Path], Any] = {}
+
+    @cached_property
+    def images(self) -> list[Path]:
+        """The image files."""
+        return [file for file in self.files if file.suffix.lower() in IMAGE_SUFFIXES]
+
+    def with_suffix(self, *suffixes: str) -> list[Path]:
+        """Returns the files with one of the suffixes, in lower case."""
+        return [file for file in self.files if file.suffix.lower() in suffixes]
+
+    def once(self, look: Callable[[Path], T], file: Path) -> T:
+        """Returns `look(file)`, which is called once however many formats ask for it."""
+        key = look, file
+        if key not in self._memo:
+            self._memo[key] = look(file)
+        found: T = self._memo[key]
+        return found
+
+    def relative(self, path: Path) -> str:
+        """Returns the name of a file within the folder."""
+        return path.relative_to(self.root).as_posix()
+
+    def image(self, name: str, annotation: Path, near: Path, log: ConversionLog) -> Path | None:
+        """Returns the image that an annotation names.
+
+        It is sought relative to the folder `near`, then by the end of its name in all folders.
+        Several that fit equally well are a bad record, and the result is None. If none fits, the
+        result is the path at which it was expected.
+
+        Raises:
+            UserError: the name leads out of the folder.
+        """
+        path = self.images_root.path(name, annotation, near)
+        if path in self._image_set:
+            return path
+        wanted = PurePosixPath(name.replace("\\", "/")).parts
+        found = self._by_name.get(path.name, [])
+        best = _best(found, lambda other: (_tail(other.parts, wanted), _shared(other, path)))
+        if len(best) > 1:
+            log.bad_record("image name fits several files", line_of(annotation, name), name)
+            return None
+        return best[0] if best else path
+
+    def image_of_stem(self, stem: str, near: Path) -> Path | None:
+        """Returns the image with a name without suffix, the nearest to the file `near`.
+
+        Of several that are equally near it is that whose name sorts first. A link that leads out of
+        the folder is refused.
+
+        Raises:
+            UserError: the only image of this name is such a link.
+        """
+        best = _best(self._by_stem.get(stem, []), lambda other: (_shared(other, near),))
+        if not best:
+            for link in self.links:
+                if link.stem == stem and link.suffix.lower() in IMAGE_SUFFIXES:
+                    self.images_root.path(link.relative_to(self.root).as_posix(), near)
+        return min(best, default=None)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        return _grouped((file.name, file) for file in self.images)
+
+    @cached_property
+    def _by_stem(self) -> dict[str, list[Path]]:
+        return _grouped((file.stem, file) for file in self.images)
+
+    def _own(self, file: Path) -> bool:
+        if not self._leads_out(file):
+            return file.is_file()
+        self.links.append(file)
+        return False
+
+    def _leads_out(self, path: Path) -> bool:
+        return path.is_symlink() and not self.images_root.holds(path)
+
+
+def folder_split(path: Path) -> Split | None:
+    """Returns the split that a folder's name states, as `val2017/` does, for a file below it."""
+    for part in reversed(path.parts[:-1]):
+        name = re.sub(r"[\W\d_]+$", "", part).lower()
+        if name in _SPLIT_NAMES:
+            return _SPLIT_NAMES[name]
+    return None
+
+
+def name_split(path: Path) -> Split | None:
+    """Returns the split that the name of an annotation file or else of its folder states."""
+    for word in re.split(r"[\W\d_]+", path.stem.lower()):
+        if word in _SPLIT_NAMES:
+            return _SPLIT_NAMES[word]
+    return folder_split(path)
+
+
+def word_split(word: object) -> Split | None:
+    """Returns the split that a word means, as `Validation`."""
+    return _SPLIT_NAMES.get(str(word).strip().lower())
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _grouped(pairs: Iterable[tuple[str, Path]]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for key, file in pairs:
+        groups[key].append(file)
+    return groups
+
+
+def _best(paths: Sequence[Path], score: Callable[[Path], tuple[int, ...]]) -> list[Path]:
+    """Returns the paths with the greatest score."""
+    if len(paths) < 2:
+        return list(paths)
+    scores = [score(path) for path in paths]
+    return [path for path, own in zip(paths, scores, strict=True) if own == max(scores)]
+
+
+def _tail(parts: Sequence[str], wanted: Sequence[str]) -> int:
+    """Counts the last parts of two paths that are equal."""
+    count = 0
+    for own, other in zip(reversed(parts), reversed(wanted), strict=False):
+        if own != other:
+            break
+        count += 1
+    return count
+
+
+def _shared(path: Path, near: Path) -> int:
+    """Counts the folders that two paths have in common, as `train` of `train/images`."""
+    return len(set(path.parts[:-1]) & set(near.parts[:-1]))

@@ -1,0 +1,338 @@
+"""A folder of annotated images in any known format to records, label map and report."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stillbox.errors import UserError
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.conversion import LABEL_MAP_NAME, ConversionReport, convert
+from stillbox.records.conversion_job import ConversionOptions
+from stillbox.records.data_folder import FINISHED, DataFolder, Split
+from stillbox.records.duplicates import fingerprints
+from stillbox.records.files import write_whole
+from stillbox.records.formats.registry import Reading, Recognised, recognise
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
+from stillbox.records.splits import (
+    own_split,
+    report_duplicates,
+    report_similar_classes,
+    stated_split,
+)
+
+REPORT_NAME = "conversion.txt"
+_VERSION = "stillbox conversion 1"
+_SETS: tuple[Split, ...] = ("train", "val", "test")
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is done (`reading`, `comparing`, `train`, ...), images done and in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertedFolder:
+    """A data set that is ready to train on."""
+
+    format: str
+    """Name of the format, as `yolo`."""
+    title: str
+    """The format in words."""
+    train: str
+    """The records as `data.train.paths` takes them, as `out/train.record@1`."""
+    validation: str
+    test: str = ""
+    """Empty unless the data set has a third part."""
+    label_map: Path
+    classes: tuple[str, ...]
+    """In the order of their ids."""
+    train_images: int
+    validation_images: int
+    test_images: int = 0
+    boxes: int
+    """Of all sets."""
+    split: str
+    """Where the split comes from, in words."""
+    problems: tuple[str, ...]
+    """A line for each kind of problem, with its first case."""
+    report: Path
+    """All of this as text, with the report of each set."""
+    reused: bool = False
+    """The records were there already, and the folder has not changed since."""
+
+
+def convert_folder(
+    folder: Path | str,
+    output: Path | str,
+    *,
+    validation_share: float = 0.2,
+    seed: int = 0,
+    format: str = "",
+    label_map: LabelMap | None = None,
+    options: ConversionOptions | None = None,
+    bad_records: RecordPolicy = "drop",
+    bad_boxes: BoxPolicy = "fix",
+    on_image: Progress = lambda stage, done, total: None,
+) -> ConvertedFolder:
+    """Converts a folder of annotated images, whose format is recognised by content.
+
+    The split is the one that the folder states, or else a share of the images by a hash of their
+    content. `output` appears when it is complete. A conversion that is there is used again if
+    neither the folder nor an option has changed.
+
+    Args:
+        folder: images and annotations, in any layout.
+        output: folder of records, label map and report.
+        validation_share: share of the images that validate, if the folder states no split.
+        seed: of this split.
+        format: the format, where the folder has several.
+        label_map: the classes and ids; by default those of the annotations.
+        options: see `ConversionOptions`; `overwrite` replaces a conversion of something else.
+        bad_records: whether an image that cannot be used is left out.
+        bad_boxes: whether a box that cannot be used is mended or dropped.
+        on_image: progress.
+
+    Raises:
+        UserError: the format is unknown, ambiguous or not convertible, nothing is usable, `output`
+            holds something else, or a policy is `fail`.
+    """
+    output, options = Path(output), options or ConversionOptions()
+    data = DataFolder(folder, without=[output])
+    log = ConversionLog(bad_records, bad_boxes)
+    settings = {
+        **asdict(replace(options, overwrite=False, workers=0)),
+        "validation_share": validation_share,
+        "seed": seed,
+        "format": format,
+        "label_map": label_map.to_text() if label_map else "",
+        "policies": [bad_records, bad_boxes],
+    }
+    key = _key(data, settings)
+    former = _former(output, key, overwrite=options.overwrite)
+    if former is not None:
+        return former
+    on_image("reading", 0, 0)
+    recognised = recognise(data, format)
+    reading = _read(data, recognised, log)
+    items, label_map = reading.with_ids(label_map)
+    splits, origin = _split(items, reading, validation_share, seed, options, log, on_image)
+    report_similar_classes([item.name for item in label_map], log)
+    items = _own_names(items, data)
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        reports = {
+            name: convert(
+                [item for item, split in zip(items, splits, strict=True) if split == name],
+                label_map,
+                partial,
+                name,
+                options=options,
+                log=ConversionLog(bad_records, bad_boxes),
+                on_image=lambda done, total, name=name: on_image(name, done, total),  # type: ignore[misc]
+            )
+            for name in _SETS
+            if name in splits
+        }
+        converted = _converted(output, recognised, label_map, reports, log, origin, options)
+        _write_report(partial, key, converted, reports, log)
+        _put_in_place(partial, output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return converted
+
+
+def _key(data: DataFolder, settings: dict[str, Any]) -> str:
+    """Returns a hash of the settings and of name, size and time of every file."""
+    digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
+    for file in data.files:
+        state = file.stat()
+        line = f"{data.relative(file)}\0{state.st_size}\0{state.st_mtime_ns}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _former(output: Path, key: str, *, overwrite: bool) -> ConvertedFolder | None:
+    """Returns the conversion in the output folder if it can be used again.
+
+    Raises:
+        UserError: the folder holds something else that is not to be replaced.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        stored = json.loads((output / FINISHED).read_bytes())
+        files = {FINISHED, *stored["files"]}
+        same = stored["key"] == key
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            "the output folder holds files that are no conversion",
+            where=str(output),
+            fix="choose another --output, or empty the folder",
+        ) from error
+    there = {entry.name for entry in output.iterdir()}
+    if same and files <= there:
+        result = stored["result"]
+        tuples = {name: tuple(result[name]) for name in ("classes", "problems")}
+        paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
+        sets = {
+            name: str(output / Path(result[name]).name) if result[name] else ""
+            for name in ("train", "validation", "test")
+        }
+        return ConvertedFolder(**(result | tuples | paths | sets | {"reused": True}))
+    if not overwrite:
+        raise UserError(
+            "the output folder holds a conversion of other data or with other options",
+            where=str(output),
+            fix="replace it with --overwrite, or choose another --output",
+        )
+    if foreign := sorted(there - files):
+        raise UserError(
+            f"the output folder holds a file that is not the conversion's: {foreign[0]}",
+            where=str(output),
+            fix="move it away, or choose another --output",
+        )
+    return None
+
+
+def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Reading:
+    assert recognised.format.read is not None  # `recognise` returns no other
+    for link in data.links:
+        log.add(
+            "symbolic link that leads out of the folder", data.relative(link), action="not followed"
+        )
+    for title, count in recognised.others.items():
+        log.add(f"{title}", f"{count:,} file{'s' * (count != 1)}", action="passed over")
+    reading = recognised.format.read(data, recognised.files, log)
+    if not any(one.names for one in reading.images):
+        title, where = recognised.format.title, data.relative(recognised.files[0])
+        raise UserError(
+            f"the annotations ({title}) have no box for any of {len(reading.images):,} images",
+            where=f"{data.shown}: {where}",
+            fix="see that the whole export is in the folder"
+            + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:1]),
+        )
+    return reading
+
+
+def _split(
+    items: Sequence[AnnotatedImage],
+    reading: Reading,
+    share: float,
+    seed: int,
+    options: ConversionOptions,
+    log: ConversionLog,
+    on_image: Progress,
+) -> tuple[list[Split | None], str]:
+    """Returns the split of each image, and its origin in words; reports images that occur twice."""
+    prints = fingerprints(
+        items,
+        workers=options.workers,
+        on_image=lambda done, total: on_image("comparing", done, total),
+    )
+    splits = stated_split([one.split for one in reading.images])
+    origin = "stated by the data set"
+    if not any(splits):
+        splits = list(own_split(items, prints, share, seed, log))
+        origin = (
+            f"{share:.0%} of the images validate, chosen by a hash of their content, seed {seed}"
+        )
+    left_out = [item.where for item, split in zip(items, splits, strict=True) if split is None]
+    for where in left_out:
+        log.add("image in no split", where, action="image left out")
+    report_duplicates([item.where for item in items], splits, prints, log)
+    return splits, origin
+
+
+def _own_names(items: Sequence[AnnotatedImage], data: DataFolder) -> list[AnnotatedImage]:
+    """Returns the images with file names and ids that occur once."""
+    names = Counter(item.filename for item in items)
+    ids = Counter(item.image_id for item in items)
+    own = []
+    for item in items:
+        long = data.relative(item.path) if item.path.is_relative_to(data.root) else item.filename
+        if ids[item.image_id] > 1:
+            item = replace(item, image_id=long)
+        own.append(replace(item, filename=long) if names[item.filename] > 1 else item)
+    return own
+
+
+def _converted(
+    output: Path,
+    recognised: Recognised,
+    label_map: LabelMap,
+    reports: dict[Split, ConversionReport],
+    log: ConversionLog,
+    origin: str,
+    options: ConversionOptions,
+) -> ConvertedFolder:
+    def pattern(name: Split) -> str:
+        if name not in reports:
+            return ""
+        # `name@10` rather than a pattern: the folder's own name may have brackets.
+        stem, ending = f"{name}.record", ""
+        if options.shard_names == "tfrecord":
+            stem, ending = name, ".tfrecord"
+        return str(output / f"{stem}@{len(reports[name].files)}{ending}")
+
+    def images(name: Split) -> int:
+        return reports[name].images_written if name in reports else 0
+
+    problems = _problems(log, reports)
+    return ConvertedFolder(
+        format=recognised.format.name,
+        title=recognised.format.title,
+        train=pattern("train"),
+        validation=pattern("val"),
+        test=pattern("test"),
+        label_map=output / LABEL_MAP_NAME,
+        classes=tuple(item.name for item in label_map),
+        train_images=images("train"),
+        validation_images=images("val"),
+        test_images=images("test"),
+        boxes=sum(report.boxes_written for report in reports.values()),
+        split=origin,
+        problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
+        report=output / REPORT_NAME,
+    )
+
+
+def _problems(log: ConversionLog, reports: dict[Split, ConversionReport]) -> list[Problem]:
+    return [*log, *(problem for report in reports.values() for problem in report.problems)]
+
+
+def _write_report(
+    partial: Path,
+    key: str,
+    converted: ConvertedFolder,
+    reports: dict[Split, ConversionReport],
+    log: ConversionLog,
+) -> None:
+    lines = [f"Format: {converted.title}", f"Split: {converted.split}"]
+    lines += ["Special or wrong in the annotations"] if list(log) else []
+    for problem in log:
+        lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
+    text = "\n".join(lines) + "\n" + "".join(report.to_text() for report in reports.values())
+    write_whole(partial / REPORT_NAME, text.encode())
+    content = {
+        "key": key,
+        "files": sorted(entry.name for entry in partial.iterdir()),
+        "result": asdict(converted),
+        "problems": [asdict(problem) for problem in log],
+    }
+    encoded = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_whole(partial / FINISHED, encoded.encode())
+
+
+def _put_in_place(partial: Path, output: Path) -> None:
+    """Renames the finished folder; what it replaces is removed afterwards."""
+    old = output.with_name(f".{output.name}.{os.getpid()}.old")
+    if output.exists():
+        output.rename(old)
+    partial.rename(output)
+    shutil.rmtree(old, ignore_errors=True)

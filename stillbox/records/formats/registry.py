@@ -1,0 +1,209 @@
+"""What a format is, and how the format of a folder is recognised."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from stillbox.errors import UserError, nearest
+from stillbox.records import formats
+from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.data_folder import DataFolder, Split
+from stillbox.records.guarded import read_json, read_xml, read_yaml
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import ConversionLog
+
+
+class Labelled(NamedTuple):
+    """An image of a foreign format."""
+
+    image: AnnotatedImage
+    """Its class ids are not assigned yet."""
+    names: Sequence[str]
+    """`[N]`, class of each box."""
+    split: Split | None = None
+    """The split that the format states."""
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What a format has read."""
+
+    images: list[Labelled] = field(default_factory=list)
+    classes: Sequence[str] = ()
+    """All classes in their order; by default those of the boxes, sorted."""
+    label_map: LabelMap | None = None
+    """Classes with ids, if the format has ids."""
+
+    def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
+        """Returns the images with class ids, and the label map.
+
+        Args:
+            label_map: takes the place of the format's own.
+
+        Raises:
+            UserError: there is no class.
+        """
+        label_map = label_map or self.label_map
+        if label_map is None:
+            names = self.classes or sorted({name for one in self.images for name in one.names})
+            names = [name for name in dict.fromkeys(names) if name]
+            if not names:
+                raise UserError(
+                    "no annotation names an object, so there is no class",
+                    fix="give the classes with --label-map",
+                )
+            label_map = LabelMap.from_names(names)
+        return [_with_ids(one, label_map) for one in self.images], label_map
+
+
+def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
+    ids = [label_map.find(name) for name in one.names]
+    said = one.image.unknown
+    unknown = {row: said.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
+    return replace(one.image, class_ids=np.array(ids, np.int32), unknown=unknown)
+
+
+@dataclass(frozen=True)
+class Format:
+    """An annotation format."""
+
+    name: str
+    """For `--format`."""
+    title: str
+    """For messages, as `CVAT for images`."""
+    find: Callable[[DataFolder], list[Path]]
+    """Returns the annotation files of the format in a folder, by their content."""
+    read: Callable[[DataFolder, list[Path], ConversionLog], Reading] | None
+    """Reads the files that `find` has found; None for a format that is only named."""
+    fix: str = ""
+    """What to do with a format that is only named."""
+    beside: tuple[str, ...] = ()
+    """Formats beside which the files of this one are passed over; `*` for all."""
+
+
+_FORMATS: dict[str, Format] = {}
+Reader = Callable[[DataFolder, list[Path], ConversionLog], Reading]
+
+
+def register(
+    name: str, title: str, find: Callable[[DataFolder], list[Path]]
+) -> Callable[[Reader], Reader]:
+    """Returns the decorator that registers a reader under a name."""
+
+    def add(reader: Reader) -> Reader:
+        _FORMATS[name] = Format(name, title, find, reader)
+        return reader
+
+    return add
+
+
+def register_foreign(
+    name: str,
+    title: str,
+    find: Callable[[DataFolder], list[Path]],
+    fix: str,
+    beside: tuple[str, ...] = (),
+) -> None:
+    """Registers a format that cannot be converted, so that it is named."""
+    _FORMATS[name] = Format(name, title, find, None, fix, beside)
+
+
+@cache
+def all_formats() -> Mapping[str, Format]:
+    """Returns all formats by name."""
+    for module in pkgutil.iter_modules(formats.__path__):
+        importlib.import_module(f"{formats.__name__}.{module.name}")
+    return dict(sorted(_FORMATS.items()))
+
+
+def readable_formats() -> list[str]:
+    """Returns the names of the formats that can be converted."""
+    return [name for name, one in all_formats().items() if one.read is not None]
+
+
+class Recognised(NamedTuple):
+    """The format of a folder."""
+
+    format: Format
+    files: list[Path]
+    """Its annotation files."""
+    others: dict[str, int]
+    """Number of the files of formats that are passed over, by title."""
+
+
+def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
+    """Returns the format of a folder: the `chosen` one, or the only one that its files have.
+
+    Raises:
+        UserError: the files have no known format, several, or one that cannot be converted.
+    """
+    if chosen and chosen not in readable_formats():
+        fix = nearest(chosen, readable_formats())
+        raise UserError(f"there is no format {chosen!r}", where="--format", fix=fix)
+    found = {
+        one.name: (one, files) for one in all_formats().values() if (files := one.find(folder))
+    }
+    if chosen and chosen not in found:
+        raise UserError(
+            f"no file is {all_formats()[chosen].title}",
+            where=str(folder.shown),
+            fix=f"leave --format out; there is {_described(folder, found) or 'no known one'}",
+        )
+    readable = {name for name, (one, _) in found.items() if one.read is not None}
+    own = {chosen} if chosen else readable
+    rivals = set() if chosen else {n for n, (one, _) in found.items() if _rivals(one, own)}
+    if len(rivals) > 1:
+        raise UserError(
+            f"the folder has several formats: {_described(folder, found, rivals)}",
+            where=str(folder.shown),
+            fix=" or ".join(f"--format {name}" for name in sorted(rivals & readable))
+            or "give a folder with one of them",
+        )
+    if not own:
+        raise _no_format(folder, found)
+    one, files = found.pop(own.pop())
+    return Recognised(one, files, {other.title: len(paths) for other, paths in found.values()})
+
+
+def _rivals(one: Format, readable: set[str]) -> bool:
+    """Tells whether the files of a format might be meant, among `readable` ones."""
+    return one.read is not None or not (
+        readable and ("*" in one.beside or readable & set(one.beside))
+    )
+
+
+def _described(
+    folder: DataFolder,
+    found: Mapping[str, tuple[Format, list[Path]]],
+    names: set[str] | None = None,
+) -> str:
+    parts = []
+    for name, (one, files) in found.items():
+        if names is None or name in names:
+            more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+            parts.append(f"{one.title} ({folder.relative(files[0])}{more})")
+    return ", ".join(parts)
+
+
+def _no_format(folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]]) -> UserError:
+    for one, files in found.values():
+        where = str(folder.shown / folder.relative(files[0]))
+        return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
+    _raise_fault(folder)
+    titles = ", ".join(all_formats()[name].title for name in readable_formats())
+    images = len(folder.images)
+    what = f"the folder has {images:,} image{'s' * (images != 1)} and no annotations that are known"
+    return UserError(what, where=str(folder.shown), fix=f"give a folder with one of: {titles}")
+
+
+def _raise_fault(folder: DataFolder) -> None:
+    """Raises the error of the first annotation file that cannot be parsed, if there is one."""
+    for file in folder.with_suffix(".json", ".xml", ".yaml", ".yml"):
+        read = {".json": read_json, ".xml": read_xml}.get(file.suffix.lower(), read_yaml)
+        read(file)
