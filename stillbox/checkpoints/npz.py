@@ -61,7 +61,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """Reads an array after its header, which numpy allocates memory by, is known to be true."""
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
+        if file.read(6) != b"\x93NUMPY":
+            raise ValueError(f"{member.filename} is no array")
+        version = tuple(file.read(2))
         header = (
             np.lib.format.read_array_header_1_0
             if version == (1, 0)

@@ -1,13 +1,14 @@
 """Experiments as YAML: the output of `stillbox config`, stored in model directories."""
 
 import dataclasses
+import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
 
 import yaml
 
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.recipes import recipe_path
@@ -50,6 +51,7 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
     base, origins = Experiment(), {}
     if root.value is None:
         root = Node({}, root.where)
+    _refuse_other_files(root)
     if isinstance(root.value, dict) and "recipe" in root.value:
         start = root.value.pop("recipe")
         path = recipe_path(str(start.value), where=start.where)
@@ -68,6 +70,21 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
             fix=" ".join(f"--import {word}" for word in words),
         ) from error
     return Reading(experiment=experiment, origins=origins)
+
+
+def _refuse_other_files(root: Node) -> None:
+    """Refuses what is no experiment at all without quoting it.
+
+    A model directory of a stranger may hold a link to a file that is nobody's business.
+    """
+    valid = ["recipe", "imports", *(field.name for field in dataclasses.fields(Experiment))]
+    names = root.value if isinstance(root.value, dict) else {"": root}
+    if names and not any(difflib.get_close_matches(name, valid, n=1) for name in names):
+        raise UserError(
+            "this is no experiment: it has none of its sections",
+            where=root.where,
+            fix=nearest("", valid),
+        )
 
 
 def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:

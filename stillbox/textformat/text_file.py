@@ -69,9 +69,9 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
     what = f"byte {error.object[error.start]:#04x} is not UTF-8"
     if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         what = "the file is UTF-16, as its first two bytes say"
-    start = before[before.rfind("\n") + 1 :][-30:]
+    # Nothing of the file is quoted: it may be one that should not have been opened.
     return UserError(
-        what + (f", after {start!r}" if start else ""),
+        what,
         where=f"{path}:{line}:{column}",
         fix="save it as UTF-8, if it is a text at all",
     )

@@ -97,7 +97,7 @@ BAD = {
     ),
     "extension": ("train_config {", "[a.b.c] {} train_config {", "71:1", "the extension [a.b.c]"),
     "Windows path": ('"val.record"', r'"C:\new\val.record"', "119:40", '"C:/new/val.record"'),
-    "not UTF-8": ("squirrels", "caf\udce9", "1:17", "byte 0xe9 is not UTF-8, after '# An SSD"),
+    "not UTF-8": ("squirrels", "caf\udce9", "1:17", "byte 0xe9 is not UTF-8"),
 }
 
 

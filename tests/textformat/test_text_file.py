@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
+from stillbox.evaluation.annotations import read_annotations
 from stillbox.experiment.params_dict.override_text import read_file
 from stillbox.experiment.resolve import resolve
+from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
 from stillbox.textformat.text_file import MAX_BYTES
 
@@ -44,3 +47,26 @@ def test_a_file_that_says_nothing_of_its_size_is_not_read_on_and_on(tmp_path, mo
     monkeypatch.setattr(type(path), "stat", lambda self, **_: stat)
     with pytest.raises(UserError, match="524,289 bytes; such a text has 524,288 at most"):
         resolve(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"root:$6$Secret$Secret:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
+        b"-----BEGIN PRIVATE KEY-----\nSecretkey\n-----END PRIVATE KEY-----\n",
+        b"AWS_SECRET_ACCESS_KEY=Secretkey\npassword: Secretpw\n",
+        b"user: Secret\npassword: Secretpw\n",
+        b'{"token": "Secrettoken"}',
+        b"Secret\xff\x00",
+    ],
+)
+def test_a_file_that_should_not_have_been_opened_is_not_quoted(content, tmp_path):
+    for name in ("x.yaml", "x.config", "x.pbtxt", "x.json", "x.npz", "x.pth", "x.safetensors"):
+        (tmp_path / name).write_bytes(content)
+        for reader in (resolve, LabelMap.from_file, read_annotations, open_weights):
+            with pytest.raises(UserError) as caught:
+                reader(str(tmp_path / name))
+            assert "Secret" not in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        RecordFile(tmp_path / "x.json")
+    assert "Secret" not in str(caught.value)
