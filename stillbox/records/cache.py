@@ -9,6 +9,8 @@ import hashlib
 import os
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +20,8 @@ from stillbox.records.framing import is_header
 BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""
 _COPY_BYTES = 1 << 20
+# Images hardly shrink; a thousand is what gzip makes of zeros. A small file has a block anyway.
+_MOST_COMPRESSION = 200
 
 
 def is_gzip(first_bytes: bytes) -> bool:
@@ -54,7 +58,10 @@ def decompressed(path: Path) -> Path:
             return copy
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".new-", delete=False) as file:
+        with (
+            tempfile.NamedTemporaryFile(dir=folder, prefix=".new-", delete=False) as file,
+            _removed_on_error(Path(file.name)),
+        ):
             complete = _decompress(path, file.file)
     except OSError as error:
         raise UserError(
@@ -67,12 +74,29 @@ def decompressed(path: Path) -> Path:
     return Path(file.name).replace(whole if complete else broken)
 
 
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink()
+        raise
+
+
 def _decompress(path: Path, target: IO[bytes]) -> bool:
     """Decompresses up to the first fault; returns whether there was none."""
+    left = _MOST_COMPRESSION * path.stat().st_size
     with gzip.open(path, "rb") as stream:
         try:
             # read1 returns what was decompressed before a fault.
             while block := stream.read1(_COPY_BYTES):
+                left -= len(block)
+                if left < 0:
+                    raise UserError(
+                        f"the gzip file unpacks to more than {_MOST_COMPRESSION} times of its size",
+                        where=str(path),
+                        fix="see what it is; if it is right, decompress it with gunzip",
+                    )
                 target.write(block)
         except (EOFError, gzip.BadGzipFile, zlib.error):
             return False

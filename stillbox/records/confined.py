@@ -50,8 +50,9 @@ class ImageRoot:
         parent = str(path.parent)
         if parent not in self._inside:
             self._inside[parent] = self._below(os.path.realpath(parent))
+        # os.path: a name that is too long for a file is no link, and no error.
         return self._inside[parent] and (
-            not path.is_symlink() or self._below(os.path.realpath(path))
+            not os.path.islink(path) or self._below(os.path.realpath(path))  # noqa: PTH114
         )
 
     def _below(self, real: str) -> bool:

@@ -6,7 +6,6 @@ and line.
 
 import csv
 import json
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ from stillbox.textformat.text_file import read_text_file
 from stillbox.textformat.yaml_tree import compose
 
 _HEAD_BYTES = 65536
-_ROOT = re.compile(rb"<([A-Za-z_][\w.:-]*)")
-_PROLOG = re.compile(rb"<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\])?\s*>", re.DOTALL)
 
 
 def read_head(path: Path) -> bytes:
@@ -55,8 +52,15 @@ def read_xml(path: Path) -> ElementTree.Element:
 
 def xml_root(head: bytes) -> str:
     """Returns the name of the root element by the first bytes of a file, empty if there is none."""
-    found = _ROOT.search(_PROLOG.sub(b"", head))
-    return found[1].decode() if found else ""
+    parser: Any = ElementTree.XMLPullParser(("start",))
+    try:
+        parser.feed(head)
+        for event in parser.read_events():
+            root = event[1]
+            return str(root.tag).rpartition("}")[2]
+    except (ElementTree.ParseError, ValueError, LookupError):
+        pass
+    return ""
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401

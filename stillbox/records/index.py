@@ -145,8 +145,12 @@ def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
             stored = json.loads(head)
         except (OSError, ValueError):
             continue
-        if stored == _index_head(state, body):
-            return np.frombuffer(body, "<u8")
+        if stored == _index_head(state, body) and len(body) % 8 == 0:
+            offsets = np.frombuffer(body, "<u8")
+            # The file may be a stranger's, as the records are.
+            rising = len(offsets) and np.all(offsets[1:] > offsets[:-1])
+            if rising and offsets[0] == 0 and offsets[-1] <= state.st_size:
+                return offsets
     return None
 
 

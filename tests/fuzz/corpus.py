@@ -42,6 +42,9 @@ FAILURES = [
     ("coco", _coco(images=[_IMAGE | {"file_name": "\ud800.jpg"}])),
     ("coco", _coco(categories=[_CATEGORY | {"name": "\ud800"}])),
     ("voc_image_set", b"\xff" * 300),
+    ("folder_yolo", b"0 0.5 0.5 0.2 0.3\n" + b"1 " * 300),
+    # Comments that do not end, each of which was sought to the end of the file.
+    ("folder_voc", b"<!--" * 16_000),
     ("voc", b"<?xml version='1.0' encoding='none'?><annotation/>"),
     # Nested too deeply.
     ("coco", b"[" * 100_000),

@@ -1,7 +1,9 @@
+import gzip
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from stillbox.errors import UserError
@@ -159,6 +161,21 @@ def test_every_cut_of_a_gzip_file_is_found_twice(tmp_path):
             with pytest.raises(RecordError):
                 RecordFile(path)
         assert len(RecordFile(path, salvage=True)) <= 4
+
+
+def test_a_gzip_file_that_unpacks_without_end_leaves_nothing_behind(tmp_path, cache_folder):
+    path = tmp_path / "a.record"
+    path.write_bytes(gzip.compress(bytes(1_000_000)))
+    with pytest.raises(UserError, match="unpacks to more than 200 times of its size"):
+        RecordFile(path)
+    assert not [file for file in cache_folder.rglob("*") if file.is_file()]
+
+
+def test_an_index_of_somebody_else_is_not_believed(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    for offsets in ([0, 2**63], [0, 40, 20], [5, 10], []):
+        index_module._save_index(path, path.stat(), np.array(offsets, np.uint64))
+        assert len(RecordFile(path)) == len(PAYLOADS)
 
 
 def test_an_empty_file_has_no_record(tmp_path):

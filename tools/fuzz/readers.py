@@ -31,7 +31,9 @@ from stillbox.predicting.images import read_image
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
 from stillbox.records.conversion_job import ConversionJob, ConversionOptions, convert_image
+from stillbox.records.data_folder import DataFolder
 from stillbox.records.example import Example
+from stillbox.records.formats.registry import recognise
 from stillbox.records.framing import frame
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
@@ -181,10 +183,10 @@ _COCO = {
     "categories": [{"id": 2, "name": "cat"}, {"id": 18, "name": "dog"}],
 }  # fmt: skip
 _RESULTS = [{"image_id": 1, "category_id": 2, "bbox": [1, 1, 2.5, 3], "score": 0.5}]
-_VOC = b"""<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE annotation [<!ENTITY d "dog">]>
+_VOC = b"""<?xml version="1.0" encoding="UTF-8"?>
 <annotation><folder>images</folder><filename>a.jpg</filename>
 <size><width>6</width><height>8</height><depth>3</depth></size><segmented>0</segmented>
-<object><name>&d;</name><pose>Left</pose><truncated>1</truncated><difficult>0</difficult>
+<object><name>dog&#33;</name><pose>Left</pose><truncated>1</truncated><difficult>0</difficult>
 <bndbox><xmin>1</xmin><ymin>1.5</ymin><xmax>5</xmax><ymax>7</ymax></bndbox>
 <part><name>head</name></part></object><object><name>cat</name></object></annotation>
 """
@@ -210,6 +212,38 @@ def _image_set(data: bytes, folder: Path) -> None:
         ConversionLog(),
         stems=read_image_set(folder, "x"),
     )
+
+
+_CVAT = b"""<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</version>
+<meta><job><labels><label><name>dog</name></label></labels></job></meta>
+<image id="0" name="a.jpg" subset="Train" width="6" height="8">
+<box label="dog" xtl="1" ytl="1" xbr="4.5" ybr="5" rotation="30"/>
+<polygon label="dog" points="1,1;2,3;4.5,2"/><ellipse label="dog" cx="3" cy="3" rx="1" ry="2"/>
+<mask label="dog" left="1" top="1" width="3" height="2" rle="3,3"/><tag label="dog"/></image>
+</annotations>
+"""
+_YOLO = b"0 0.5 0.5 0.2 0.3\n1 .1 0.1 0.5 0.1 4e-1 0.6\n\n"
+_YOLO_YAML = b"path: .\ntrain: images\nval: [a.txt, ../x]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
+
+
+def _folder(
+    name: str, beside: Mapping[str, bytes] | None = None
+) -> Callable[[bytes, Path], object]:
+    """Returns a reader of a folder with a photograph, the data under a name, and other files."""
+
+    def read(data: bytes, folder: Path) -> None:
+        root = folder / "folder"
+        _put(root, "a.jpg", _with_photo(folder).read_bytes())
+        for other, content in (beside or {}).items():
+            _put(root, other, content)
+        _put(root, name, data)
+        found, log = DataFolder(root), ConversionLog()
+        recognised = recognise(found)
+        assert recognised.format.read is not None
+        reading = recognised.format.read(found, recognised.files, log)
+        _converted(*reading.with_ids(), folder=folder)
+
+    return read
 
 
 # Checkpoints and weights.
@@ -409,6 +443,11 @@ READERS: Mapping[str, Reader] = {
     ),
     "voc": Reader(_voc, _plain(_VOC)),
     "voc_image_set": Reader(_image_set, _plain(b"a\nb -1\n")),
+    "folder_coco": Reader(_folder("x.json"), _plain(json.dumps(_COCO).encode())),
+    "folder_voc": Reader(_folder("a.xml"), _plain(_VOC)),
+    "folder_cvat": Reader(_folder("annotations.xml"), _plain(_CVAT)),
+    "folder_yolo": Reader(_folder("a.txt", {"data.yaml": _YOLO_YAML}), _plain(_YOLO)),
+    "folder_yolo_yaml": Reader(_folder("data.yaml", {"a.txt": _YOLO}), _plain(_YOLO_YAML)),
     "tf1_index": Reader(
         _weights("w.index", {"w.data-00000-of-00001": bytes(64)}),
         lambda folder: [_tf1_files(folder)[1]],
