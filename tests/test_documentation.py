@@ -49,6 +49,7 @@ RUN_HERE = {
     "docs/models.md": (),
     "docs/dependencies.md": (),
     "docs/releasing.md": (),
+    "docs/security.md": (),
     "docs/checking.md": (),
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
