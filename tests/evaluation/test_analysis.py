@@ -1,0 +1,303 @@
+"""Thresholds, confusions, the six kinds of mistakes and their cost, against brute force."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from stillbox.evaluation.analysis import analyse
+from stillbox.evaluation.coco import score_coco
+from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
+from stillbox.evaluation.flat import match
+from stillbox.evaluation.mistakes import KINDS
+from tests.evaluation.builders import random_set, result, truth
+from tests.shared import SHARED, needs_shared
+
+NAMES = {1: "a", 2: "b", 3: "c"}
+BOX, HALF, OTHER = [0, 0, 50, 50], [0, 0, 50, 20], [100, 100, 150, 150]
+
+
+def noisy_set(seed):
+    """Truths and results with mistakes of all kinds, crowds, and scores that differ."""
+    truths, results = random_set(seed)
+    rng = np.random.default_rng(seed)
+    noisy = []
+    for one in results:
+        n = len(one.scores)
+        size = one.boxes[:, 2:] - one.boxes[:, :2]
+        moved = one.boxes + np.tile(size * rng.choice([0, 0.2, 0.5], (n, 1)), 2)
+        corner, side = rng.uniform(0, 300, (2, 2)), rng.uniform(10, 80, (2, 2))
+        boxes = np.concatenate([moved, np.concatenate([corner, corner + side], axis=1)])
+        ids = np.concatenate([one.class_ids, rng.integers(1, 4, 2)])
+        noisy.append(
+            dataclasses.replace(one, boxes=boxes, class_ids=ids, scores=rng.uniform(size=n + 2))
+        )
+    return truths, noisy
+
+
+def overlap(box, other, crowd):
+    sides = [min(box[i + 2], other[i + 2]) - max(box[i], other[i]) for i in (0, 1)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    own, its = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
+    return shared / (own if crowd else own + its - shared)
+
+
+def brute_force(truths, results, least=-1.0):
+    """Matches one detection after the other.
+
+    Returns one row for each: its kind of mistake (`right` if none), class, score, the object that
+    it found or that its mending would find; and all objects by (image, index).
+    """
+    found = {r.image_id: r for r in results}
+    rows, objects = [], {}
+    for t in truths:
+        wanted = [i for i in range(len(t.boxes)) if not t.is_crowd[i]]
+        objects |= {(t.image_id, i): int(t.class_ids[i]) for i in wanted}
+        own, taken, wrong = found[t.image_id], {}, []
+        order = [d for d in np.argsort(-own.scores) if own.scores[d] >= least]
+        ious = {
+            (d, i): overlap(own.boxes[d], t.boxes[i], t.is_crowd[i])
+            for d in order
+            for i in range(len(t.boxes))
+        }
+        for d in order:
+            c = own.class_ids[d]
+            free = [i for i in wanted if t.class_ids[i] == c and i not in taken]
+            best = max(free, key=lambda i: ious[d, i], default=None)
+            inside = [i for i in range(len(t.boxes)) if t.is_crowd[i] and t.class_ids[i] == c]
+            if best is not None and ious[d, best] >= 0.5:
+                taken[best] = d
+                rows.append(["right", int(c), own.scores[d], (t.image_id, best)])
+            elif not any(ious[d, i] >= 0.5 for i in inside):
+                wrong.append(d)
+        for d in wrong:
+            c = own.class_ids[d]
+            same = max(
+                (i for i in wanted if t.class_ids[i] == c), key=lambda i: ious[d, i], default=None
+            )
+            other = max(
+                (i for i in wanted if t.class_ids[i] != c), key=lambda i: ious[d, i], default=None
+            )
+            kind, partner = "both", None
+            if same is not None and 0.1 <= ious[d, same] <= 0.5:
+                kind, partner = "misplaced", same
+            elif other is not None and ious[d, other] >= 0.5:
+                kind, partner = "confused", other
+            elif any(ious[d, i] >= 0.5 for i in taken if t.class_ids[i] == c):
+                kind = "double"
+            elif all(ious[d, i] <= 0.1 for i in wanted):
+                kind = "background"
+            free = partner is not None and partner not in taken
+            rows.append([kind, int(c), own.scores[d], (t.image_id, partner) if free else None])
+    return rows, objects
+
+
+def coco_ap(rows, objects, ids):
+    aps = []
+    for c in ids:
+        own = sorted((-score, right) for right, k, score in rows if k == c)
+        wanted = sum(k == c for k in objects.values())
+        right = np.cumsum([r for _, r in own] or [0])
+        precision, recall = right / np.arange(1, len(right) + 1), right / max(wanted, 1)
+        levels = np.linspace(0, 1, 101)
+        aps.append(np.mean([max(precision[recall >= level], default=0) for level in levels]))
+    return np.mean(aps)
+
+
+def costs(rows, objects):
+    """What mending each kind gains, and what all wrong detections and missing objects cost."""
+    ids = sorted(set(objects.values()))
+    plain = [(kind == "right", c, score) for kind, c, score, _ in rows]
+    ap = coco_ap(plain, objects, ids)
+    best = {}  # an object is found by the best of the detections near it, of either kind
+    for kind, _, score, place in rows:
+        if kind != "right" and place is not None:
+            best[place] = max(best.get(place, -1), score)
+    gains = {}
+    for kind in KINDS[:-1]:
+        mended = [
+            (k == "right", c, score) if k != kind else (True, objects[place], score)
+            for k, c, score, place in rows
+            if k != kind or best.get(place) == score
+        ]
+        gains[kind] = coco_ap(mended, objects, ids) - ap
+    near = {place for *_, place in rows if place is not None}
+    gains["missed"] = coco_ap(plain, {o: c for o, c in objects.items() if o in near}, ids) - ap
+    right = [row for row in plain if row[0]]
+    hit = {place for kind, *_, place in rows if kind == "right"}
+    whole = coco_ap(plain, {o: c for o, c in objects.items() if o in hit}, ids) - ap
+    return ap, gains, coco_ap(right, objects, ids) - ap, whole
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mistakes_and_their_costs_are_those_of_brute_force(seed):
+    truths, results = noisy_set(seed)
+    found = analyse(truths, results, NAMES)
+    rows, objects = brute_force(truths, results)
+    ap, gains, wrong, missing = costs(rows, objects)
+    assert found.costs.ap == pytest.approx(ap)
+    assert found.costs.ap == pytest.approx(score_coco(truths, results, NAMES).summary["AP50"])
+    assert found.costs.kinds == pytest.approx({k: max(v, 0) for k, v in gains.items()})
+    assert min(gains[kind] for kind in ("confused", "misplaced", "background", "missed")) > 0.001
+    assert found.costs.false_positives == pytest.approx(wrong)
+    assert found.costs.false_negatives == pytest.approx(missing)
+    # Counts are about the detections above the threshold alone.
+    rows, objects = brute_force(truths, results, found.overall.threshold)
+    counted = {kind: sum(row[0] == kind for row in rows) for kind in KINDS[:-1]}
+    near = {place for *_, place in rows if place is not None}
+    assert found.mistakes.counts() == {**counted, "missed": len(objects.keys() - near)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_threshold_is_that_of_trying_every_score(seed):
+    truths, results = noisy_set(seed)
+    found = analyse(truths, results, NAMES)
+    rows, objects = brute_force(truths, results)
+    for class_id, one in [(None, found.overall), *found.per_class.items()]:
+        own = [(row[2], row[0] == "right") for row in rows if class_id in (None, row[1])]
+        wanted = sum(class_id in (None, c) for c in objects.values())
+
+        def f1(score, own=own, wanted=wanted):
+            kept = [right for s, right in own if s >= score]
+            return 2 * sum(kept) / (len(kept) + wanted)
+
+        best = max((score for score, _ in own), key=f1)
+        assert one.threshold == best
+        assert one.at_best["F1"] == pytest.approx(f1(best))
+        assert one.found == sum(score >= best for score, _ in own)
+        assert one.truths == wanted
+        assert one.f1[30] == pytest.approx(f1(one.levels[30]))
+        kept = [right for s, right in own if s >= one.levels[30]]
+        assert one.precision[30] == pytest.approx(np.mean(kept))
+        assert one.recall[30] == pytest.approx(sum(kept) / wanted)
+
+
+def test_the_confusion_matrix_counts_every_object_and_every_detection_once():
+    truths, results = noisy_set(5)
+    found = analyse(truths, results, NAMES)
+    counts, shown = found.confusion.counts, found.shown
+    for row, one in enumerate(found.per_class.values()):
+        assert counts[row].sum() == one.truths
+    for column, class_id in enumerate(NAMES):
+        own = (shown.class_ids == class_id) & ~found.matched.ignored
+        assert counts[:, column].sum() == own.sum()
+        # What is correct at the threshold is on the diagonal.
+        assert counts[column, column] == (own & found.matched.correct).sum()
+    assert counts[-1, -1] == 0
+    assert counts[:3, :3].sum() > np.trace(counts)
+
+
+def test_the_confusion_matrix_by_hand():
+    truths = [truth("1", [BOX, OTHER], [1, 2]), truth("2", [BOX], [3])]
+    # On BOX: right and double. On OTHER: its class is wrong. In image 2 nothing.
+    results = [result("1", [BOX, BOX, OTHER], [0.9, 0.8, 0.95], [1, 1, 3])]
+    found = analyse(truths, results, NAMES)
+    assert found.overall.threshold == 0.9
+    assert found.confusion.counts.tolist() == [
+        [1, 0, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 0, 1],
+        [0, 0, 0, 0],
+    ]
+    assert found.mistakes.counts() == {
+        "confused": 1, "misplaced": 0, "both": 0, "double": 0, "background": 0, "missed": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("boxes", "class_ids", "kind"),
+    [
+        ([BOX, BOX], [1, 2], "confused"),
+        ([BOX, [30, 30, 80, 80]], [1, 1], None),  # IoU 400 / 4600: background
+        ([[0, 0, 50, 20], BOX], [1, 1], None),
+        ([BOX, HALF], [1, 1], "misplaced"),
+        ([BOX, HALF], [1, 2], "both"),
+        ([BOX, [0, 0, 50, 40]], [1, 1], "double"),
+        ([BOX, OTHER], [1, 1], "background"),
+    ],
+)
+def test_each_kind_by_hand(boxes, class_ids, kind):
+    results = [result("1", boxes, [0.9, 0.9], class_ids)]
+    found = analyse([truth("1", [BOX], [1])], results, NAMES)
+    counts = found.mistakes.counts()
+    expected = {None: "background" if boxes[0] == BOX else "misplaced"}.get(kind, kind)
+    assert {name: n for name, n in counts.items() if n} == {expected: 1}
+
+
+def test_matching_is_that_of_one_detection_after_the_other():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        overlaps = rng.uniform(size=(12, 7)) * (rng.uniform(size=(12, 7)) < 0.5)
+        free, expected = set(range(7)), set()
+        for detection, row in enumerate(overlaps):
+            best = max(free, key=lambda one: row[one], default=None)
+            if best is not None and row[best] > 0:
+                free.remove(best)
+                expected.add((detection, best))
+        detection, other = np.nonzero(overlaps)
+        order = np.lexsort((-overlaps[detection, other], detection))
+        detection, other = detection[order], other[order]
+        places = match(detection, other)
+        assert set(zip(detection[places].tolist(), other[places].tolist(), strict=True)) == expected
+
+
+def test_sizes_and_ratios_by_hand():
+    tall, flat, large = [0, 0, 40, 20], [0, 100, 10, 120], [100, 100, 300, 300]
+    truths = [truth("1", [tall, flat, large], [1, 1, 1], size=(400, 400))]
+    found = analyse(truths, [result("1", [tall, large], [0.9, 0.8])], NAMES).shapes
+    assert {name: (g.truths, g.correct) for name, g in found.sizes.items()} == {
+        "small": (2, 1),
+        "medium": (0, 0),
+        "large": (1, 1),
+    }
+    assert {name: (g.truths, g.correct) for name, g in found.ratios.items()} == {
+        "tall": (1, 1),
+        "square": (1, 1),
+        "wide": (1, 0),
+    }
+    assert found.sizes["medium"].numbers == {"precision": None, "recall": None}
+    assert found.side.correct.sum() == 2
+    assert found.side.missed.sum() == 1
+    assert (found.side.edges[0], found.side.edges[-1]) == (pytest.approx(2**3.5), 256)
+
+
+def test_difficult_objects_are_ignored_in_place_of_crowds():
+    truths = [truth("1", [BOX, OTHER], is_difficult=[False, True])]
+    results = [result("1", [BOX, OTHER], [0.5, 0.9])]
+    assert analyse(truths, results, NAMES).overall.truths == 2
+    voc = analyse(truths, results, NAMES, difficult=True)
+    assert (voc.overall.truths, voc.overall.found, voc.overall.correct) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("truths", "results"),
+    [
+        ([truth("1")], []),
+        ([truth("1")], [result("1", [BOX], [0.5])]),
+        ([truth("1", [BOX])], []),
+        ([truth("1", [[5, 5, 5, 9]])], [result("1", [[5, 5, 5, 5]], [0.5])]),
+        ([truth("1", [BOX])], [result("1", [BOX], [0.5], [77])]),
+    ],
+)
+def test_nothing_correct_means_no_threshold(truths, results):
+    found = analyse(truths, results, NAMES)
+    assert found.overall.threshold is None
+    assert all(one.threshold is None for one in found.per_class.values())
+    assert found.confusion.counts[:, :-1].sum() == len(found.shown.scores)
+
+
+@needs_shared
+def test_costs_on_the_oracle_are_those_of_the_authors_program():
+    """tidecv 1.0.1, its mean taken over classes with objects before and after mending.
+
+    Its recalls are k / 100, those of pycocotools are of `linspace`: 0.0002 at most.
+    """
+    folder = SHARED / "data/coco_eval_oracle"
+    truths, names = from_coco_json(folder / "instances_val2014_100.json")
+    results = results_from_coco_json(folder / "instances_val2014_fakebbox100_results.json")
+    costs = analyse(truths, results, names).costs
+    expected = {"confused": 0.1675, "misplaced": 0.0025, "both": 0, "background": 0}
+    assert {k: costs.kinds[k] for k in expected} == pytest.approx(expected, abs=2e-4)
+    assert costs.kinds["missed"] == pytest.approx(0.0815, abs=1e-3)
+    assert costs.false_positives == pytest.approx(0.0739, abs=3e-4)
+    assert costs.false_negatives == pytest.approx(0.1797, abs=1e-3)
