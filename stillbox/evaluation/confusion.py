@@ -43,5 +43,5 @@ def confusion(flat: FlatSet, matched: Matched, class_ids: tuple[int, ...]) -> Co
     np.add.at(counts, (rows[truth[valid]], columns[valid]), 1)
     left = ~flat.truth_ignored
     left[truth[truth >= 0]] = False
-    np.add.at(counts, (rows[:-1][left], background), 1)
+    counts[:, background] += np.bincount(rows[:-1][left], minlength=background + 1)
     return Confusion(class_ids=class_ids, counts=counts)

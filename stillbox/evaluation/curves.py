@@ -4,20 +4,38 @@ Drawn without pyplot, whose state is global: several threads may draw.
 """
 
 import io
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from stillbox.evaluation.analysis import Analysis
+from stillbox.evaluation.flat import Floats
+from stillbox.evaluation.fonts import font_file, has_glyphs
 from stillbox.evaluation.history import History
-from stillbox.evaluation.palette import PALETTE, css
+from stillbox.evaluation.palette import PALETTE, Color, css
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.evaluation.shapes import Histogram
 
-_INK, _MUTED, _GRID = "#212529", "#6c757d", "#e9ecef"
+_INK, _MUTED, _GRID, _GREY = "#212529", "#6c757d", "#e9ecef", "#adb5bd"
+_GOOD, _BAD, _PAPER = "#2f9e64", "#d9480f", "#fffffe"
+_ON_PAGE = {
+    _INK: "--ink",
+    _MUTED: "--muted",
+    _GRID: "--line",
+    _GREY: "--muted",
+    _GOOD: "--good",
+    _BAD: "--bad",
+    _PAPER: "--paper",
+}
 _LOSSES = {
     "loss": "total",
     "classification_loss": "classification",
@@ -39,7 +57,7 @@ def loss_figure(history: History) -> Figure | None:
     label_axes(axes, "Training loss", "step", "loss")
     for number, (label, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
-        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0)
+        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0, marker=_marker(steps))
         smooth = moving_average(values, max(1, len(values) // 25))
         axes.plot(steps, smooth, color=color, linewidth=2.0, label=label)
     lowest = min(values.min() for _, values in present.values())
@@ -54,21 +72,29 @@ def loss_figure(history: History) -> Figure | None:
 
 
 def rate_figure(history: History) -> Figure | None:
-    """Returns learning rate and speed over steps, None if neither was logged."""
-    both = [
-        ("Learning rate", "learning rate", history.series("learning_rate")),
-        ("Speed", "images per second", history.series("images_per_second")),
-    ]
-    panels = [panel for panel in both if len(panel[2][0])]
-    if not panels:
+    """Returns the learning rate over steps, None if it was not logged."""
+    return _step_figure(history, "learning_rate", "Learning rate", "learning rate", PALETTE[1])
+
+
+def speed_figure(history: History) -> Figure | None:
+    """Returns images per second over steps, None if they were not logged."""
+    return _step_figure(history, "images_per_second", "Speed", "images per second", PALETTE[2])
+
+
+def _step_figure(history: History, name: str, title: str, unit: str, color: Color) -> Figure | None:
+    steps, values = history.series(name)
+    if not len(steps):
         return None
-    figure, all_axes = new_figure(len(panels))
-    for number, (title, unit, (steps, values)) in enumerate(panels):
-        axes = all_axes[number]
-        label_axes(axes, title, "step", unit)
-        axes.plot(steps, values, color=css(PALETTE[number + 1]), linewidth=2.0)
-        axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, title, "step", unit)
+    axes.plot(steps, values, color=css(color), linewidth=2.0, marker=_marker(steps))
+    axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
     return figure
+
+
+def _marker(steps: NDArray[np.int64]) -> str:
+    """Returns the marker of a curve: a single point has no line."""
+    return "o" if len(steps) == 1 else ""
 
 
 def score_figure(history: History) -> Figure | None:
@@ -91,7 +117,9 @@ def score_figure(history: History) -> Figure | None:
             fontsize=9,
             va="center",
         )
-    axes.set_ylim(0.0, 1.02)
+    # A detector at its beginning would be a line along the lower edge.
+    highest = max(float(values.max()) for _, values in present.values())
+    axes.set_ylim(0.0, min(max(1.2 * highest, 0.01), 1.02))
     axes.margins(x=0.08)
     add_legend(axes)
     return figure
@@ -104,7 +132,7 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     """
     named = scores.curves()
     curves: Mapping[str, NDArray[np.float64]] = {
-        f"{name}  {ap:.2f}": precision for name, (ap, precision) in named.items()
+        f"{ap:.2f}  {name}": precision for name, (ap, precision) in named.items()
     }
     if not curves:
         return None
@@ -116,24 +144,137 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
             color = css(PALETTE[number % len(PALETTE)])
             axes.plot(recalls, precision, color=color, linewidth=2.0, label=label)
         else:
-            axes.plot(recalls, precision, color="#adb5bd", linewidth=0.8, alpha=0.7)
+            axes.plot(recalls, precision, color=_GREY, linewidth=0.8, alpha=0.7)
     if len(curves) > 1:
         mean = np.mean(list(curves.values()), axis=0)
-        label = f"mean  {np.mean([ap for ap, _ in named.values()]):.2f}"
+        label = f"{np.mean([ap for ap, _ in named.values()]):.2f}  mean"
         axes.plot(recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(0.0, 1.03)
-    add_legend(axes, title="class  AP50")
+    add_legend(axes, title="AP50  class")
     return figure
 
 
-def figure_png(figure: Figure) -> bytes:
-    """Returns the figure as PNG, at twice its size on a page."""
+def confidence_figure(analysis: Analysis) -> Figure | None:
+    """Returns precision, recall and F1 over the least score, None if no detection is correct."""
+    overall = analysis.overall
+    if overall.threshold is None:
+        return None
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, "All classes together, IoU .50", "least score", "")
+    curves = {"precision": overall.precision, "recall": overall.recall, "F1": overall.f1}
+    for number, (label, values) in enumerate(curves.items()):
+        axes.plot(overall.levels, values, color=css(PALETTE[number]), linewidth=2.0, label=label)
+    best = overall.threshold
+    axes.axvline(best, color=_MUTED, linewidth=1.2, linestyle=":", label=f"best: {best:.3f}")
+    axes.set_xlim(overall.levels[0], overall.levels[-1])
+    axes.set_ylim(0.0, 1.03)
+    add_legend(axes)
+    return figure
+
+
+def class_f1_figure(analysis: Analysis) -> Figure | None:
+    """Returns F1 of several classes over the least score, None if no detection is correct.
+
+    Many classes are drawn in grey and without names.
+    """
+    known = {i: one for i, one in analysis.per_class.items() if one.threshold is not None}
+    if not known or len(analysis.per_class) == 1:
+        return None
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, "F1 of every class", "least score", "F1")
+    for number, (class_id, one) in enumerate(known.items()):
+        color = css(PALETTE[number % len(PALETTE)])
+        _class_line(axes, one.levels, one.f1, analysis.names[class_id], color, many=len(known))
+        if len(known) <= _MOST_CURVES:
+            best = one.at_best["F1"] or 0.0
+            axes.plot([one.threshold or 0.0], [best], color=color, marker="o", markersize=5)
+    overall = analysis.overall
+    if len(known) > 1:
+        axes.plot(
+            overall.levels, overall.f1, color=_INK, linewidth=2.2, linestyle="--", label="together"
+        )
+    axes.set_xlim(overall.levels[0], overall.levels[-1])
+    axes.set_ylim(0.0, 1.03)
+    add_legend(axes)
+    return figure
+
+
+def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure | None:
+    """Returns objects by a measure, found and missed ones, None without objects."""
+    if not len(histogram.correct):
+        return None
+    figure, (axes,) = new_figure(1)
+    label_axes(axes, title, measure, "objects")
+    low, high = histogram.edges[:-1], histogram.edges[1:]
+    width = 0.94 * (high - low)
+    axes.bar(low, histogram.correct, color=_GOOD, label="found", align="edge", width=width)
+    axes.bar(
+        low,
+        histogram.missed,
+        bottom=histogram.correct,
+        color=_BAD,
+        label="missed",
+        align="edge",
+        width=width,
+    )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    add_legend(axes)
+    return figure
+
+
+def _class_line(axes: Axes, x: Floats, y: Floats, label: str, color: str, *, many: int) -> None:
+    if many <= _MOST_CURVES:
+        # A name that begins with an underscore would be left out of the legend.
+        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{label}")
+    else:
+        axes.plot(x, y, color=_GREY, linewidth=0.8, alpha=0.7)
+
+
+def figure_svg(figure: Figure, name: str) -> str:
+    """Returns the figure as SVG with text and with the colours of the page; `name` is unique."""
+    buffer = io.StringIO()
+    settings = {"svg.fonttype": "none", "svg.hashsalt": name}
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # The browser has the glyphs that matplotlib's font lacks.
+        warnings.simplefilter("ignore")
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    for color, variable in _ON_PAGE.items():
+        text = text.replace(color, f"var({variable})")
+    return text.replace("<svg ", '<svg role="img" ', 1)
+
+
+def figure_png(figure: Figure, plain: Mapping[str, str] | None = None) -> bytes:
+    """Returns the figure as PNG, at twice its size on a page.
+
+    `plain` has the texts that replace names of which no font has the glyphs.
+    """
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
+    for axes in figure.axes:
+        if (legend := axes.get_legend()) is not None:
+            _use_fonts(legend.get_texts(), plain or {})
     # Without a version in its metadata, the same figure gives the same bytes.
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
+    """Gives texts fonts with their glyphs, or replaces the names at their ends."""
+    for text in texts:
+        written = text.get_text().replace("\u200b", "")
+        if not has_glyphs(written):
+            names = [name for name in plain if written.endswith(name)]
+            name = max(names, key=len, default="")
+            written = written.removesuffix(name) + plain.get(name, "")
+        text.set_text(written)
+        if file := font_file(written):
+            text.set_fontproperties(FontProperties(fname=file, size=9))
 
 
 def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
@@ -161,7 +302,7 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color("#ced4da")
+        axes.spines[side].set_color(_GRID)
     if x == "step":
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -170,7 +311,15 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
 def add_legend(axes: Axes, title: str | None = None) -> None:
     """Adds a legend where the lines leave room."""
     legend = axes.legend(
-        fontsize=9, frameon=True, framealpha=0.85, edgecolor="none", title=title, title_fontsize=9
+        fontsize=9,
+        frameon=True,
+        framealpha=0.85,
+        edgecolor="none",
+        facecolor=_PAPER,
+        title=title,
+        title_fontsize=9,
     )
+    legend.get_title().set_color(_MUTED)
     for text in legend.get_texts():
         text.set_color(_INK)
+        text.set_parse_math(False)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
+from stillbox.evaluation.analysis import Analysis, analyse
 from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.finite import not_finite
 from stillbox.evaluation.ground_truth import TruthSource, read_truths
@@ -56,6 +58,24 @@ class EvaluationResult:
     """Records that the data policy left out; they are not scored."""
     warnings: tuple[str, ...]
     timings: Timings
+    class_names: Mapping[int, str]
+    """Label map id -> name."""
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """Thresholds, confusions, mistakes; computed when first used."""
+        return analyse(
+            self.truths,
+            self.results,
+            self.class_names,
+            # As the metrics that are computed.
+            difficult=self.scores.coco is None,
+        )
+
+    def shown_from(self, min_score: float | None) -> float:
+        """Returns the least score of what is drawn: `min_score`, or else the best threshold."""
+        best = self.analysis.overall.threshold if min_score is None else min_score
+        return 0.5 if best is None else best
 
 
 def evaluate(
@@ -129,6 +149,7 @@ def evaluate(
         left_out=len(records) - len(order),
         warnings=warnings,
         timings=timings,
+        class_names=class_names,
     )
 
 

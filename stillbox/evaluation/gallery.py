@@ -10,10 +10,8 @@ from PIL import ImageColor
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
 from stillbox.evaluation.pictures import (
-    Picture,
-    beside,
+    Mark,
     count_boxes,
-    draw_marks,
     result_marks,
     save_picture,
     truth_marks,
@@ -45,29 +43,30 @@ def draw_gallery(
         example = source.example(evaluation.records[place])
         if example is None:
             continue
-        shown = len(result.at_least(settings.min_score, settings.max_boxes_drawn).boxes)
-        image = decode_image(example.encoded)
+        least = evaluation.shown_from(settings.min_score)
+        shown = len(result.at_least(least, settings.max_boxes_drawn).boxes)
         yield ReportPicture(
-            picture=side_by_side(image, truth, result, class_names, settings),
+            image=decode_image(example.encoded),
+            panels=draw_panels(truth, result, class_names, settings, least),
             name=truth.image_id,
             about=f"{count_boxes(len(truth.boxes))} in the ground truth, "
-            f"{shown} found with a score of at least {settings.min_score:g}",
+            f"{shown} found with a score of at least {least:.3g}",
         )
 
 
-def side_by_side(
-    image: Picture,
+def draw_panels(
     truth: ImageTruth,
     result: ImageResult,
     class_names: Mapping[int, str],
     settings: Evaluation,
-) -> Picture:
-    """Returns the ground truth and, to its right, the prediction, each under its caption."""
+    min_score: float,
+) -> list[tuple[str, list[Mark]]]:
+    """Returns caption and marks of the ground truth and of the prediction."""
     expected = truth_marks(truth, class_names, show_labels=settings.show_labels)
     found = result_marks(
         result,
         class_names,
-        min_score=settings.min_score,
+        min_score=min_score,
         max_boxes=settings.max_boxes_drawn,
         show_labels=settings.show_labels,
         show_scores=settings.show_scores,
@@ -76,10 +75,10 @@ def side_by_side(
     if settings.draw_truth_on_predictions:
         red, green, blue, *_ = ImageColor.getrgb(settings.truth_color)
         among = truth_marks(truth, class_names, show_labels=False, color=(red, green, blue))
-    return beside(
-        [draw_marks(image, expected), draw_marks(image, [*among, *found])],
-        [f"ground truth: {count_boxes(len(expected))}", f"prediction: {count_boxes(len(found))}"],
-    )
+    return [
+        (f"ground truth: {count_boxes(len(expected))}", expected),
+        (f"prediction: {count_boxes(len(found))}", [*among, *found]),
+    ]
 
 
 def export_pictures(pictures: Iterable[ReportPicture], settings: Evaluation) -> None:

@@ -1,5 +1,7 @@
 """Building blocks of HTML pages: every text is escaped, nothing is loaded from elsewhere."""
 
+import base64
+import hashlib
 import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,15 +9,18 @@ from pathlib import Path
 import stillbox
 
 _STYLE = Path(__file__).with_name("page.css")
+_SCRIPT = Path(__file__).with_name("page.js")
 
-# The policy forbids the page to load anything, whatever its content.
+# The policy forbids the page to load anything and to run any script but its own, whatever its
+# content.
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+      content="default-src 'none'; img-src data:; style-src 'unsafe-inline';
+      script-src 'sha256-{digest}'">
 <title>{title}</title>
 <style>
 {style}</style>
@@ -26,6 +31,7 @@ _PAGE = """<!DOCTYPE html>
 {body}
 </main>
 <footer>Written by stillbox {version}. This page loads nothing from elsewhere.</footer>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -33,7 +39,10 @@ _PAGE = """<!DOCTYPE html>
 
 def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     """Returns a page. The subtitle may be empty; sections are HTML, empty ones are left out."""
+    script = _SCRIPT.read_text(encoding="utf-8")
     return _PAGE.format(
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=html.escape(title),
         subtitle=f"<p>{html.escape(subtitle)}</p>" if subtitle else "",
         style=_STYLE.read_text(encoding="utf-8"),
@@ -57,11 +66,14 @@ def card_row(cards: Iterable[tuple[str, str]]) -> str:
     return f'<div class="cards">{cells}</div>'
 
 
-def table(caption: str, head: str | None, rows: Sequence[str]) -> str:
-    """Returns a table of rows in HTML."""
+def table(caption: str, head: str | None, rows: Sequence[str], *, sortable: bool = False) -> str:
+    """Returns a table of rows in HTML; a sortable one needs a head with a cell for each column."""
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     top = f"<thead>{head}</thead>" if head else ""
-    return f'<div class="scroll"><table>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
+    kind = ' class="sortable"' if sortable else ""
+    return (
+        f'<div class="scroll"><table{kind}>{title}{top}<tbody>{"".join(rows)}</tbody></table></div>'
+    )
 
 
 def fact_row(name: str, value: str) -> str:
@@ -72,3 +84,26 @@ def fact_row(name: str, value: str) -> str:
 def bar_cell(share: float) -> str:
     """Returns a cell with a bar, `share` of 0..1 long."""
     return f'<td class="bar"><i><b style="width:{round(100 * share)}%"></b></i></td>'
+
+
+def head_row(text: Sequence[str], numbers: Sequence[str], more: Sequence[str] = ()) -> str:
+    """Returns the row of a table's head: columns of text, of numbers, and of text again.
+
+    An empty name is a column of bars.
+    """
+    before, after = (
+        [f'<th scope="col">{html.escape(name)}</th>' for name in names] for names in (text, more)
+    )
+    cells = [
+        f'<th scope="col" class="number">{html.escape(name)}</th>' if name else "<td></td>"
+        for name in numbers
+    ]
+    return f"<tr>{''.join([*before, *cells, *after])}</tr>"
+
+
+def number_cell(value: float | None, places: int = 3, *, why: str = "") -> str:
+    """Returns a cell of a number; of none, with a tooltip."""
+    if value is None:
+        return f'<td class="number none" title="{html.escape(why)}">&ndash;</td>'
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.{places}f}"
+    return f'<td class="number">{text}</td>'

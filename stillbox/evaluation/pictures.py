@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from stillbox.errors import UserError
-from stillbox.evaluation.labels import Labels, load_font, shortened
+from stillbox.evaluation.fonts import clipped, has_glyphs, load_font
+from stillbox.evaluation.labels import Label, Labels, draw_labels
 from stillbox.evaluation.palette import Color, class_color
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.records.files import write_whole
@@ -35,6 +36,8 @@ class Mark:
     """The label; empty: none."""
     color: Color
     """RGB of outline and label."""
+    plain: str = ""
+    """The label where no font has the glyphs of `text`; empty: none."""
     dashed: bool = False
 
 
@@ -50,9 +53,10 @@ def truth_marks(
     marks = []
     for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):
         name = class_names.get(class_id, f"class {class_id}")
-        text = f"{name}{' (crowd)' * crowd}{' (difficult)' * difficult}" * show_labels
+        more = f"{' (crowd)' * crowd}{' (difficult)' * difficult}"
+        text, plain = (f"{one}{more}" * show_labels for one in (name, f"class {class_id}"))
         color_of_box = color or class_color(class_id)
-        marks.append(Mark(box=box, text=text, color=color_of_box, dashed=crowd))
+        marks.append(Mark(box=box, text=text, plain=plain, color=color_of_box, dashed=crowd))
     return marks
 
 
@@ -71,31 +75,51 @@ def result_marks(
     marks = []
     for box, class_id, score in zip(*(c.tolist() for c in columns), strict=True):
         name = class_names.get(class_id, f"class {class_id}")
-        words = [name] * show_labels + [f"{score:.2f}"] * show_scores
-        marks.append(Mark(box=box, text=" ".join(words), color=class_color(class_id)))
+        text, plain = (
+            " ".join([one] * show_labels + [f"{score:.2f}"] * show_scores)
+            for one in (name, f"class {class_id}")
+        )
+        marks.append(Mark(box=box, text=text, plain=plain, color=class_color(class_id)))
     return marks[::-1]
 
 
 def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
     """Returns a copy of the image with boxes and labels, enlarged if it is small.
 
-    Line width and text size grow with the image, text size also with the box. A label lies above,
-    inside or below its box, where it overlaps others least, and within the image.
+    Line width and text size grow with the image, text size also with the box. A label lies within
+    the image, close to its box, where it hides no small object and overlaps other labels least. A
+    text of which no font has all glyphs gives way to the mark's plain one.
     """
     canvas, factor = _enlarged(image)
     draw = ImageDraw.Draw(canvas)
-    side = max(canvas.size)
-    line = max(2, round(side / 320))
+    line = line_width(canvas.size)
     scaled = [(mark, _clip_box(mark.box, factor, canvas.size)) for mark in marks]
     for mark, corners in scaled:
         _draw_outline(draw, corners, line, mark)
     # Labels last: no outline crosses a text.
-    labels = Labels(canvas.size, pad=line + 1, largest=min(32, max(14, round(side / 36))))
-    for mark, corners in reversed(scaled):
-        if mark.text:
-            labels.place(corners, mark.text, mark.color)
-    labels.draw(draw)
+    texts = [mark.text if has_glyphs(mark.text) else mark.plain for mark in marks]
+    labels = place_labels(marks, texts, canvas.size, factor=factor)
+    draw_labels(draw, labels, pad=line + 1)
     return np.asarray(canvas)
+
+
+def line_width(size: tuple[int, int]) -> int:
+    """Returns the width of outlines in an image of this width and height, in pixels."""
+    return max(2, round(max(size) / 320))
+
+
+def place_labels(
+    marks: Sequence[Mark], texts: Sequence[str], size: tuple[int, int], *, factor: int = 1
+) -> list[Label]:
+    """Returns the labels of marks, in the pixels of an image enlarged by `factor` to `size`."""
+    boxes = [_clip_box(mark.box, factor, size) for mark in marks]
+    largest = min(32, max(14, round(max(size) / 36)))
+    labels = Labels(size, boxes, pad=line_width(size) + 1, largest=largest)
+    # The last mark lies on top: it is the most important.
+    for mark, box, text in reversed(list(zip(marks, boxes, texts, strict=True))):
+        if line := " ".join(text.split()):
+            labels.place(box, line, mark.color)
+    return labels.placed
 
 
 def count_boxes(count: int) -> str:
@@ -114,7 +138,7 @@ def beside(pictures: Sequence[Picture], captions: Sequence[str]) -> Picture:
     draw = ImageDraw.Draw(page)
     left = 0
     for picture, caption in zip(pictures, captions, strict=True):
-        text = shortened(caption, picture.shape[1], font)
+        text = clipped(caption, round(font.size), picture.shape[1])
         draw.text((left + 2, band / 2), text, fill=_INK, font=font, anchor="lm")
         page.paste(Image.fromarray(picture), (left, band))
         left += picture.shape[1] + gap

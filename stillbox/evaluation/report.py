@@ -1,18 +1,31 @@
 """The report of an evaluation: one self-contained HTML page."""
 
-import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from stillbox.evaluation import curves
-from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS, ClassScores
+from stillbox.evaluation.analysis import Analysis
+from stillbox.evaluation.figures_files import write_figures
 from stillbox.evaluation.history import History
-from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
-from stillbox.evaluation.pictures import Picture, picture_bytes, save_picture
+from stillbox.evaluation.html_page import card_row, html_page, section
+from stillbox.evaluation.matrix import matrix_svg
+from stillbox.evaluation.mistakes import KINDS, MEANINGS, Kind
+from stillbox.evaluation.overlay import panels_svg
+from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, save_picture
+from stillbox.evaluation.report_tables import (
+    class_table,
+    confusion_table,
+    fact_tables,
+    mistake_table,
+    score_tables,
+    shape_tables,
+)
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
-from stillbox.evaluation.voc import VocClassScores
 from stillbox.records.files import write_whole
 
 REPORT = "report.html"
@@ -21,13 +34,34 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportPicture:
-    """A picture of the report."""
+    """An image of the report, drawn once for each of its panels."""
 
-    picture: Picture
+    image: Picture
     """`[H, W, 3]` uint8 RGB."""
+    panels: Sequence[tuple[str, Sequence[Mark]]]
+    """Caption and marks."""
     name: str
     about: str
-    """Caption and alternative text."""
+    """Caption of all."""
+
+    @cached_property
+    def picture(self) -> Picture:
+        """The panels side by side, `[H, W, 3]` uint8 RGB."""
+        drawn = [draw_marks(self.image, marks) for _, marks in self.panels]
+        return beside(drawn, [caption for caption, _ in self.panels])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutout:
+    """A mistake in its surroundings."""
+
+    kind: Kind
+    image: Picture
+    """The part of the image, `[H, W, 3]` uint8 RGB."""
+    marks: Sequence[Mark]
+    """Objects, dashed, the one in question in the colour of its class, and the detection; pixels of
+    the part."""
+    about: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +70,13 @@ class Report:
 
     title: str
     scores: Scores
+    analysis: Analysis
     subtitle: str = ""
     all_class_metrics: bool = False
     """Show all twelve of COCO's numbers for every class."""
     history: History = field(default_factory=History)
     pictures: Sequence[ReportPicture] = ()
+    cutouts: Sequence[Cutout] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     """The experiment in a few lines."""
     config_text: str = ""
@@ -50,55 +86,106 @@ class Report:
     warnings: Sequence[str] = ()
 
 
+_FIGURE_TEXTS = {
+    "loss": "Training loss and its parts over steps",
+    "average_precision": "Average precision on the evaluation set over steps",
+    "learning_rate": "Learning rate over steps",
+    "speed": "Images per second over steps",
+    "precision_recall": "Precision over recall for every class at IoU .50",
+    "confidence": "Precision, recall and F1 of all classes over the least score",
+    "class_f1": "F1 of every class over the least score",
+    "sizes": "Objects by size, found and missed",
+    "ratios": "Objects by aspect ratio, found and missed",
+}
+
+
 def write_report(report: Report, directory: str | Path) -> Path:
-    """Writes `report.html`, and its curves and pictures as separate files, which it does not need.
+    """Writes `report.html`, and beside it its figures as JSON, CSV, PNG and JPEG.
+
+    The page needs no other file and is written last.
 
     Returns:
         The path of the page.
     """
     directory = Path(directory)
-    drawn = {
+    drawn = {name: figure for name, figure in _draw(report).items() if figure}
+    page = _render(report, {name: curves.figure_svg(one, name) for name, one in drawn.items()})
+    write_figures(report.analysis, directory)
+    numbers = {name: f"class {class_id}" for class_id, name in report.analysis.names.items()}
+    for name, figure in drawn.items():
+        write_whole(directory / "curves" / f"{name}.png", curves.figure_png(figure, numbers))
+    for number, picture in enumerate(report.pictures, start=1):
+        save_picture(picture.picture, directory / "pictures" / f"{number:03d}.jpg")
+    return write_whole(directory / REPORT, page.encode())
+
+
+def _draw(report: Report) -> dict[str, Figure | None]:
+    analysis, shapes = report.analysis, report.analysis.shapes
+    size = "square root of the area in pixels"
+    return {
         "loss": curves.loss_figure(report.history),
         "average_precision": curves.score_figure(report.history),
         "learning_rate": curves.rate_figure(report.history),
+        "speed": curves.speed_figure(report.history),
         "precision_recall": curves.precision_recall_figure(report.scores),
+        "confidence": curves.confidence_figure(analysis),
+        "class_f1": curves.class_f1_figure(analysis),
+        "sizes": curves.histogram_figure(shapes.side, "Objects by size", size),
+        "ratios": curves.histogram_figure(
+            shapes.ratio, "Objects by aspect ratio", "width divided by height"
+        ),
     }
-    figures = {name: curves.figure_png(figure) for name, figure in drawn.items() if figure}
-    for name, png in figures.items():
-        write_whole(directory / "curves" / f"{name}.png", png)
-    for number, picture in enumerate(report.pictures, start=1):
-        save_picture(picture.picture, directory / "pictures" / f"{number:03d}.jpg")
-    return write_whole(directory / REPORT, _render(report, figures).encode())
 
 
-def _render(report: Report, figures: Mapping[str, bytes]) -> str:
-    """Returns the page; figures are PNG files by the names of `_FIGURE_TEXTS`."""
+def _render(report: Report, figures: Mapping[str, str]) -> str:
+    """Returns the page; figures are SVG by the names of `_FIGURE_TEXTS`."""
+    scores, analysis = report.scores, report.analysis
+    classes = class_table(scores, analysis, all_metrics=report.all_class_metrics)
     sections = [
-        _cards(report.scores),
+        _cards(scores, analysis),
         section("Worth knowing", _warnings(report.warnings)),
-        section("Scores", _scores(report.scores)),
-        section("Classes", _classes(report, figures)),
-        section("Training", _figure_list(figures, ["loss", "average_precision", "learning_rate"])),
+        section("Mistakes", _mistakes(report)),
+        section(
+            "Classes",
+            _note(
+                "Found, precision, recall and F1 are about detections with at least the score of "
+                "the class's own threshold, which has the highest F1; IoU .50."
+            )
+            + classes,
+        ),
+        section(
+            "Confidence", _figure_list(figures, ["confidence", "class_f1", "precision_recall"])
+        ),
+        section("Confusion matrix", _confusion(analysis)),
+        section(
+            "Sizes and shapes",
+            shape_tables(scores, analysis) + _figure_list(figures, ["sizes", "ratios"]),
+        ),
+        section("Scores", score_tables(scores)),
+        section(
+            "Training",
+            _figure_list(figures, ["loss", "average_precision", "learning_rate", "speed"]),
+        ),
         section("Ground truth beside prediction", _pictures(report.pictures)),
         section("Experiment", _experiment(report)),
     ]
     return html_page(report.title, report.subtitle, sections)
 
 
-_FIGURE_TEXTS = {
-    "loss": "Training loss and its parts over steps",
-    "average_precision": "Average precision on the evaluation set over steps",
-    "learning_rate": "Learning rate and images per second over steps",
-    "precision_recall": "Precision over recall for every class at IoU .50",
-}
-
-
-def _cards(scores: Scores) -> str:
+def _cards(scores: Scores, analysis: Analysis) -> str:
     keys = [key for key in ("AP50", "AP", "AR100", *VOC_MEANINGS) if key in scores.summary]
     cards = [(scores.text(key), f"{key}, {scores.meaning(key)}") for key in keys]
-    counts = scores.first
-    cards += [(f"{counts.images:,}", "images scored"), (f"{counts.truths:,}", "objects to find")]
-    return card_row(cards)
+    overall = analysis.overall
+    if overall.threshold is not None:
+        at_best = overall.at_best
+        cards += [
+            (f"{at_best['F1']:.3f}", "highest F1, all classes together"),
+            (f"{overall.threshold:.3f}", "the score with that F1, the best threshold"),
+            (f"{at_best['precision']:.1%}", "precision: found boxes that are right"),
+            (f"{at_best['recall']:.1%}", "recall: objects that are found"),
+        ]
+    cards += [(f"{scores.first.images:,}", "images scored")]
+    return card_row([*cards, (f"{overall.truths:,}", "objects to find")])
 
 
 def _warnings(warnings: Sequence[str]) -> str:
@@ -106,77 +193,65 @@ def _warnings(warnings: Sequence[str]) -> str:
     return items and f'<ul class="warnings">{items}</ul>'
 
 
-def _scores(scores: Scores) -> str:
-    keys = list(SUMMARY_MEANINGS)
-    groups = [
-        ("Average precision", keys[:6]),
-        ("Average recall, mean over IoU .50 to .95", keys[6:]),
-        ("Pascal VOC", list(VOC_MEANINGS)),
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
+def _above(analysis: Analysis) -> str:
+    threshold = analysis.overall.threshold
+    if threshold is None:
+        return "all detections, none of which is correct"
+    return f"detections with a score of at least {threshold:.3f}, the best threshold"
+
+
+def _mistakes(report: Report) -> str:
+    analysis = report.analysis
+    listed = mistake_table(analysis)
+    if not listed:
+        return ""
+    costs = analysis.costs.kinds
+    parts = [
+        _note(
+            "What each kind costs is the AP50 that would be gained if its mistakes alone were "
+            f"mended, over all scores. Counts and examples are of {_above(analysis)}."
+        ),
+        listed,
     ]
-    tables = [
-        table(caption, None, rows)
-        for caption, chosen in groups
-        if (rows := [_score_row(scores, key) for key in chosen if key in scores.summary])
-    ]
-    return f'<div class="columns">{"".join(tables)}</div>'
+    for kind in sorted(KINDS, key=lambda kind: -costs[kind]):
+        shown = [each for each in enumerate(report.cutouts) if each[1].kind == kind]
+        if shown:
+            parts.append(
+                f"<h3>{kind} <small>{html.escape(MEANINGS[kind])}</small></h3>"
+                f'<div class="pictures small">{"".join(_cutout(*one) for one in shown)}</div>'
+            )
+    return "".join(parts)
 
 
-def _score_row(scores: Scores, key: str) -> str:
-    value, about = scores.summary[key], scores.meaning(key)
-    if value is None:
-        about = f"{about}: {scores.text(key)}"
-    return (
-        f'<tr><th scope="row">{key}</th>{_number(value)}'
-        f'<td class="about">{html.escape(about)}</td></tr>'
+def _cutout(number: int, cutout: Cutout) -> str:
+    # The caption has the names: in so small a picture they would hide the rest.
+    key = f"mistake-{number}"
+    panel = cutout.about, cutout.marks
+    (svg,) = panels_svg(key, cutout.image, [panel], labels=False, longest=400)
+    return f"<figure>{svg}<figcaption>{html.escape(cutout.about)}</figcaption></figure>"
+
+
+def _confusion(analysis: Analysis) -> str:
+    if not analysis.overall.truths:
+        return ""
+    note = _note(
+        f"At IoU .50, of {_above(analysis)}. Rows are objects, columns what they are found as; a "
+        "darker cell has a greater share of its row. Objects are matched within their class first."
     )
+    matrix = matrix_svg(analysis.confusion, analysis.names)
+    figure = f'<figure class="matrix scroll">{matrix}</figure>'
+    return note + figure + confusion_table(analysis)
 
 
-def _classes(report: Report, figures: Mapping[str, bytes]) -> str:
-    scores = report.scores
-    # The column that a bar illustrates.
-    drawn = "AP50" if scores.coco else "VOC_AP"
-    rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP"]
-    for name, counted in scores.first.per_class.items():
-        numbers = scores.class_numbers(name, all_metrics=report.all_class_metrics)
-        columns = [*dict.fromkeys(key for key in (*columns, *numbers) if key in numbers)]
-        rows.append(_class_row(name, counted, numbers, columns, drawn))
-    head = "".join(
-        f'<th scope="col" class="number">{column}</th>'
-        + ('<th scope="col"></th>' if column == drawn else "")
-        for column in ("objects", "found boxes", *columns)
-    )
-    head = f'<tr><th scope="col">class</th>{head}</tr>'
-    return table("", head, rows) + _figure_list(figures, ["precision_recall"])
-
-
-def _class_row(
-    name: str,
-    counted: ClassScores | VocClassScores,
-    numbers: Mapping[str, float | None],
-    columns: Sequence[str],
-    drawn: str,
-) -> str:
-    bar = bar_cell(numbers[drawn] or 0)
-    cells = "".join(
-        _number(numbers[column]) + (bar if column == drawn else "") for column in columns
-    )
-    return (
-        f'<tr><th scope="row">{html.escape(name)}</th>'
-        f'<td class="number">{counted.truths:,}</td>'
-        f'<td class="number">{counted.detections:,}</td>{cells}</tr>'
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return f'<td class="number none" title="{NO_TRUTH}">&ndash;</td>'
-    return f'<td class="number">{value:.3f}</td>'
-
-
-def _figure_list(figures: Mapping[str, bytes], names: Iterable[str]) -> str:
+def _figure_list(figures: Mapping[str, str], names: Iterable[str]) -> str:
     shown = [
-        f'<figure><img src="{_data_uri(figures[name], "png")}" '
-        f'alt="{_FIGURE_TEXTS[name]}"></figure>'
+        "<figure>"
+        + figures[name].replace("<svg ", f'<svg aria-label="{_FIGURE_TEXTS[name]}" ', 1)
+        + "</figure>"
         for name in names
         if name in figures
     ]
@@ -185,31 +260,22 @@ def _figure_list(figures: Mapping[str, bytes], names: Iterable[str]) -> str:
 
 def _pictures(pictures: Sequence[ReportPicture]) -> str:
     shown = []
-    for picture in pictures:
-        about = html.escape(f"{picture.name}: {picture.about}")
-        uri = _data_uri(picture_bytes(picture.picture, "JPEG"), "jpeg")
-        shown.append(
-            f'<figure><img loading="lazy" src="{uri}" '
-            f'alt="Ground truth beside prediction, image {about}">'
-            f"<figcaption>{about}</figcaption></figure>"
+    for number, picture in enumerate(pictures):
+        panels = panels_svg(f"picture-{number}", picture.image, picture.panels)
+        figures = "".join(
+            f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+            for svg, (caption, _) in zip(panels, picture.panels, strict=True)
         )
-    return f'<div class="pictures">{"".join(shown)}</div>' if shown else ""
+        name, about = html.escape(picture.name), html.escape(picture.about)
+        shown.append(f'<h3>{name} <small>{about}</small></h3><div class="figures">{figures}</div>')
+    return "".join(shown)
 
 
 def _experiment(report: Report) -> str:
-    tables = [
-        table(caption, None, [fact_row(name, value) for name, value in facts.items()])
-        for caption, facts in (("Configuration", report.facts), ("Time", report.timings))
-        if facts
-    ]
-    body = f'<div class="columns">{"".join(tables)}</div>' if tables else ""
+    body = fact_tables({"Configuration": report.facts, "Time": report.timings})
     if report.config_text:
         body += (
             "<details><summary>The whole configuration, as YAML</summary>"
             f"<pre>{html.escape(report.config_text)}</pre></details>"
         )
     return body
-
-
-def _data_uri(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"

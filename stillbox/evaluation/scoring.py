@@ -15,6 +15,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.cutouts import cut_out
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
@@ -185,9 +186,11 @@ def write_evaluation(
         title=experiment.name,
         subtitle=f"{source}, scored on {len(result.truths)} images",
         scores=scores,
+        analysis=result.analysis,
         history=history,
         all_class_metrics=all_metrics,
         pictures=pictures,
+        cutouts=tuple(cut_out(result, dataset.source, dataset.class_names, settings.num_mistakes)),
         facts=_facts(experiment),
         config_text=to_yaml(experiment),
         timings={

@@ -113,7 +113,10 @@ def _histogram(values: Floats, found: Bools, edges: Floats) -> Histogram:
         for which in (True, False)
     ]
     used = np.flatnonzero(counts[0] + counts[1])
+    # One edge more than bins; none of either without objects.
     first, last = (used[0], used[-1] + 1) if len(used) else (0, 0)
     return Histogram(
-        edges=edges[first : last + 1], correct=counts[0][first:last], missed=counts[1][first:last]
+        edges=edges[first : last + 1] if last else edges[:0],
+        correct=counts[0][first:last],
+        missed=counts[1][first:last],
     )

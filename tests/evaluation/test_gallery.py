@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.gallery import draw_gallery, export_pictures, side_by_side
+from stillbox.evaluation.gallery import draw_gallery, draw_panels, export_pictures
 from stillbox.evaluation.pictures import truth_marks
 from stillbox.evaluation.report import ReportPicture
 from stillbox.experiment.schema import Evaluation
@@ -27,7 +27,13 @@ def evaluation(images=5, boxes=2):
         records=tuple(range(images)),
         truths=tuple(truth(name, found) for name in ids),
         results=tuple(result(name, found, [0.9, 0.4][:boxes]) for name in ids),
+        shown_from=lambda least: 0.9 if least is None else least,
     )
+
+
+def side_by_side(image, expected, found, names, settings):
+    panels = draw_panels(expected, found, names, settings, settings.min_score or 0.5)
+    return ReportPicture(image=image, panels=panels, name="", about="").picture
 
 
 class Source:
@@ -38,7 +44,7 @@ class Source:
 def test_the_gallery_is_spread_evenly_and_captioned():
     shown = list(draw_gallery(evaluation(), Source(), NAMES, Evaluation(num_visualizations=3)))
     assert [picture.name for picture in shown] == ["a", "c", "e"]
-    assert shown[1].about == "2 boxes in the ground truth, 1 found with a score of at least 0.5"
+    assert shown[1].about == "2 boxes in the ground truth, 1 found with a score of at least 0.9"
     assert all(picture.picture.dtype == np.uint8 for picture in shown)
 
 
@@ -100,7 +106,7 @@ def test_labels_are_left_out_of_the_ground_truth_too():
     ],
 )
 def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, names):
-    shown = [ReportPicture(picture=GRAY, name=name, about="") for name in ("a/b.jpg", "7")]
+    shown = [SimpleNamespace(picture=GRAY, name=name) for name in ("a/b.jpg", "7")]
     folder = tmp_path / "deep/out"
     export_pictures(
         shown, Evaluation(pictures_directory=str(folder), name_pictures_by_image=by_image)
@@ -112,7 +118,7 @@ def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, na
 
 def test_without_a_folder_nothing_is_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export_pictures([ReportPicture(picture=GRAY, name="a", about="")], Evaluation())
+    export_pictures([SimpleNamespace(picture=GRAY, name="a")], Evaluation())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,4 +126,4 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     settings = Evaluation(pictures_directory=str(tmp_path / "file/pictures"))
     with pytest.raises(UserError, match="cannot be written"):
-        export_pictures([ReportPicture(picture=GRAY, name="a", about="")], settings)
+        export_pictures([SimpleNamespace(picture=GRAY, name="a")], settings)

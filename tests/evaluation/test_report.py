@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import io
 import re
 import subprocess
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.evaluation import curves
+from stillbox.evaluation import curves, fonts
+from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
-from stillbox.evaluation.report import Report, ReportPicture, write_report
+from stillbox.evaluation.pictures import Mark
+from stillbox.evaluation.report import Cutout, Report, ReportPicture, write_report
 from stillbox.evaluation.scores import score
 from tests.evaluation.builders import result, truth
 
 BOX = [10, 10, 60, 60]
 VOID = {"meta", "img", "br", "link", "input", "hr"}
+FETCHED = ("src", "href", "srcset", "xlink:href")
 
 
 def history():
@@ -36,11 +40,15 @@ def history():
     )
 
 
-def scores(classes=2, metrics=("coco",)):
+def found(classes=2):
     names = {i: f"class {i}" for i in range(1, classes + 1)} | {99: "<b>absent</b>"}
     truths = [truth(str(i), [BOX], [i]) for i in range(1, classes + 1)]
     results = [result(str(i), [BOX], [0.9], [i]) for i in range(1, classes + 1)]
-    return score(truths, results, names, metrics=metrics)
+    return truths, results, names
+
+
+def scores(classes=2, metrics=("coco",)):
+    return score(*found(classes), metrics=metrics)
 
 
 class Page(HTMLParser):
@@ -54,15 +62,16 @@ class Page(HTMLParser):
         values = dict(attrs)
         if tag not in VOID:
             self.open.append(tag)
-        self.sources += [values[name] for name in ("src", "href", "srcset") if name in values]
-        if tag == "img":
-            self.alts.append(values.get("alt"))
+        self.sources += [values[name] for name in FETCHED if name in values]
+        if tag == "svg":
+            self.alts.append(values.get("aria-label"))
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text.append(data)
+        if not {"script", "style"} & set(self.open):
+            self.text.append(data)
 
 
 def parse(path):
@@ -75,12 +84,16 @@ def parse(path):
 @pytest.fixture
 def report():
     picture = np.full((40, 90, 3), 200, np.uint8)
+    mark = Mark(box=(9, 9, 30, 30), text="<u>\u732b</u>", color=(9, 9, 9))
+    panels = [("ground truth: 1 box", [mark]), ("prediction: no boxes", [])]
     return Report(
         title="run <1>",
         subtitle="a & b",
         scores=scores(),
+        analysis=analyse(*found()),
         history=history(),
-        pictures=[ReportPicture(picture=picture, name='x"y', about="1 box")],
+        pictures=[ReportPicture(image=picture, panels=panels, name='x"y', about="1 box")],
+        cutouts=[Cutout(kind="missed", image=picture, marks=[], about="<i>owl</i>, image 7")],
         facts={"input": "160 x 160"},
         config_text="model:\n  name: <none>",
         timings={"training": "5 min"},
@@ -90,9 +103,10 @@ def report():
 
 def test_the_page_shows_everything_and_fetches_nothing(report, tmp_path):
     page, text = parse(write_report(report, tmp_path))
-    assert all(source.startswith("data:image/") for source in page.sources)
-    assert "default-src 'none'" in (tmp_path / "report.html").read_text()
-    assert "url(" not in (tmp_path / "report.html").read_text()
+    assert all(source.startswith(("data:image/", "#")) for source in page.sources)
+    written = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in written
+    assert "url(" not in written.replace("url(#", "")
     for phrase in (
         "run <1>",
         "a & b",
@@ -103,27 +117,32 @@ def test_the_page_shows_everything_and_fetches_nothing(report, tmp_path):
         "160 x 160",
         "name: <none>",
         "5 min",
-        'x"y: 1 box',
+        'x"y',
+        "<i>owl</i>, image 7",
+        "<u>\u732b</u>",
+        "highest F1, all classes together",
     ):
         assert phrase in text
     assert "-1" not in text
-    # Four figures and a picture, each described for those who cannot see it.
-    assert len(page.alts) == 5
+    # Nine figures, the matrix, a mistake and two panels, described for those who cannot see them.
+    assert len(page.alts) == 13
     assert all(page.alts)
 
 
 def test_curves_and_pictures_lie_beside_the_page_and_open(report, tmp_path):
     write_report(report, tmp_path)
     files = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    drawn = "average_precision class_f1 confidence learning_rate loss precision_recall ratios sizes"
+    curves_of = [*drawn.split(), "speed"]
+    tables = ["classes", "confidence", "confusion", "mistakes", "sizes"]
     assert files == [
-        "curves/average_precision.png",
-        "curves/learning_rate.png",
-        "curves/loss.png",
-        "curves/precision_recall.png",
+        *(f"csv/{name}.csv" for name in tables),
+        *(f"curves/{name}.png" for name in curves_of),
         "pictures/001.jpg",
         "report.html",
+        "report.json",
     ]
-    for name in files[:-1]:
+    for name in files[5:-2]:
         with Image.open(tmp_path / name) as image:
             image.load()
 
@@ -131,29 +150,36 @@ def test_curves_and_pictures_lie_beside_the_page_and_open(report, tmp_path):
 def test_embedded_images_are_whole(report, tmp_path):
     text = write_report(report, tmp_path).read_text()
     uris = re.findall(r"data:image/\w+;base64,([^\"]+)", text)
-    assert len(uris) == 5
+    # Of two panels of an image, one has it.
+    assert len(uris) == 2
     for uri in uris:
         with Image.open(io.BytesIO(base64.b64decode(uri, validate=True))) as image:
             image.load()
 
 
 def test_empty_sections_are_left_out(tmp_path):
-    empty = Report(title="empty", scores=score([truth("1")], [], {1: "cat"}))
+    nothing = [truth("1")], [], {1: "cat"}
+    empty = Report(title="empty", scores=score(*nothing), analysis=analyse(*nothing))
     page, text = parse(write_report(empty, tmp_path))
     assert page.sources == []
-    for heading in ("Worth knowing", "Training", "Ground truth beside prediction", "Experiment"):
+    for heading in ("Worth knowing", "Training", "Mistakes", "beside prediction", "Experiment"):
         assert heading not in text
 
 
 @pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
 def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
-    report = Report(title="voc", scores=scores(2, metrics), all_class_metrics=True)
+    report = Report(
+        title="voc",
+        scores=scores(2, metrics),
+        analysis=analyse(*found()),
+        all_class_metrics=True,
+    )
     page, text = parse(write_report(report, tmp_path))
     assert "VOC_AP" in text
     assert ("VOC_mAP" in text) == ("pascal_voc" in metrics)
     assert ("AR1 " in text) == ("coco" in metrics)
     # Precision over recall is drawn either way.
-    assert len(page.alts) == 1
+    assert "Precision over recall for every class at IoU .50" in page.alts
 
 
 def test_a_second_report_replaces_the_first(report, tmp_path):
@@ -178,6 +204,7 @@ def test_nothing_logged_means_no_figure():
     assert curves.loss_figure(empty) is None
     assert curves.rate_figure(empty) is None
     assert curves.score_figure(empty) is None
+    assert curves.speed_figure(empty) is None
     assert curves.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
 
 
@@ -191,7 +218,7 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
     (axes,) = curves.precision_recall_figure(scores(3)).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("recall", "precision")
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["class 1  1.00", "class 2  1.00", "class 3  1.00", "mean  1.00"]
+    assert labels == ["1.00  class 1", "1.00  class 2", "1.00  class 3", "1.00  mean"]
     (loss,) = curves.loss_figure(history()).axes
     assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss")
     # From 100 down to 1.7: drawn over a logarithmic axis.
@@ -200,10 +227,31 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
 
 def test_many_classes_turn_grey_behind_their_mean():
     (axes,) = curves.precision_recall_figure(scores(25)).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["mean  1.00"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1.00  mean"]
     assert len(axes.lines) == 26
 
 
 def test_a_moving_average_by_hand():
     # One neighbour on either side: (1+3)/2, (1+3+8)/3, (3+8)/2.
     assert curves.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
+
+
+def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monkeypatch):
+    monkeypatch.setattr(fonts, "_system_fonts", tuple)
+    fonts.font_file.cache_clear()
+    names = {4: "\U00010000", 5: "_cat $x$"}
+    analysis = analyse([truth("1", [BOX, BOX], [4, 5])], [result("1", [BOX], [0.9], [4])], names)
+    analysis = dataclasses.replace(analysis, per_class={**analysis.per_class, 5: analysis.overall})
+    figure = curves.class_f1_figure(analysis)
+    page = curves.figure_svg(figure, "f1")
+    assert "\U00010000" in page
+    assert "_cat $x$" in page
+    curves.figure_png(figure, {"\U00010000": "class 4"})
+    texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert texts[:2] == ["class 4", "_cat $x$"]
+
+
+def test_figures_take_their_colours_from_the_page():
+    page = curves.figure_svg(curves.loss_figure(history()), "loss")
+    assert "var(--ink)" in page
+    assert "#212529" not in page

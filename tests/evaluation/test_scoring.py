@@ -176,5 +176,7 @@ def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(opened, tmp
     text = page.read_text()
     assert "mine" in text
     assert "weights.npz, scored on 6 images" in text
-    # Two pictures, each with a caption and a text for those who cannot see it.
-    assert text.count("in the ground truth,") == 2 * 2
+    assert text.count("in the ground truth,") == 2
+    figures = json.loads((folder / "report.json").read_text())
+    assert figures["all_classes"]["F1"] == pytest.approx(1)
+    assert figures["threshold"] == pytest.approx(0.9)

@@ -59,8 +59,11 @@ class Evaluation:
     """Report all twelve of COCO's numbers for every class."""
     num_visualizations: NonNegativeInt = 10
     """Images drawn with ground truth beside prediction."""
-    min_score: Fraction = 0.5
-    """Least score of a detection that is drawn."""
+    num_mistakes: NonNegativeInt = 6
+    """Worst mistakes of each kind that the report shows."""
+    min_score: Fraction | None = None
+    """Least score of a detection that is drawn; none: the score with the highest F1 of all classes
+    together."""
     max_boxes_drawn: NonNegativeInt = 20
     """Most detections that are drawn in one image."""
     show_labels: bool = True

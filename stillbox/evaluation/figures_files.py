@@ -1,0 +1,163 @@
+"""The figures of a report as JSON and CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stillbox.evaluation.analysis import Analysis
+from stillbox.evaluation.confidence import IOU, Confidence
+from stillbox.evaluation.flat import Floats
+from stillbox.evaluation.mistakes import KINDS, MISSED
+from stillbox.evaluation.shapes import Group, Histogram
+from stillbox.records.files import write_whole
+
+FIGURES = "report.json"
+"""Name of the JSON file."""
+
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+Row = Sequence[object]
+
+
+def write_figures(analysis: Analysis, directory: Path) -> None:
+    """Writes `report.json`, and a file in `csv` for each of its tables.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    content = json.dumps(figures(analysis), indent=1, ensure_ascii=False)
+    write_whole(directory / FIGURES, content.encode())
+    tables = {
+        "classes": _classes(analysis),
+        "confidence": _curves(analysis),
+        "confusion": _confusion(analysis),
+        "mistakes": _mistakes(analysis),
+        "sizes": _sizes(analysis),
+    }
+    for name, rows in tables.items():
+        write_whole(directory / "csv" / f"{name}.csv", _csv(rows))
+
+
+def figures(analysis: Analysis) -> dict[str, Any]:
+    """Returns all figures as objects of JSON; `None`: there is no such number."""
+    counts, shapes = analysis.mistakes.counts(), analysis.shapes
+    return {
+        "iou": IOU,
+        "threshold": analysis.overall.threshold,
+        "all_classes": _numbers(analysis.overall) | {"curve": _curve(analysis.overall)},
+        "per_class": {
+            analysis.names[class_id]: {"id": class_id, **_numbers(one), "curve": _curve(one)}
+            for class_id, one in analysis.per_class.items()
+        },
+        "confusion": {
+            "classes": [*analysis.names.values(), None],
+            "counts": analysis.confusion.counts.tolist(),
+        },
+        "mistakes": {
+            kind: {"count": counts[kind], "cost": analysis.costs.kinds[kind]} for kind in KINDS
+        },
+        "AP50": analysis.costs.ap,
+        "cost_of_false_positives": analysis.costs.false_positives,
+        "cost_of_false_negatives": analysis.costs.false_negatives,
+        "sizes": {name: _group(one) for name, one in shapes.sizes.items()},
+        "ratios": {name: _group(one) for name, one in shapes.ratios.items()},
+        "histograms": {
+            "square_root_of_area": _histogram(shapes.side),
+            "width_by_height": _histogram(shapes.ratio),
+        },
+    }
+
+
+def _numbers(one: Confidence) -> dict[str, float | None]:
+    return {
+        "objects": one.truths,
+        "threshold": one.threshold,
+        "found": one.found,
+        "correct": one.correct,
+        **one.at_best,
+    }
+
+
+def _curve(one: Confidence) -> dict[str, list[float | None]]:
+    columns = {"score": one.levels, "precision": one.precision, "recall": one.recall, "F1": one.f1}
+    return {name: _finite(values) for name, values in columns.items()}
+
+
+def _finite(values: Floats) -> list[float | None]:
+    return [round(value, 6) if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _group(one: Group) -> dict[str, float | None]:
+    return {"objects": one.truths, "objects_found": one.correct, "found": one.found, **one.numbers}
+
+
+def _histogram(one: Histogram) -> dict[str, list[float | None] | list[int]]:
+    return {
+        "edges": _finite(one.edges),
+        "objects_found": one.correct.tolist(),
+        "objects_missed": one.missed.tolist(),
+    }
+
+
+def _csv(rows: Iterable[Row]) -> bytes:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def _classes(analysis: Analysis) -> Iterator[Row]:
+    yield ("class", "id", *_numbers(analysis.overall))
+    for class_id, one in analysis.per_class.items():
+        yield (analysis.names[class_id], class_id, *_numbers(one).values())
+
+
+def _curves(analysis: Analysis) -> Iterator[Row]:
+    yield "class", "score", "precision", "recall", "F1"
+    every = [(analysis.names[class_id], one) for class_id, one in analysis.per_class.items()]
+    for name, one in [("", analysis.overall), *every]:
+        for row in zip(*_curve(one).values(), strict=True):
+            yield (name, *row)
+
+
+def _confusion(analysis: Analysis) -> Iterator[Row]:
+    names = list(analysis.names.values())
+    yield ("object", *names, "missed")
+    for name, counts in zip([*names, "background"], analysis.confusion.counts, strict=True):
+        yield (name, *counts.tolist())
+
+
+def _mistakes(analysis: Analysis) -> Iterator[Row]:
+    """Yields a row for each mistake, those with the highest scores first, missed objects last."""
+    object_sides = [f"object_{side}" for side in _SIDES]
+    yield "kind", "image", "class", "score", *_SIDES, "object_class", *object_sides
+    shown, mistakes, names = analysis.shown, analysis.mistakes, analysis.names
+    truth_boxes = np.round(shown.truth_boxes, 2)
+    nothing = ["", "", "", "", ""]
+
+    def of_truth(truth: int) -> Row:
+        return (names[int(shown.truth_class[truth])], *truth_boxes[truth].tolist())
+
+    for detection in np.flatnonzero(mistakes.kind >= 0).tolist():
+        truth = int(mistakes.truth[detection])
+        yield (
+            KINDS[mistakes.kind[detection]],
+            analysis.image_ids[shown.image[detection]],
+            names[int(shown.class_ids[detection])],
+            round(float(shown.scores[detection]), 6),
+            *np.round(shown.boxes[detection], 2).tolist(),
+            *(of_truth(truth) if truth >= 0 else nothing),
+        )
+    for truth in mistakes.missed.tolist():
+        image = analysis.image_ids[shown.truth_image[truth]]
+        yield (KINDS[MISSED], image, "", "", *nothing[1:], *of_truth(truth))
+
+
+def _sizes(analysis: Analysis) -> Iterator[Row]:
+    groups = {**analysis.shapes.sizes, **analysis.shapes.ratios}
+    yield ("group", "meaning", *_group(next(iter(groups.values()))))
+    for name, one in groups.items():
+        yield (name, one.about, *_group(one).values())
