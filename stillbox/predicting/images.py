@@ -1,5 +1,7 @@
 """Reads the pixels of an image: of a path, a file's bytes, an array, or a PIL image."""
 
+import io
+import warnings
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,6 +15,7 @@ from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
 
 _SHOWN = 5
+_SMALL_BYTES = 1 << 20
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 """A path, an image file's bytes, a uint8 array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`,
@@ -65,12 +68,31 @@ def refuse_missing(paths: Sequence[Path]) -> None:
 
 
 def _decoded(content: bytes, where: str) -> Pixels:
+    _refuse_bomb(content, where)
     try:
         return decode_image(content, apply_exif=True)
     except ImageError as error:
         raise UserError(
             f"cannot be decoded: {error}", where=where, fix="leave it out, or save it again"
         ) from error
+
+
+def _refuse_bomb(content: bytes, where: str) -> None:
+    """Refuses a small file of a huge image, of hundreds of pixels a byte, by its header."""
+    if len(content) >= _SMALL_BYTES:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Image.open(io.BytesIO(content))
+    except Image.DecompressionBombError as error:
+        raise UserError(
+            f"{len(content):,} bytes that claim to be a huge image: {error}",
+            where=where,
+            fix="leave it out; photographs have a few pixels a byte",
+        ) from error
+    except Exception:  # The decoder says why.
+        return
 
 
 def _from_array(array: np.ndarray) -> Pixels:
