@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
     from stillbox.predicting.backend import Pixels
+    from stillbox.predicting.tiling import Tiling
     from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import Outcome
 
@@ -49,6 +50,7 @@ def load(
     overrides: Sequence[str] = (),
     runtime: str = "",
     batch_size: int = 1,
+    tiling: "Tiling | None" = None,
     say: Say = _silent,
 ) -> Predictor:
     """Loads a model for prediction.
@@ -59,7 +61,8 @@ def load(
         step: checkpoint of a model directory.
         overrides: changes of the form `field=value`, as in `--set`.
         runtime: of an export, such as `openvino` for ONNX; empty: the format's default.
-        batch_size: images at a time.
+        batch_size: images, or tiles of images, at a time.
+        tiling: detect in tiles of large images.
         say: called with a report on a weights file.
 
     Raises:
@@ -74,12 +77,13 @@ def load(
                 where=str(source),
                 fix="export again with them",
             )
-        return Predictor(ExportBackend(Path(str(source)), runtime), batch_size=batch_size)
+        backend = ExportBackend(Path(str(source)), runtime)
+        return Predictor(backend, batch_size=batch_size, tiling=tiling)
     from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
     prepare_process()
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
-    return Predictor(CheckpointBackend(model), batch_size=batch_size)
+    return Predictor(CheckpointBackend(model), batch_size=batch_size, tiling=tiling)
 
 
 def load_model(

@@ -45,7 +45,7 @@ _VERBS: dict[str, tuple[ModuleType, str]] = {
     "anchors": (anchors, "show how well anchors cover a data set"),
     "train": (train, "train an experiment into a model directory"),
     "evaluate": (evaluate, "score a model and write a report"),
-    "predict": (predict, "detect objects in image files"),
+    "predict": (predict, "detect objects in images and videos"),
     "serve": (serve, "serve a model over HTTP"),
     "export": (export, "write a model for other runtimes"),
     "config": (config, "print the resolved experiment as YAML"),

@@ -1,34 +1,77 @@
-"""`stillbox predict`: detections in photographs, as JSON and as annotated pictures.
+"""`stillbox predict`: detections in images and videos, as JSON and drawn.
 
-With --engine ray: on the machines of a Ray cluster, as a Parquet table.
+With --engine ray: in images, on the machines of a Ray cluster, as a Parquet table.
 """
 
 import argparse
-import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option, add_profile
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import batch_profiler, say_aside
+from stillbox.cli.running import say_aside
 from stillbox.errors import UserError
+
+if TYPE_CHECKING:
+    from stillbox.predicting.tiling import Tiling
+
+_CAMERA = "webcam:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add_model(parser, "best, latest or a number")
-    parser.add_argument(
+    images = parser.add_argument(
         "images",
         nargs="+",
+        default=[],
         metavar="IMAGE",
-        help="image files; with --engine ray also patterns such as 's3://bucket/**'",
+        help="images, videos, folders, patterns such as 'photos/**/*.jpg', or webcam:0; with "
+        "--engine ray also patterns such as 's3://bucket/**'",
     )
-    about = "folder for predictions.json and the pictures, or for the table of --engine ray"
+    # Without any for --camera; "*" would match nothing before an option that precedes them.
+    images.required = False
+    parser.add_argument(
+        "--recursive", action="store_true", help="take the files of subfolders of folders too"
+    )
+    about = "folder for JSON, pictures and videos, or for the table of --engine ray"
     add_option(parser, "--output", "predictions", about, "FOLDER")
     about = "least score of the shown detections"
     add_option(parser, "--min-score", 0.3, about, "SCORE")
-    add_option(parser, "--batch-size", 1, "images at a time")
+    add_option(parser, "--batch-size", 1, "images, tiles or frames at a time")
+    parser.add_argument("--no-pictures", action="store_true", help="write JSON only")
+    _add_tiling(parser)
+    _add_video(parser)
+    _add_engine(parser)
+    add_profile(parser, "batches", "the output folder")
+
+
+def _add_tiling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("large images")
+    group.add_argument(
+        "--tile", type=int, metavar="PIXELS", help="detect in square tiles of this side"
+    )
+    add_option(group, "--overlap", 0.2, "share of a tile that its neighbour covers too", "SHARE")
+    group.add_argument(
+        "--merge",
+        choices=("nms", "wbf"),
+        default="nms",
+        help="of the boxes of one object in several tiles: nms keeps the best, wbf averages them "
+        "(default: nms)",
+    )
+    group.add_argument(
+        "--tiles-only", action="store_true", help="do not detect in the whole image as well"
+    )
+
+
+def _add_video(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("videos")
+    group.add_argument("--camera", type=int, metavar="N", help="detect in camera N, until Ctrl-C")
+    add_option(group, "--frame-stride", 1, "detect in every Nth frame only")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
@@ -42,48 +85,110 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes of --engine ray (default: one for each GPU, or for each machine)",
     )
-    add_profile(parser, "images", "the output folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the predictions and prints a line for each image."""
+    """Writes the predictions and prints a line for each image and video."""
     if not 0 <= arguments.min_score <= 1:
         raise UserError(f"{arguments.min_score:g} is no score", where="--min-score", fix="0 to 1")
     if arguments.batch_size < 1:
         raise UserError("a batch holds at least one image", where="--batch-size")
+    if arguments.frame_stride < 1:
+        raise UserError("frames are counted from 1", where="--frame-stride", fix="give 1 or more")
     if arguments.workers < 0 or (arguments.workers and arguments.engine != "ray"):
         raise UserError("--workers counts processes of --engine ray", fix="leave it out")
-    if arguments.engine == "ray" and arguments.profile != "0,0":
+    words, cameras = _split_cameras(arguments)
+    if not words and not cameras:
         raise UserError(
-            "--profile traces this process, which does none of the work of --engine ray",
-            fix="leave it out",
+            "no image is named", fix="give files, folders, patterns, or --camera 0 for a camera"
         )
-    return _run_ray(arguments) if arguments.engine == "ray" else _run_here(arguments)
+    tiling = _tiling(arguments)
+    if arguments.engine == "ray":
+        _refuse_with_ray(arguments, cameras)
+        return _run_ray(arguments, tiling)
+    return _run_here(arguments, words, cameras, tiling)
 
 
-def _run_here(arguments: argparse.Namespace) -> int:
+def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
+    """Returns the paths and patterns, and the numbers of the cameras."""
+    words = [word for word in arguments.images if not word.startswith(_CAMERA)]
+    texts = [word[len(_CAMERA) :] for word in arguments.images if word.startswith(_CAMERA)]
+    if arguments.camera is not None:
+        texts.append(str(arguments.camera))
+    wrong = [text for text in texts if not text.isdecimal() or len(text) > 4]
+    if wrong:
+        raise UserError(
+            f"{wrong[0]!r} is no number of a camera", fix="cameras are webcam:0, webcam:1, ..."
+        )
+    if len(texts) > 1:
+        raise UserError("a camera runs until Ctrl-C, so there can be one", fix="start two commands")
+    return words, [int(text) for text in texts]
+
+
+def _tiling(arguments: argparse.Namespace) -> "Tiling | None":
+    if arguments.tile is None:
+        set_anyway = [
+            name
+            for name, unset in (("overlap", 0.2), ("merge", "nms"), ("tiles_only", False))
+            if getattr(arguments, name) != unset
+        ]
+        if set_anyway:
+            raise UserError(
+                "there are no tiles without --tile",
+                where="--" + set_anyway[0].replace("_", "-"),
+                fix="add --tile 640, for instance",
+            )
+        return None
+    from stillbox.predicting.tiling import Tiling
+
+    return Tiling(
+        tile=arguments.tile,
+        overlap=arguments.overlap,
+        merge=arguments.merge,
+        full_image=not arguments.tiles_only,
+    )
+
+
+def _refuse_with_ray(arguments: argparse.Namespace, cameras: list[int]) -> None:
+    refused = {
+        "--camera and webcam:N": bool(cameras),
+        "--recursive": arguments.recursive,
+        "--no-pictures": arguments.no_pictures,
+        "--frame-stride": arguments.frame_stride != 1,
+        "--profile": arguments.profile != "0,0",
+    }
+    for name, given in refused.items():
+        if given:
+            raise UserError(
+                "--engine ray writes a table of the detections in image files, and its workers do "
+                "the work",
+                where=name,
+                fix="leave it out; FOLDER/** takes the files of subfolders",
+            )
+
+
+def _run_here(
+    arguments: argparse.Namespace, words: list[str], cameras: list[int], tiling: "Tiling | None"
+) -> int:
     from stillbox.api import load
-    from stillbox.predicting.images import refuse_missing
-    from stillbox.records.files import write_whole
+    from stillbox.cli.predict_files import PredictRun
+    from stillbox.predicting.listing import check_output, list_inputs
 
-    images, folder = [Path(image) for image in arguments.images], Path(arguments.output)
-    refuse_missing(images)
-    profiler = batch_profiler(arguments.profile, folder, "predict")
-    predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
-    folder.mkdir(parents=True, exist_ok=True)
-    records = []
-    found = predictor.stream(images, min_score=arguments.min_score, observer=profiler)
-    with profiler:
-        for one, name in zip(found, picture_names(images), strict=True):
-            one.save(folder / name, min_score=arguments.min_score)
-            records.append({**one.to_dict(), "picture": name})
-            print(f"{one.source}: {len(one)} objects -> {folder / name}")
-    output = write_whole(folder / "predictions.json", json.dumps(records, indent=1).encode())
-    print(f"{output}: boxes are in pixels of the upright image")
-    return 0
+    inputs = list_inputs(words, recursive=arguments.recursive)
+    output, files = Path(arguments.output), [*inputs.images, *inputs.videos]
+    check_output(output, words, files, recursive=arguments.recursive)
+    if inputs.passed_over:
+        say_aside(f"{inputs.passed_over} files are neither images nor videos by their names")
+    predictor = load(
+        **model_arguments(arguments),
+        batch_size=arguments.batch_size,
+        tiling=tiling,
+        say=say_aside,
+    )
+    return PredictRun(predictor, arguments, output).run(inputs, cameras)
 
 
-def _run_ray(arguments: argparse.Namespace) -> int:
+def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None") -> int:
     """Writes a table; returns 1 if some images could not be read."""
     import jax
 
@@ -92,7 +197,12 @@ def _run_ray(arguments: argparse.Namespace) -> int:
 
     # This process only distributes work and must not hold a worker's accelerator.
     jax.config.update("jax_platforms", "cpu")
-    predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
+    predictor = load(
+        **model_arguments(arguments),
+        batch_size=arguments.batch_size,
+        tiling=tiling,
+        say=say_aside,
+    )
     with progress_bar("images") as progress:
         summary = predict_files(
             predictor,
@@ -105,18 +215,3 @@ def _run_ray(arguments: argparse.Namespace) -> int:
     print("\n".join(summary.lines()))
     print(f"{arguments.output}: a Parquet table, one row for each image")
     return 1 if summary.unread else 0
-
-
-def picture_names(images: Sequence[Path]) -> list[str]:
-    """Returns a file name for the picture of each image: its stem, with a number if it is taken."""
-    names: list[str] = []
-    taken: set[str] = set()
-    for image in images:
-        name, number = f"{image.stem}.png", 1
-        # Some file systems ignore case.
-        while name.lower() in taken:
-            number += 1
-            name = f"{image.stem}_{number}.png"
-        taken.add(name.lower())
-        names.append(name)
-    return names

@@ -172,7 +172,8 @@ def contact_sheet(
 def picture_bytes(picture: Picture, image_format: Literal["PNG", "JPEG"]) -> bytes:
     """Returns the picture as the content of a file."""
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format=image_format, quality=88)
+    # Level 1 takes a third of the time of the default, for files that are a tenth larger.
+    Image.fromarray(picture).save(buffer, format=image_format, quality=88, compress_level=1)
     return buffer.getvalue()
 
 

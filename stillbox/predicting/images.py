@@ -63,7 +63,7 @@ def refuse_missing(paths: Sequence[Path]) -> None:
         raise UserError(
             "there is no such image file",
             where=", ".join(missing[:_SHOWN]) + more,
-            fix="give files; for all in a folder write FOLDER/*.jpg",
+            fix="check the spelling; files, folders and patterns as FOLDER/*.jpg are taken",
         )
 
 

@@ -1,16 +1,22 @@
 """The predictor: from images to detections, in batches of a fixed size."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import overload
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from stillbox.errors import UserError
 from stillbox.evaluation.finite import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, is_one_image, read_image
+from stillbox.predicting.tiling import Tiling
+from stillbox.records.parallel import ordered_map
+from stillbox.records.tile_grid import Window
+
+Source = TypeVar("Source")
 
 
 class Predictor:
@@ -20,13 +26,22 @@ class Predictor:
 
     Args:
         backend: runs the model.
-        batch_size: images in a call of the backend. The last batch is padded with copies of its
-            last image, so that one program serves all batches.
+        batch_size: images, or tiles of images, in a call of the backend. The last batch is padded
+            with copies of its last image, so that one program serves all batches.
+        tiling: detects in tiles of large images.
+
+    Raises:
+        UserError: the batch size is below 1.
     """
 
-    def __init__(self, backend: Backend, *, batch_size: int = 1) -> None:
+    def __init__(
+        self, backend: Backend, *, batch_size: int = 1, tiling: Tiling | None = None
+    ) -> None:
+        if batch_size < 1:
+            raise UserError("a batch holds at least one image", where="batch_size", fix="give 1")
         self.backend = backend
         self.batch_size = _nearest_size(batch_size, backend.batch_sizes)
+        self.tiling = tiling
 
     @property
     def class_names(self) -> Mapping[int, str]:
@@ -61,7 +76,8 @@ class Predictor:
             The detections of the image; a list of them for a sequence.
 
         Raises:
-            UserError: an image cannot be read.
+            UserError: an image cannot be read, the score is not in 0..1, or the model's predictions
+                are not finite.
         """
         if is_one_image(images):
             return next(self.stream([images], min_score=min_score))  # type: ignore[list-item]
@@ -78,20 +94,98 @@ class Predictor:
 
         Args:
             images: see `predict`.
-            min_score: least score of a yielded detection.
+            min_score: least score of a yielded detection. Of tiles, only such detections are
+                merged.
             observer: observes the batches.
+
+        Raises:
+            UserError: see `predict`.
         """
-        rest = iter(images)
-        batches = iter(lambda: list(islice(rest, self.batch_size)), [])
+        return self.detect(images, read_image, min_score=min_score, observer=observer)
+
+    def detect(
+        self,
+        images: Iterable[Source],
+        read: Callable[[Source], tuple[Pixels, str]],
+        *,
+        min_score: float = 0.0,
+        observer: StepObserver = NO_OBSERVER,
+        on_bad: Callable[[Source, UserError | OSError], None] | None = None,
+        workers: int = 0,
+    ) -> Iterator[Detections]:
+        """As `stream`, for images of any kind.
+
+        Args:
+            images: in order.
+            read: returns pixels and file name of an image.
+            min_score: see `stream`.
+            observer: see `stream`.
+            on_bad: called with each image that cannot be read, and the reason; the others are
+                yielded. None: the reason is raised.
+            workers: threads that read images, some ahead of their batch; 0: none is read ahead.
+
+        Raises:
+            UserError: see `predict`.
+        """
+        if not 0 <= min_score <= 1:
+            raise UserError(f"{min_score:g} is no score", where="min_score", fix="give 0 to 1")
+        return self._stream(self._opened(images, read, on_bad, workers), min_score, observer)
+
+    def _stream(
+        self, images: Iterable["_Opened"], min_score: float, observer: StepObserver
+    ) -> Iterator[Detections]:
+        views = ((image, prepared) for image in images for prepared in image.prepared)
+        batches = iter(lambda: list(islice(views, self.batch_size)), [])
         for batch in observer.mark(batches):
-            read = [read_image(image) for image in batch]
-            prepared = [
-                self.backend.prepare(pixels, where=source or None) for pixels, source in read
-            ]
-            found = self.run(prepared)
+            found = self.run([prepared for _, prepared in batch])
             observer.dispatched([])
-            for (pixels, source), one in zip(read, found, strict=True):
-                yield self.detections(pixels, one, source).at_least(min_score)
+            for (image, _), one in zip(batch, found, strict=True):
+                image.found.append(one)
+                if len(image.found) == len(image.windows):
+                    yield self._merged(image, min_score)
+
+    def _opened(
+        self,
+        images: Iterable[Source],
+        read: Callable[[Source], tuple[Pixels, str]],
+        on_bad: Callable[[Source, UserError | OSError], None] | None,
+        workers: int,
+    ) -> Iterator["_Opened"]:
+        def opened(image: Source) -> tuple[Source, _Opened | UserError | OSError]:
+            try:
+                return image, self._open(*read(image))
+            except (UserError, OSError) as error:
+                return image, error
+
+        for image, one in ordered_map(opened, images, workers) if workers else map(opened, images):
+            if isinstance(one, _Opened):
+                yield one
+            elif on_bad is None:
+                raise one
+            else:
+                on_bad(image, one)
+
+    def _open(self, pixels: Pixels, source: str) -> "_Opened":
+        height, width = pixels.shape[:2]
+        windows = [(0, 0, height, width)]
+        if self.tiling is not None:
+            windows = self.tiling.windows(height, width)
+        prepared = (
+            self.backend.prepare(
+                np.ascontiguousarray(pixels[ymin:ymax, xmin:xmax]), where=source or None
+            )
+            for ymin, xmin, ymax, xmax in windows
+        )
+        # Here, perhaps on a thread, if it is one; many would take the memory of many images.
+        views = list(prepared) if len(windows) == 1 else prepared
+        return _Opened(pixels, source, windows, views, [])
+
+    def _merged(self, image: "_Opened", min_score: float) -> Detections:
+        found = image.found[0]
+        if self.tiling is not None:
+            candidates = [_at_least(one, min_score) for one in image.found]
+            found = self.tiling.merged(candidates, image.windows)
+        return self.detections(image.pixels, found, image.source).at_least(min_score)
 
     def run(self, prepared: Sequence[Prepared]) -> list[Found]:
         """Detects in at most `batch_size` prepared images, padded to `batch_size`."""
@@ -120,6 +214,21 @@ class Predictor:
             image=image,
             source=source,
         )
+
+
+class _Opened(NamedTuple):
+    """An image, what is detected in, and the detections of its windows so far."""
+
+    pixels: Pixels
+    source: str
+    windows: list[Window]
+    prepared: Iterable[Prepared]
+    found: list[Found]
+
+
+def _at_least(found: Found, min_score: float) -> Found:
+    keep = found.scores >= min_score
+    return Found(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:

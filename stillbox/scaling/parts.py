@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
-from stillbox.predicting.backend import Pixels, Prepared
+from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
-from stillbox.records.parallel import ordered_map
 from stillbox.scaling.image_files import ImageFile
 from stillbox.scaling.table import DetectionTable, Row, detections_row
 
@@ -42,31 +42,21 @@ def write_part(
 def _rows(
     predictor: Predictor, images: Sequence[ImageFile], min_score: float, unread: list[str]
 ) -> Iterator[Row]:
-    """Yields the rows, batch by batch; adds images that cannot be read to `unread`."""
+    """Yields the rows; adds images that cannot be read to `unread`."""
+    bad: list[Row] = []
 
-    def read(image: ImageFile) -> tuple[Pixels, Prepared] | UserError | OSError:
-        try:
-            pixels, _ = read_image(image.read())
-            return pixels, predictor.backend.prepare(pixels)
-        except (UserError, OSError) as error:
-            return error
-
-    batch: list[tuple[str, Pixels, Prepared]] = []
-
-    def detect() -> Iterator[Row]:
-        results = predictor.run([prepared for _, _, prepared in batch]) if batch else ()
-        for (name, pixels, _), found in zip(batch, results, strict=True):
-            detections = predictor.detections(pixels, found, name)
-            yield detections_row(detections.at_least(min_score))
-        batch.clear()
-
-    for image, one in zip(images, ordered_map(read, images), strict=True):
-        if isinstance(one, UserError):
-            yield {"image": image.name, "error": one.what}
-        elif isinstance(one, OSError):
-            unread.append(f"{image.name}: {one}")
+    def on_bad(image: ImageFile, error: UserError | OSError) -> None:
+        if isinstance(error, UserError):
+            bad.append({"image": image.name, "error": error.what})
         else:
-            batch.append((image.name, *one))
-        if len(batch) == predictor.batch_size:
-            yield from detect()
-    yield from detect()
+            unread.append(f"{image.name}: {error}")
+
+    found = predictor.detect(
+        images, _read, min_score=min_score, on_bad=on_bad, workers=own_processors()
+    )
+    yield from map(detections_row, found)
+    yield from bad
+
+
+def _read(image: ImageFile) -> tuple[Pixels, str]:
+    return read_image(image.read())[0], image.name

@@ -91,6 +91,8 @@ def predict_files(
     import_extra("pyarrow", "ray")
     listing = list_images(patterns)
     made_by = f"{predictor.backend.source}, min_score {min_score:g}"
+    if predictor.tiling is not None:
+        made_by += f", {predictor.tiling}"
     table = DetectionTable.open(output, made_by)
     done = table.images()
     todo = [image for image in listing.images if image.name not in done]

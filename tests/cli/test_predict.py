@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.cli.predict import picture_names
+from stillbox.cli.predict_files import picture_names
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_gray_and_palette_images_are_images(stillbox, trained, photos, tmp_path)
 
 
 def test_a_missing_file_is_refused_before_anything_is_written(refused, trained, photos, here):
-    message = refused("predict", trained, photos / "0.jpg", photos / "9.jpg", photos)
-    assert f"{photos}/9.jpg, {photos}: there is no such image file" in message
+    message = refused("predict", trained, photos / "0.jpg", photos / "9.jpg", photos / "x")
+    assert f"{photos}/9.jpg, {photos}/x: there is no such image file" in message
     assert "FOLDER/*.jpg" in message
     assert not (here / "predictions").exists()
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_image_is_refused_by_name(stillbox, trained, here, con
     (here / "list.jpg").write_bytes(content)
     code, _, err = stillbox("predict", trained, "list.jpg")
     assert code == 2
-    assert err.startswith("stillbox predict: list.jpg: cannot be decoded: ")
+    assert "\nstillbox predict: list.jpg: cannot be decoded: " in err
     assert "Traceback" not in err
 
 

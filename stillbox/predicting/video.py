@@ -1,0 +1,168 @@
+"""Frames of video files and cameras, and videos with detections drawn."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+# The decoders of OpenCV write to the terminal about what is raised here.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+
+import cv2
+
+from stillbox.errors import UserError
+from stillbox.evaluation.pictures import Picture
+from stillbox.predicting.backend import Pixels
+
+# Of cameras and files that do not give one.
+_USUAL_RATE = 30.0
+_MOST_RATE = 1000.0
+# A camera that stalls, or a clock that jumps, must not fill the disk with copies of a frame.
+_LONGEST_REPEAT = 10.0
+
+
+class Frame(NamedTuple):
+    """One frame of a video."""
+
+    number: int
+    """From 0; frames that are passed over are counted too."""
+    seconds: float
+    """Since the first frame."""
+    pixels: Pixels
+
+
+class Video:
+    """A video file, or a camera.
+
+    Args:
+        source: a file, or the number of a camera.
+        stride: every so manieth frame is read.
+
+    Raises:
+        UserError: it cannot be opened.
+    """
+
+    def __init__(self, source: Path | int, *, stride: int = 1) -> None:
+        self.live, self.stride = isinstance(source, int), stride
+        self.name = f"webcam:{source}" if self.live else str(source)
+        self._capture = cv2.VideoCapture(source if self.live else str(source))
+        if not self._capture.isOpened():
+            raise _not_opened(self.name, live=self.live)
+        rate = self._capture.get(cv2.CAP_PROP_FPS)
+        self.rate = rate if math.isfinite(rate) and 0 < rate <= _MOST_RATE else _USUAL_RATE
+        """Frames in a second, those passed over included."""
+        count = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        self.frames = 0 if self.live or not 0 < count < 2**31 else -(-int(count) // stride)
+        """Frames that will be read, about; 0: not known."""
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yields every `stride`th frame; at the end, the file or camera is closed."""
+        try:
+            yield from self._read()
+        finally:
+            self._capture.release()
+
+    def _read(self) -> Iterator[Frame]:
+        number, start = 0, time.monotonic()
+        while self._capture.grab():
+            if number % self.stride == 0:
+                # Of the grabbed frame; a rate that varies is in it.
+                at = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+                if self.live:
+                    at = time.monotonic() - start
+                elif number and not at > 0:
+                    at = number / self.rate
+                read, pixels = self._capture.retrieve()
+                if not read:
+                    break
+                yield Frame(number, at, cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
+            number += 1
+        if not number:
+            raise _not_opened(self.name, live=self.live)
+
+
+class VideoFile:
+    """Writes an MP4 video, which gets its name when it is closed without an exception.
+
+    Args:
+        path: ends in `.mp4`.
+        rate: frames in a second.
+        live: repeat frames so that the video takes the time that they were taken in.
+    """
+
+    def __init__(self, path: Path, rate: float, *, live: bool = False) -> None:
+        self._path, self._rate, self._live = path, rate, live
+        self._partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+        self._writer: cv2.VideoWriter | None = None
+        self._written = 0
+
+    def __enter__(self) -> "VideoFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._writer is None:
+            return
+        self._writer.release()
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def write(self, picture: Picture, seconds: float) -> None:
+        """Adds a frame; all have the size of the first.
+
+        Args:
+            picture: `[H, W, 3]`, RGB.
+            seconds: since the first frame.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        if self._writer is None:
+            self._writer = self._open(picture.shape[1], picture.shape[0])
+        copies = 1
+        if self._live:
+            due = round(seconds * self._rate) + 1 - self._written
+            copies = max(0, min(due, round(_LONGEST_REPEAT * self._rate)))
+        for _ in range(copies):
+            self._writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+        self._written += copies
+
+    def _finish(self) -> None:
+        """Gives the file its name, if all frames are in it: OpenCV does not report a full disk."""
+        if cv2.VideoCapture(str(self._partial)).get(cv2.CAP_PROP_FRAME_COUNT) != self._written:
+            raise _not_written(self._path)
+        self._partial.replace(self._path)
+
+    def _open(self, width: int, height: int) -> cv2.VideoWriter:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        code = cv2.VideoWriter.fourcc(*"mp4v")
+        writer = cv2.VideoWriter(str(self._partial), code, self._rate, (width, height))
+        if not writer.isOpened():
+            raise _not_written(self._path)
+        return writer
+
+
+def _not_written(path: Path) -> UserError:
+    return UserError(
+        "the video cannot be written",
+        where=str(path),
+        fix="choose another --output folder, or make room on its disk",
+    )
+
+
+def _not_opened(name: str, *, live: bool) -> UserError:
+    if live:
+        return UserError(
+            "the camera cannot be opened",
+            where=name,
+            fix="see that it is connected and not in use; webcam:1 is the second one",
+        )
+    return UserError(
+        "the video cannot be decoded",
+        where=name,
+        fix="leave it out, or convert it: ffmpeg -i VIDEO video.mp4",
+    )

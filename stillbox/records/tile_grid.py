@@ -1,0 +1,60 @@
+"""The grid of tiles that a large image is cut into."""
+
+import math
+
+from stillbox.errors import UserError
+
+LEAST_TILE = 32
+_MOST_OVERLAP = 0.9
+
+Window = tuple[int, int, int, int]
+"""`ymin, xmin, ymax, xmax` in pixels of the image."""
+
+
+def check_grid(tile: int, overlap: float) -> None:
+    """Checks the sizes of a grid.
+
+    Raises:
+        UserError: the tile is too small, or neighbours share too much.
+    """
+    if tile < LEAST_TILE:
+        raise UserError(
+            f"a tile of {tile} pixels is too small",
+            where="--tile",
+            fix=f"give {LEAST_TILE} or more; best is about the size of the network input",
+        )
+    if not 0 <= overlap <= _MOST_OVERLAP:
+        raise UserError(
+            f"neighbouring tiles cannot share {overlap:g} of their side",
+            where="--overlap",
+            fix=f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2",
+        )
+
+
+def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
+    """Returns the windows of square tiles that cover an image, row by row.
+
+    The last tile of a row or column is moved back into the image, so that all have the same size.
+    A side that is shorter than the tile has one tile, as long as the side.
+
+    Args:
+        height: of the image, in pixels.
+        width: likewise.
+        tile: side of a tile in pixels.
+        overlap: least share of a tile's side that its neighbour covers too.
+    """
+    rows, columns = (_starts(side, tile, overlap) for side in (height, width))
+    return [
+        (top, left, min(top + tile, height), min(left + tile, width))
+        for top in rows
+        for left in columns
+    ]
+
+
+def _starts(side: int, tile: int, overlap: float) -> list[int]:
+    """Returns the first pixels of the tiles along a side, at equal distances."""
+    if side <= tile:
+        return [0]
+    step = tile - math.ceil(tile * overlap)
+    count = 1 + math.ceil((side - tile) / step)
+    return [(side - tile) * number // (count - 1) for number in range(count)]
