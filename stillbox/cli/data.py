@@ -6,7 +6,7 @@ from rich.console import Console
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
-from stillbox.cli import data_augmentations, data_convert, data_scenes
+from stillbox.cli import data_augmentations, data_convert, data_scenes, data_tile
 from stillbox.cli.arguments import add_option
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_common, label_map_of, print_json
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, module, about in (
         ("augmentations", data_augmentations, "show augmented images and boxes"),
         ("scenes", data_scenes, "draw the synthetic data set of shapes"),
+        ("tile", data_tile, "cut the images of records into overlapping tiles"),
     ):
         verb = verbs.add_parser(name, help=about, description=module.__doc__)
         verb.set_defaults(run=module.run)

@@ -115,7 +115,7 @@ def convert(
             or a policy is `fail`.
     """
     output = Path(output)
-    _check_label_map(output, label_map)
+    check_label_map(output, label_map)
     report = ConversionReport(
         name=name,
         images_found=len(items),
@@ -159,7 +159,7 @@ def convert(
     return report
 
 
-def _check_label_map(output: Path, label_map: LabelMap) -> None:
+def check_label_map(output: Path, label_map: LabelMap) -> None:
     """Refuses to put sets with different classes into one folder, where they would be mixed up."""
     path = output / LABEL_MAP_NAME
     if path.is_file() and LabelMap.from_file(path) != label_map:

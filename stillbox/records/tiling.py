@@ -1,0 +1,264 @@
+"""Cuts the images of records into overlapping tiles, for training on large images."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from stillbox.errors import UserError
+from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
+from stillbox.records.example import Example
+from stillbox.records.files import write_whole
+from stillbox.records.image_files import inspect_image
+from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import ordered_map
+from stillbox.records.patterns import expand
+from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import sharded_writer
+from stillbox.records.tile_grid import Window, check_grid, tile_windows
+
+_QUALITY = 95
+_PER_BOX = ("class_ids", "weights", "is_crowd", "difficult")
+# Rounding of coordinates to float32 must not make a whole box a cut one.
+_WHOLE = 1 - 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileOptions:
+    """How records are cut.
+
+    Raises:
+        UserError: a value is impossible.
+    """
+
+    tile: int
+    """Side of a tile in pixels."""
+    overlap: float = 0.2
+    """Least share of a tile's side that its neighbour covers too."""
+    min_visible: float = 0.1
+    """A box is left out of a tile that shows less than this share of its area."""
+    skip_tiles_without_boxes: bool = False
+
+    def __post_init__(self) -> None:
+        check_grid(self.tile, self.overlap)
+        if not 0 < self.min_visible <= 1:
+            raise UserError(
+                f"{self.min_visible:g} is no share of a box",
+                where="--min-visible",
+                fix="give more than 0 and at most 1, such as 0.1",
+            )
+
+
+@dataclass(kw_only=True)
+class TileReport:
+    """The numbers of images and boxes before and after."""
+
+    name: str
+    settings: TileOptions
+    images: int = 0
+    boxes: int = 0
+    tiles: int = 0
+    tiles_without_boxes: int = 0
+    boxes_written: int = 0
+    """A box in the overlap of tiles counts in each."""
+    boxes_cut: int = 0
+    """Of these, how many are clipped."""
+    boxes_lost: int = 0
+    """Boxes that no tile shows enough of."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def to_text(self) -> str:
+        """Returns the counts and problems in lines."""
+        lines = [
+            f"{self.images:,} images with {self.boxes:,} boxes",
+            f"{self.tiles:,} tiles, {self.tiles_without_boxes:,} of them without a box",
+            f"{self.boxes_written:,} boxes in the tiles, {self.boxes_cut:,} of them cut",
+            f"{self.boxes_lost:,} boxes are in no tile",
+        ]
+        return "\n".join([*lines, *map(str, self.problems)]) + "\n"
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The tiles of one image."""
+
+    boxes: int
+    tiles: list[Example]
+    cut: int
+    lost: int
+
+
+def tile_records(
+    paths: Sequence[str],
+    output: Path,
+    name: str,
+    options: TileOptions,
+    *,
+    label_map: LabelMap | None = None,
+    shards: int = 0,
+    overwrite: bool = False,
+    bad_records: RecordPolicy = "drop",
+    workers: int = 0,
+    on_record: Callable[[int, int], None] = lambda done, total: None,
+) -> TileReport:
+    """Writes a set of records with a tile of the originals' images in each, and `NAME.report.json`.
+
+    Boxes are clipped to their tile; clipped ones are marked as truncated. An image that fits into
+    one tile is kept as it is.
+
+    Args:
+        paths: files and patterns of the records.
+        output: folder of the new set.
+        name: of the new set.
+        options: of the tiles.
+        label_map: of the records; default: `label_map.pbtxt` beside the first, if there is one.
+        shards: files; 0: as many as the originals'.
+        overwrite: replace a set of this name.
+        bad_records: policy for records that cannot be read.
+        workers: threads; 0: one for each core.
+        on_record: called after each record with the numbers done and in all.
+
+    Raises:
+        UserError: there is no record, no record is usable, or the folder holds a set of this name
+            or another label map.
+    """
+    beside = expand(paths)[0].with_name(LABEL_MAP_NAME)
+    if label_map is None and beside.is_file():
+        label_map = LabelMap.from_file(beside)
+    if label_map is not None:
+        check_label_map(output, label_map)
+    source = ExampleSource(paths, label_map, bad_records=bad_records)
+    report = TileReport(name=name, settings=options)
+    with sharded_writer(output, name, shards or len(source.files), overwrite=overwrite) as write:
+        cuts = ordered_map(partial(_cut_record, source, options), range(len(source)), workers)
+        for done, one in enumerate(cuts, start=1):
+            on_record(done, len(source))
+            if one is not None:
+                _count(report, one)
+                for example in one.tiles:
+                    write(serialize_example(example, label_map))
+        if not report.tiles:
+            raise UserError(
+                f"no tile was written: {report.images} of {len(source)} records are usable",
+                where=source.where,
+                fix="stillbox data check shows what is wrong with them",
+            )
+        if label_map is not None:
+            write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
+    report.problems = list(source.problems)
+    content = json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    write_whole(output / f"{name}.report.json", content.encode())
+    return report
+
+
+def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:
+    """Yields the example of each tile, with boxes normalised to the tile.
+
+    Raises:
+        BadRecordError: the image cannot be decoded.
+    """
+    info = inspect_image(example.encoded)
+    windows = tile_windows(info.height, info.width, options.tile, options.overlap)
+    if len(windows) == 1:
+        yield example
+        return
+    size = np.array([info.height, info.width] * 2, np.float64)
+    boxes = example.boxes * size
+    with Image.open(io.BytesIO(example.encoded)) as image:
+        for window in windows:
+            yield _tile(example, image, boxes, window, options)
+
+
+def _tile(
+    example: Example,
+    image: Image.Image,
+    boxes: NDArray[np.float64],
+    window: Window,
+    options: TileOptions,
+) -> Example:
+    ymin, xmin, ymax, xmax = window
+    clipped = np.clip(boxes, (ymin, xmin, ymin, xmin), (ymax, xmax, ymax, xmax))
+    share = _area(clipped) / np.maximum(_area(boxes), 1e-12)
+    kept = share >= options.min_visible
+    frame = np.array([ymax - ymin, xmax - xmin] * 2)
+    inside = ((clipped[kept] - [ymin, xmin, ymin, xmin]) / frame).astype(np.float32)
+    encoded = _encode(image.crop((xmin, ymin, xmax, ymax)), png=image.format == "PNG")
+    stem, _, suffix = example.filename.rpartition(".")
+    return replace(
+        example,
+        image_id=f"{example.image_id}@{xmin},{ymin}",
+        filename=f"{stem}@{xmin},{ymin}.{suffix}" if stem else example.filename,
+        encoded=encoded,
+        height=ymax - ymin,
+        width=xmax - xmin,
+        boxes=inside,
+        truncated=example.truncated[kept] | (share[kept] < _WHOLE),
+        area=(example.area[kept] * share[kept]).astype(np.float32),
+        **{name: getattr(example, name)[kept] for name in _PER_BOX},
+    )
+
+
+def _cut_record(source: ExampleSource, options: TileOptions, index: int) -> _Cut | None:
+    example = source.example(index)
+    if example is None:
+        return None
+    try:
+        # Boxes are told apart by numbers in place of their weights.
+        count = len(example.boxes)
+        numbered = replace(example, weights=np.arange(count, dtype=np.float32))
+        tiles = list(tile_example(numbered, options))
+    except BadRecordError as error:
+        source.reject(index, error.reason, error.detail)
+        return None
+    shown = [tile.weights.astype(np.int64) for tile in tiles]
+    named = [
+        replace(tile, weights=example.weights[boxes])
+        for tile, boxes in zip(tiles, shown, strict=True)
+    ]
+    cut = sum(
+        int((tile.truncated & ~example.truncated[boxes]).sum())
+        for tile, boxes in zip(tiles, shown, strict=True)
+    )
+    seen = np.zeros(count, np.bool_)
+    for boxes in shown:
+        seen[boxes] = True
+    if options.skip_tiles_without_boxes:
+        named = [tile for tile in named if len(tile.boxes)]
+    return _Cut(count, named, cut, int((~seen).sum()))
+
+
+def _count(report: TileReport, one: _Cut) -> None:
+    report.images += 1
+    report.boxes += one.boxes
+    report.tiles += len(one.tiles)
+    report.tiles_without_boxes += sum(not len(tile.boxes) for tile in one.tiles)
+    report.boxes_written += sum(len(tile.boxes) for tile in one.tiles)
+    report.boxes_cut += one.cut
+    report.boxes_lost += one.lost
+
+
+def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    sides = boxes[:, 2:] - boxes[:, :2]
+    area: NDArray[np.float64] = sides[:, 0] * sides[:, 1]
+    return area
+
+
+def _encode(image: Image.Image, *, png: bool) -> bytes:
+    """Returns a tile in its image's format; JPEG with full colours and little loss."""
+    buffer = io.BytesIO()
+    if image.mode.startswith("I"):  # 16 bits: convert() would saturate them
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+    if png:
+        plain.save(buffer, "PNG")
+    else:
+        plain.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
+    return buffer.getvalue()
