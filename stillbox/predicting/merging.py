@@ -102,9 +102,9 @@ def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
     pieces = pieces[order]
     boxes, scores = pieces.boxes.copy(), pieces.scores.copy()
     weights = scores.copy()
-    firsts: list[int] = []
+    firsts, count = np.zeros(len(boxes), np.int64), 0
     for one in range(len(boxes)):
-        others = np.array(firsts, np.int64)
+        others = firsts[:count]
         others = others[
             (pieces.class_ids[others] == pieces.class_ids[one])
             & (pieces.views[others] != pieces.views[one])
@@ -118,9 +118,9 @@ def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
                 boxes[first] += (boxes[one] - boxes[first]) * weights[one] / max(weight, 1e-12)
                 weights[first] = weight
         elif not (pieces.cut[one] and _is_inside(boxes, scores, one, others, threshold)):
-            firsts.append(one)
-    kept = np.array(firsts, np.int64)
-    return replace(pieces, boxes=boxes, scores=scores)[kept]
+            firsts[count] = one
+            count += 1
+    return replace(pieces, boxes=boxes, scores=scores)[firsts[:count]]
 
 
 def _groups(parts: Pieces, threshold: float) -> NDArray[np.int64]:
