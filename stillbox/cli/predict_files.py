@@ -136,7 +136,7 @@ class PredictRun:
         lines, path = self._folder / f"{name}.jsonl", self._folder / f"{name}.mp4"
         began, count, objects = time.perf_counter(), 0, 0
         drawn = VideoFile(path, video.rate / video.stride, live=video.live)
-        with json_lines(lines) as append, drawn, progress_bar(video.name) as progress:
+        with json_lines(lines) as append, drawn, progress_bar("frames") as progress:
             for one, frame in zip(found, again, strict=False):
                 place = {"video": video.name, "frame": frame.number}
                 entry = one.to_dict() | {"time": round(frame.seconds, 3)}
