@@ -138,8 +138,9 @@ class PredictRun:
         drawn = VideoFile(path, video.rate / video.stride, live=video.live)
         with json_lines(lines) as append, drawn, progress_bar("frames") as progress:
             for one, frame in zip(found, again, strict=False):
-                place = {"video": video.name, "frame": frame.number}
-                entry = one.to_dict() | {"time": round(frame.seconds, 3)}
+                seconds = round(frame.seconds, 3)
+                place = {"video": video.name, "frame": frame.number, "time": seconds}
+                entry = one.to_dict()
                 entry.pop("image")
                 append(place | entry)
                 if self._draws:
