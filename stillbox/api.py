@@ -10,7 +10,7 @@ import numpy as np
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import resolve, with_overrides
+from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
 from stillbox.exporting.settings import ExportSettings
@@ -130,27 +130,41 @@ def train(
     config: Config,
     model_directory: str | Path,
     *,
+    steps: int | None = None,
+    epochs: float | None = None,
     overrides: Sequence[str] = (),
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
+    on_warning: Say = _silent,
 ) -> "Outcome":
     """Trains into a model directory, or resumes its run.
 
     Args:
         config: the experiment.
         model_directory: folder of checkpoints, metrics and all other results.
+        steps: length of the run; its schedule is stretched to it. None: as the experiment says.
+        epochs: length in passes over the training records, in place of `steps`.
         overrides: changes of the form `field=value`, as in `--set`.
         origins: source position by dotted field, for messages.
         profile: steps to trace.
+        on_warning: called if the run may need more memory than there is.
 
     Raises:
-        UserError: experiment, data and directory do not fit together.
+        UserError: experiment, data and directory do not fit together, or the run needs more memory
+            than there is.
         FloatingPointError: the loss is not finite.
     """
+    from stillbox.checking.memory.machine import this_machine
+    from stillbox.checking.memory.verdict import refuse_shortage
+    from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
 
     prepare_process()
-    return run(as_experiment(config, overrides), Path(model_directory), origins, profile=profile)
+    read = read_config(config, overrides)
+    experiment = set_length(read, overrides, steps=steps, epochs=epochs).experiment
+    if shortage := refuse_shortage(experiment, this_machine(), origins or {}):
+        on_warning(f"{shortage.field}: {shortage.what}\n  fix: {shortage.fix}")
+    return run(experiment, Path(model_directory), origins, profile=profile)
 
 
 @dataclass(frozen=True, kw_only=True)

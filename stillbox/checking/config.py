@@ -17,6 +17,7 @@ from rich.text import Text
 from stillbox.checking.advice import Advice, advise
 from stillbox.checking.config_records import RecordsToCheck, records_findings
 from stillbox.checking.data_findings import SEVERITIES, Severity
+from stillbox.checking.memory.verdict import memory_advice
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.rules import Broken, find_broken, find_missing, seldom_meant
@@ -104,7 +105,26 @@ def check_config(
     except UserError as error:
         refused = ConfigFinding("error", error.where or str(config), error.what, error.fix or "")
         return ConfigCheck(str(config), (refused,))
+    return check_experiment(read, records=records, on_record=on_record)
+
+
+def check_experiment(
+    read: Resolved,
+    *,
+    records: RecordsToCheck = "present",
+    memory: bool = True,
+    on_record: Callable[[int, int], None] = lambda done, total: None,
+) -> ConfigCheck:
+    """Checks an experiment that is read already; else as `check_config`.
+
+    With `memory` it says as well what does not fit into the memory of any or of this machine.
+    """
+    estimated = memory and not find_broken(read.experiment)
     findings = [
+        *(
+            _finding(advice.severity, advice, read)
+            for advice in (memory_advice(read.experiment) if estimated else ())
+        ),
         *_refused(read),
         *_advised(read),
         *(

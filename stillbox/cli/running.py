@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillbox.cli.arguments import warn
 from stillbox.cli.bars import progress_bar
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.schema import Experiment
@@ -59,9 +60,29 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
     from stillbox.profiling.steps import ProfileSteps
 
     steps = ProfileSteps.parse(profile)
-    outcome = train(resolved.experiment, model_directory, origins=resolved.origins, profile=steps)
+    show_findings(resolved)
+    outcome = train(
+        resolved.experiment,
+        model_directory,
+        origins=resolved.origins,
+        profile=steps,
+        on_warning=warn,
+    )
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
     return 128 + outcome.interrupted if outcome.interrupted else 0
+
+
+def show_findings(resolved: Resolved) -> None:
+    """Prints what `stillbox check` finds fault with, unless it is printed already.
+
+    Notes are left out, and so is what ends the command with an error of its own.
+    """
+    from stillbox.checking.config import check_experiment
+
+    for finding in check_experiment(resolved, memory=False).findings:
+        text = f"{finding.where}: {finding.what}"
+        if finding.severity != "note" and text not in resolved.warnings:
+            warn(text + (f"\n  fix: {finding.fix}" if finding.fix else ""))
 
 
 def score_checkpoints(

@@ -12,6 +12,7 @@ from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
+from stillbox.experiment.run_length import settle_schedule
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import read_tree
 from stillbox.textformat.text_file import read_text_file
@@ -79,14 +80,17 @@ def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experime
     return resolve_reading(Reading(experiment=experiment, origins={}), overrides, "").experiment
 
 
-def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
+def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) -> Resolved:
     """Reads an experiment without checking it against any rule.
 
-    The warnings are those of the reader alone. Everything else is as with `resolve`.
+    The warnings are those of the reader alone. Everything else is as with `resolve`. An experiment
+    is taken as it is, with the overrides.
 
     Raises:
         UserError: there is no such file or recipe, or it cannot be read.
     """
+    if isinstance(config, Experiment):
+        return _overridden(Reading(experiment=config, origins={}), overrides, "")
     path = _find(config)
     return _overridden(_read(path), overrides, str(path))
 
@@ -94,10 +98,12 @@ def read_config(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
 def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
     # Overrides come before the rules, so that they can mend a file.
     origins = dict(reading.origins)
+    changed = apply_overrides(reading.experiment, overrides, origins)
+    experiment, shortened = settle_schedule(changed)
     return Resolved(
-        experiment=apply_overrides(reading.experiment, overrides, origins),
+        experiment=experiment,
         origins=origins,
-        warnings=reading.warnings,
+        warnings=(*reading.warnings, *shortened),
         notes=reading.notes,
         source=source,
     )

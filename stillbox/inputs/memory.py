@@ -1,7 +1,7 @@
 """Memory that is available to this process."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,13 @@ def available_memory() -> int:
 
     The page cache counts as free because the kernel reclaims it.
     """
-    return min([_free_on_machine(), *_free_in_groups()])
+    return min([_free_on_machine(), *_groups(_free_in_group)])
+
+
+def total_memory() -> int:
+    """Returns the bytes of the machine, or of the container or job if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_groups(_limit_of_group)])
 
 
 def _free_on_machine() -> int:
@@ -39,10 +45,12 @@ def _free_on_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _free_in_groups(
-    membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+def _groups(
+    measure: Callable[[Path, _Names], int],
+    membership: Path = Path("/proc/self/cgroup"),
+    root: Path = Path("/sys/fs/cgroup"),
 ) -> Iterator[int]:
-    """Yields the free bytes of the process's control group and its ancestors, with limits.
+    """Yields the bytes that a function finds for the control group and each of its ancestors.
 
     A job scheduler (Slurm, systemd) may set the limit on any of them.
     """
@@ -55,7 +63,14 @@ def _free_in_groups(
         own = base / path.lstrip("/")
         for group in (own, *own.parents):
             if group.is_relative_to(base):
-                yield _free_in_group(group, names)
+                yield measure(group, names)
+
+
+def _limit_of_group(group: Path, names: _Names) -> int:
+    try:
+        return int((group / names.limit).read_text())
+    except (OSError, ValueError):  # the group is not visible, or its limit is "max"
+        return 2**63 - 1
 
 
 def _free_in_group(group: Path, names: _Names) -> int:

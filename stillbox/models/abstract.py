@@ -7,6 +7,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
+from stillbox.models.layers.initializers import ShapesOnly
 from stillbox.models.variables import bind_detector, split_detector
 
 
@@ -30,6 +31,8 @@ def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
 
     `dtype` is that of activations and products, `float32` or `bfloat16`.
     """
-    detector = nnx.eval_shape(lambda: build_detector(model, dtype=jax.numpy.dtype(dtype)))
+    detector = nnx.eval_shape(
+        lambda: build_detector(model, dtype=jax.numpy.dtype(dtype), rng=ShapesOnly())
+    )
     graph, params, stats = split_detector(detector)
     return AbstractDetector(graph, params, stats)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ def build_detector(
     *,
     seed: int = 0,
     dtype: Any = jnp.float32,  # noqa: ANN401
+    rng: np.random.Generator | None = None,
 ) -> Detector:
     """Builds a detector with fresh weights.
 
@@ -24,10 +25,11 @@ def build_detector(
         model: its configuration.
         seed: of the weights.
         dtype: of activations and products, float32 or bfloat16; parameters are always float32.
+        rng: draws the weights; None: one of the seed.
 
     Raises:
         UserError: its parts do not fit each other, or one has no implementation.
     """
-    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(seed))
+    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=rng or np.random.default_rng(seed))
     detector: Detector = implementation_of(model)(model, options)
     return detector

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 
@@ -24,14 +25,20 @@ def _constant(schedule: schema.ConstantSchedule) -> ScheduleFunction:
 
 @implements(schema.CosineSchedule)
 def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
-    start = schedule.warmup_steps + schedule.hold_steps
-    length = max(schedule.total_steps - start, 1)
+    total, warmup = schedule.total_steps, schedule.warmup_steps
+    if total is None or warmup is None:
+        raise UserError(
+            "the cosine has no length of its own",
+            where="train.optimizer.schedule",
+            fix="give total_steps and warmup_steps, or resolve the experiment, which takes them "
+            "from train.steps",
+        )
+    start = warmup + schedule.hold_steps
+    length = max(total - start, 1)
 
     def rate(step: jax.Array | int) -> jax.Array:
         now = jnp.asarray(step, jnp.float32)
-        slope = (schedule.learning_rate - schedule.warmup_learning_rate) / max(
-            schedule.warmup_steps, 1
-        )
+        slope = (schedule.learning_rate - schedule.warmup_learning_rate) / max(warmup, 1)
         warm = schedule.warmup_learning_rate + slope * now
         last = schedule.final_learning_rate
         height = 0.5 * (schedule.learning_rate - last)
@@ -40,8 +47,8 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
         # takes over right after the warm-up.
         hold = now <= start if schedule.hold_steps else False
         held = jnp.where(hold, schedule.learning_rate, cosine)
-        after = jnp.where(now < schedule.warmup_steps, warm, held)
-        return jnp.where(now > schedule.total_steps, last, after).astype(jnp.float32)
+        after = jnp.where(now < warmup, warm, held)
+        return jnp.where(now > total, last, after).astype(jnp.float32)
 
     return rate
 

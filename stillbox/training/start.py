@@ -46,6 +46,8 @@ _FREE_TO_CHANGE = (
     "devices.replicas",
 )
 
+_SCHEDULE = "train.optimizer.schedule."
+
 _NEW_DIRECTORY = (
     "or take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its weights "
     "are wanted)"
@@ -168,15 +170,20 @@ def _refuse_other_data(dataset: Dataset, previous: ModelDirectory, latest: int) 
 
 def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirectory) -> None:
     before = from_yaml(previous.experiment, str(previous.path))
-    changed = [
-        f"{path}: {old!r} -> {new!r}"
-        for path, old, new in differences(before, experiment)
-        if not path.startswith(_FREE_TO_CHANGE)
+    found = [
+        change
+        for change in differences(before, experiment)
+        if not change[0].startswith(_FREE_TO_CHANGE)
     ]
+    changed = [f"{path}: {old!r} -> {new!r}" for path, old, new in found]
+    undo = "undo the changes"
+    if all(path.startswith(_SCHEDULE) for path, _, _ in found):
+        # A schedule that follows the steps changes with them.
+        undo = " ".join(f"--set {path}={old}" for path, old, _ in found) + " keeps the schedule"
     if changed:
         raise UserError(
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
             where=str(previous.path),
-            fix=f"undo the changes, {_NEW_DIRECTORY}",
+            fix=f"{undo}, {_NEW_DIRECTORY}",
         )

@@ -19,7 +19,7 @@ def test_a_config_that_can_be_used_ends_with_0(stillbox):
     code, out, err = stillbox("check", "ssd_mobilenet_v1_300x300")
     assert (code, err) == (0, "")
     assert "warning data.train.paths: no records to train on" in out
-    assert "0 errors, 2 warnings" in out
+    assert "0 errors, " in out
 
 
 def test_strict_ends_with_1_where_there_are_warnings(stillbox, settings):

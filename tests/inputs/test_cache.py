@@ -92,7 +92,7 @@ def group(tmp_path):
 
 def free_in_groups(tmp_path, membership):
     (tmp_path / "self").write_text(membership)
-    return min(memory._free_in_groups(tmp_path / "self", tmp_path), default=None)
+    return min(memory._groups(memory._free_in_group, tmp_path / "self", tmp_path), default=None)
 
 
 def test_free_memory_is_that_of_a_limited_container(tmp_path, group):

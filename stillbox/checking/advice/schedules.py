@@ -77,7 +77,7 @@ def a_high_rate_is_warmed_up(experiment: Experiment, origins: Origins) -> Findin
     schedule = optimizer.schedule
     peak = peak_rate(schedule)
     warmed = (
-        (isinstance(schedule, CosineSchedule) and schedule.warmup_steps > 0)
+        (isinstance(schedule, CosineSchedule) and bool(schedule.warmup_steps))
         or (isinstance(schedule, ManualStepSchedule) and schedule.warmup)
         or (isinstance(schedule, ExponentialSchedule) and schedule.burnin_steps > 0)
     )
@@ -100,7 +100,7 @@ def warm_up_ends(experiment: Experiment, origins: Origins) -> Findings:
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     name, length = "", 0
     if isinstance(schedule, CosineSchedule):
-        name, length = "warmup_steps", schedule.warmup_steps + schedule.hold_steps
+        name, length = "warmup_steps", (schedule.warmup_steps or 0) + schedule.hold_steps
     elif isinstance(schedule, ManualStepSchedule) and schedule.warmup and schedule.schedule:
         name, length = "warmup", schedule.schedule[0].step
     elif isinstance(schedule, ExponentialSchedule):
@@ -117,10 +117,10 @@ def warm_up_ends(experiment: Experiment, origins: Origins) -> Findings:
 def cosine_ends_with_training(experiment: Experiment, origins: Origins) -> Findings:
     """A cosine ends with training: its last steps with a small rate improve the model most."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
-    if not isinstance(schedule, CosineSchedule):
+    if not isinstance(schedule, CosineSchedule) or schedule.total_steps is None:
         return
     total, path = schedule.total_steps, f"{_PATH}.total_steps"
-    start = schedule.warmup_steps + schedule.hold_steps
+    start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
         yield Advice(
             "warning",

@@ -49,14 +49,13 @@ def patterns_match(experiment: Experiment, origins: Origins) -> Findings:
     train = experiment.train
     if not train.freeze and not train.trainable:
         return
-    # Only these patterns need jax, and seconds to build the detector.
+    # Only these patterns need jax.
     from stillbox.checkpoints.names import reference_names
-    from stillbox.models.build import build_detector
-    from stillbox.models.variables import split_detector
+    from stillbox.models.abstract import abstract_detector
     from stillbox.training.state import select_trainable
 
     path = "train.freeze" if train.freeze else "train.trainable"
-    _, params, _ = split_detector(build_detector(experiment.model))
+    params = abstract_detector(experiment.model, train.precision).params
     try:
         trained = select_trainable(params, reference_names(experiment.model, params), train)
     except UserError as error:

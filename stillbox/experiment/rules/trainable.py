@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stillbox.experiment.known_weights import advise_weights
 from stillbox.experiment.rules.rule import Broken
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import CosineSchedule, Experiment
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -80,5 +80,21 @@ def _paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
     yield _WRITTEN, experiment.evaluation.pictures_directory
 
 
-TRAINABLE_RULES = (records_are_given, early_stopping_needs_records, paths_are_real)
+def cosine_ends(experiment: Experiment) -> Iterator[Broken]:
+    """A cosine that ends with training needs an end of training."""
+    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
+    if isinstance(schedule, CosineSchedule) and schedule.total_steps is None:
+        yield Broken(
+            path,
+            "the cosine ends with training, and training has no end: train.steps is 0",
+            f"--set train.steps=N, or --set {path}=N",
+        )
+
+
+TRAINABLE_RULES = (
+    records_are_given,
+    early_stopping_needs_records,
+    cosine_ends,
+    paths_are_real,
+)
 """All of them."""

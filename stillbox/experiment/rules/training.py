@@ -17,16 +17,17 @@ from stillbox.experiment.schema import (
 @rule(CosineSchedule)
 def cosine_fits(schedule: CosineSchedule) -> Iterator[Broken]:
     """The warm-up rises, and ends before the decay does."""
-    if schedule.total_steps <= schedule.warmup_steps + schedule.hold_steps:
+    warmup_steps = schedule.warmup_steps or 0
+    if schedule.total_steps and schedule.total_steps <= warmup_steps + schedule.hold_steps:
         yield Broken(
             "total_steps",
-            f"total_steps {schedule.total_steps} leaves nothing after {schedule.warmup_steps} "
+            f"total_steps {schedule.total_steps} leaves nothing after {warmup_steps} "
             f"warmup_steps and {schedule.hold_steps} hold_steps",
             "raise it, or shorten the warm-up",
         )
     # Without warm-up steps its rate is never used.
     used = {"final_learning_rate": "decay would rise"}
-    if schedule.warmup_steps:
+    if warmup_steps:
         used["warmup_learning_rate"] = "warm-up would fall"
     for name, consequence in used.items():
         if getattr(schedule, name) > schedule.learning_rate:

@@ -84,7 +84,7 @@ def _steps_without_rate(experiment: Experiment) -> Iterator[tuple[str, str]]:
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if not isinstance(schedule, CosineSchedule) or schedule.final_learning_rate:
         return
-    if steps > schedule.total_steps:
+    if schedule.total_steps and steps > schedule.total_steps:
         yield (
             "train.steps",
             f"the learning rate is 0 from step {schedule.total_steps} (total_steps of the "

@@ -31,14 +31,15 @@ class CosineSchedule(Schedule, kind="cosine"):
 
     learning_rate: NonNegative = 0.002
     """Rate after the warm-up."""
-    total_steps: PositiveInt = 4_000_000
-    """Step at which the cosine ends."""
+    total_steps: PositiveInt | None = None
+    """Step at which the cosine ends; None: `train.steps`."""
     final_learning_rate: NonNegative = 0.0
     """Rate at the end of the cosine and after it."""
     warmup_learning_rate: NonNegative = 0.0002
     """Rate at step 0."""
-    warmup_steps: NonNegativeInt = 10_000
-    """Length of the warm-up."""
+    warmup_steps: NonNegativeInt | None = None
+    """Length of the warm-up; None: a twentieth of `total_steps`. Where that follows the run and the
+    warm-up does not fit, it is a twentieth too."""
     hold_steps: NonNegativeInt = 0
     """Steps at the full rate between warm-up and decay."""
 

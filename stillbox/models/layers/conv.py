@@ -9,7 +9,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.initializers import draw_kernel
+from stillbox.models.layers.initializers import ShapesOnly, draw_kernel
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.padding import Padding
 from stillbox.models.layers.norm import NormLayer
@@ -174,4 +174,6 @@ class SeparableConv2d(ConvLayer):
 def _parameter(
     hyperparams: schema.ConvHyperparams, shape: Shape, rng: np.random.Generator
 ) -> nnx.Param:
+    if isinstance(rng, ShapesOnly):
+        return nnx.Param(jnp.zeros(shape, jnp.float32))
     return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng)))

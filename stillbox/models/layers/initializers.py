@@ -21,6 +21,16 @@ _CUT_VARIANCE = 0.87962566103423978**2
 _SLIM_CUT_CORRECTION = 1.3
 
 
+class ShapesOnly(np.random.Generator):
+    """Stands for a generator where only shapes count: layers then draw no kernels.
+
+    A kernel of a million classes would take gigabytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+
 def draw_kernel(
     initializer: schema.Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Kernel:

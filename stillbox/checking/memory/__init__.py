@@ -1,0 +1,1 @@
+"""The memory of a run, from shapes alone: estimated, compared with a machine, refused."""

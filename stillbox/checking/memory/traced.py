@@ -1,0 +1,160 @@
+"""Sizes of a model's arrays, by tracing its training step without computing anything."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.experiment import schema
+from stillbox.experiment.replicas import batch_norms
+from stillbox.models.abstract import AbstractDetector, abstract_detector
+from stillbox.models.anchors import anchors_per_location
+from stillbox.models.variables import Arrays, bind_detector
+from stillbox.training.program import abstract_batch
+from stillbox.training.state import create_state, select_trainable
+
+# Larger images and more classes are extrapolated: anchors and their order are computed even where
+# only shapes count.
+_MOST_PIXELS, _TRACED_SIDE = 1536**2, 1024
+# Boxes of an image; they do not change what is kept for the gradient.
+_BOXES = 8
+_MOST_CLASSES, _TRACED_CLASSES = 2000, (100, 200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Bytes and numbers of one model. What belongs to an image grows with its pixels."""
+
+    parameters: float
+    """Parameters and moving statistics, bytes."""
+    optimizer: float
+    """Accumulators of the optimizer, bytes."""
+    average: float
+    """Moving average of the parameters, bytes."""
+    activations: float
+    """What automatic differentiation keeps of one image for the gradient, bytes."""
+    anchors: float
+    """Anchors of one image."""
+
+    def with_pixels(self, factor: float) -> "Sizes":
+        """Returns the sizes for images of so many times as many pixels."""
+        return replace(self, activations=self.activations * factor, anchors=self.anchors * factor)
+
+    def mixed(self, other: "Sizes", share: float) -> "Sizes":
+        """Returns the sizes on the line from these to others; `share` 1 gives the others."""
+        return Sizes(
+            **{
+                name: value + share * (getattr(other, name) - value)
+                for name, value in vars(self).items()
+            }
+        )
+
+
+def many_classes(model: schema.Model) -> bool:
+    """Whether a model has so many classes that its sizes are extrapolated from smaller ones."""
+    return model.num_classes > _MOST_CLASSES
+
+
+def sizes_of(
+    model: schema.Model, train: schema.Training, *, extrapolate: bool | None = None
+) -> Sizes:
+    """Returns the sizes of a model of any size within seconds.
+
+    Args:
+        model: its configuration.
+        train: optimizer, precision, average, and what is frozen.
+        extrapolate: take the sizes from two models of few classes; None: of `many_classes`.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
+    height, width = model.resizer.input_size
+    scale = 1.0
+    if height * width > _MOST_PIXELS:
+        small = schema.FixedShapeResizer(height=_TRACED_SIDE, width=_TRACED_SIDE)
+        model, scale = replace(model, resizer=small), height * width / _TRACED_SIDE**2
+    # Everything else does not change the sizes, and would trace the same again.
+    train = schema.Training(
+        optimizer=replace(train.optimizer, schedule=schema.ConstantSchedule()),
+        ema_decay=None if train.ema_decay is None else 0.5,
+        precision=train.precision,
+        freeze=train.freeze,
+        trainable=train.trainable,
+    )
+    if many_classes(model) if extrapolate is None else extrapolate:
+        few, more = (
+            _traced(replace(model, num_classes=classes), train) for classes in _TRACED_CLASSES
+        )
+        first, second = _TRACED_CLASSES
+        sizes = few.mixed(more, (model.num_classes - first) / (second - first))
+    else:
+        sizes = _traced(model, train)
+    return sizes.with_pixels(scale)
+
+
+@lru_cache(maxsize=16)
+def _traced(model: schema.Model, train: schema.Training) -> Sizes:
+    detector = abstract_detector(model, train.precision)
+    trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
+
+    def create(params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+        return create_state(params, stats, train, trainable, {})
+
+    state = jax.eval_shape(create, detector.params, detector.stats)
+    return Sizes(
+        parameters=_nbytes((state.params, state.stats)),
+        optimizer=_nbytes(state.optimizer),
+        average=_nbytes(state.ema),
+        activations=_activations(detector, model, trainable),
+        anchors=_anchors(detector, model),
+    )
+
+
+def _activations(
+    detector: AbstractDetector, model: schema.Model, trainable: frozenset[str]
+) -> float:
+    """Returns the bytes that the gradient needs of the forward pass of one image."""
+    # Groups of a batch norm are whole.
+    images = max(
+        (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups"),
+        default=1,
+    )
+    images = max(images, 1)
+
+    def kept(params: Arrays, stats: Arrays, batch: Any) -> Any:  # noqa: ANN401
+        frozen = {path: array for path, array in params.items() if path not in trainable}
+
+        def loss(trained: Arrays) -> jax.Array:
+            module = bind_detector(detector.graph, frozen | trained, stats)
+            output = module.loss(
+                batch,
+                module.initial_loss_state(),
+                step=jnp.zeros((), jnp.int32),
+                key=jax.random.key(0),
+            )
+            return sum(output.terms.values(), jnp.zeros(()))
+
+        # The leaves of this function are the arrays that it keeps.
+        return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
+
+    batch = abstract_batch(images, model, _BOXES)
+    arrays = jax.tree.leaves(jax.eval_shape(kept, detector.params, detector.stats, batch))
+    # Kernels are kept too, but they are no copies.
+    kernels = {array.shape for array in detector.params.values()}
+    return _nbytes([array for array in arrays if array.shape not in kernels]) / images
+
+
+def _anchors(detector: AbstractDetector, model: schema.Model) -> float:
+    if not isinstance(model, schema.OneStage):
+        return 0.0
+    shapes = detector.module().feature_shapes
+    per_location = anchors_per_location(model.anchors, len(shapes))
+    maps = zip(shapes, per_location, strict=True)
+    return float(sum(rows * columns * count for (rows, columns), count in maps))
+
+
+def _nbytes(tree: Any) -> float:  # noqa: ANN401
+    return float(sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(tree)))

@@ -1,0 +1,133 @@
+"""The length of a run, and schedules that follow it."""
+
+import dataclasses
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from stillbox.experiment.schema import CosineSchedule, Experiment, ManualStepSchedule, Schedule
+from stillbox.experiment.values import Value
+
+Section = TypeVar("Section", bound=Any)
+
+_PATH = "train.optimizer.schedule"
+# The part of an open cosine that an open warm-up takes.
+_WARMUP = 20
+
+
+def settle_schedule(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
+    """Replaces what a schedule leaves open by what follows from `train.steps`.
+
+    A cosine without `total_steps` ends with training; its warm-up gives way where it does not fit.
+    Without an end of training the cosine stays open, which a rule refuses.
+
+    Returns:
+        The experiment, and a warning if a warm-up was shortened.
+    """
+    train = experiment.train
+    schedule, warnings = train.optimizer.schedule, tuple[str, ...]()
+    if not isinstance(schedule, CosineSchedule):
+        return experiment, ()
+    total = schedule.total_steps or train.steps
+    if not total:
+        return experiment, ()
+    short = max(1, total // _WARMUP)
+    warmup = short if schedule.warmup_steps is None else schedule.warmup_steps
+    if schedule.total_steps is None and total <= warmup + schedule.hold_steps:
+        if warmup != short and short + schedule.hold_steps < total:
+            warnings = (
+                f"{_PATH}.warmup_steps: a warm-up of {warmup} steps does not fit into a run of "
+                f"{total}: it takes {short}",
+            )
+            warmup = short
+        elif total == 1:
+            warmup = 0
+    settled = dataclasses.replace(schedule, total_steps=total, warmup_steps=warmup)
+    return _with_schedule(experiment, settled), warnings
+
+
+def with_steps(experiment: Experiment, steps: int) -> Experiment:
+    """Returns the experiment with another number of steps and its schedule stretched to them.
+
+    Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
+    boundaries, steps of a decay. A run without an end is taken to end with its cosine; other
+    schedules of such a run stay as they are.
+    """
+    train = experiment.train
+    schedule = train.optimizer.schedule
+    before = train.steps or getattr(schedule, "total_steps", None)
+    longer = dataclasses.replace(experiment, train=dataclasses.replace(train, steps=steps))
+    if not before:
+        return longer
+    stretched = _stretched(schedule, steps, before)
+    if isinstance(stretched, ManualStepSchedule):
+        stretched = _rising(stretched)
+    if isinstance(stretched, CosineSchedule):
+        stretched = _falling(stretched)
+    return _with_schedule(longer, stretched)
+
+
+def _rising(schedule: ManualStepSchedule) -> ManualStepSchedule:
+    """Returns the schedule with its boundaries apart, where rounding put two into one step."""
+    steps = list(accumulate((at.step for at in schedule.schedule), lambda a, b: max(a + 1, b)))
+    apart = zip(schedule.schedule, steps, strict=True)
+    return dataclasses.replace(
+        schedule, schedule=tuple(dataclasses.replace(at, step=step) for at, step in apart)
+    )
+
+
+def _falling(schedule: CosineSchedule) -> CosineSchedule:
+    """Returns the cosine with a step left to fall in, where rounding took the last one."""
+    if schedule.total_steps is None:
+        return schedule
+    left = schedule.total_steps - 1
+    hold = min(schedule.hold_steps, left)
+    warmup = min(schedule.warmup_steps or 0, left - hold)
+    return dataclasses.replace(schedule, hold_steps=hold, warmup_steps=warmup)
+
+
+def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
+    """Returns the experiment with another batch and its rates in proportion (arXiv:1706.02677)."""
+    train = experiment.train
+    factor = batch_size / train.batch_size
+    changed = dataclasses.replace(train, batch_size=batch_size)
+    return _with_schedule(
+        dataclasses.replace(experiment, train=changed), _scaled(train.optimizer.schedule, factor)
+    )
+
+
+def _stretched(section: Section, after: int, before: int) -> Section:
+    """Multiplies every number of steps in a section by `after / before`."""
+
+    def stretched(name: str, value: Value) -> Value:
+        if not name.endswith(("step", "steps")) or not isinstance(value, int):
+            return value
+        # A number above 0 stays above it: 0 switches a part of the schedule off.
+        return max(1, round(value * after / before)) if value else 0
+
+    return _mapped(section, stretched)
+
+
+def _scaled(section: Section, factor: float) -> Section:
+    """Multiplies every learning rate in a section."""
+    return _mapped(
+        section, lambda name, value: value * factor if name.endswith("learning_rate") else value
+    )
+
+
+def _mapped(section: Section, change: Callable[[str, Value], Value]) -> Section:
+    changed: dict[str, Value] = {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        changed[field.name] = (
+            tuple(_mapped(item, change) for item in value)
+            if isinstance(value, tuple)
+            else change(field.name, value)
+        )
+    return dataclasses.replace(section, **changed)
+
+
+def _with_schedule(experiment: Experiment, schedule: Schedule) -> Experiment:
+    train = experiment.train
+    optimizer = dataclasses.replace(train.optimizer, schedule=schedule)
+    return dataclasses.replace(experiment, train=dataclasses.replace(train, optimizer=optimizer))

@@ -1,0 +1,65 @@
+"""The length of a run as the command line gives it: steps, or passes over the records."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import Resolved, resolve_reading
+from stillbox.experiment.rules import check_trainable
+from stillbox.experiment.run_length import with_steps
+from stillbox.experiment.schema import Experiment
+from stillbox.records.source import ExampleSource
+
+_MOST = 2**31
+
+
+def set_length(
+    read: Resolved,
+    overrides: Sequence[str] = (),
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+) -> Resolved:
+    """Checks an experiment, after changing its length and stretching its schedule to it.
+
+    Args:
+        read: the experiment with its overrides, not yet checked against the rules.
+        overrides: what `read` was changed by; what they say of the schedule is not stretched.
+        steps: of the run; None: as `read` says.
+        epochs: passes over the training records, in place of `steps`.
+
+    Raises:
+        UserError: the length is given twice or is none, or the experiment contradicts itself.
+    """
+    if steps is None and epochs is None:
+        return resolve_reading(read, (), read.source)
+    option = "--steps" if epochs is None else "--epochs"
+    if steps is not None and epochs is not None:
+        raise UserError("a run has one length", where="--epochs", fix="leave --steps or it out")
+    if any(override.partition("=")[0].strip() == "train.steps" for override in overrides):
+        raise UserError("a run has one length", where=option, fix="leave --set train.steps out")
+    length = steps if epochs is None else epochs
+    if not length or not 0 < length < _MOST:
+        raise UserError(f"a run of {length} is none", where=option, fix=f"for example {option} 10")
+    steps = int(length) if epochs is None else steps_of(read.experiment, length)
+    longer = replace(read, experiment=with_steps(read.experiment, steps))
+    fixed = [text for text in overrides if text.strip().startswith("train.optimizer.")]
+    return resolve_reading(longer, fixed, read.source)
+
+
+def steps_of(experiment: Experiment, epochs: float) -> int:
+    """Returns the steps of so many passes over the training records, rounded up.
+
+    Raises:
+        UserError: there are no records.
+    """
+    records = experiment.data.train
+    if not records.paths:
+        check_trainable(experiment, {})
+    source = ExampleSource(
+        records.paths,
+        bad_records=experiment.data.bad_records,
+        sample_1_of_n=records.sample_1_of_n,
+    )
+    return max(1, math.ceil(len(source) * epochs / experiment.train.batch_size))

@@ -1,0 +1,50 @@
+"""The length of a run: steps or epochs, and what fixes the schedule."""
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import read_config
+from stillbox.training.length import set_length
+from tests.small import small_experiment
+
+
+@pytest.fixture
+def small(scenes):
+    """The function from overrides to the small experiment of 10 records, with a cosine."""
+    cosine = "train.optimizer.schedule={kind: cosine, warmup_steps: 1}"
+    start = small_experiment(scenes, cosine)
+
+    def length(*overrides, **options):
+        return set_length(read_config(start, overrides), overrides, **options).experiment.train
+
+    return length
+
+
+def test_epochs_are_passes_over_the_records(small):
+    assert small(epochs=6).steps == 15  # 60 images of 4 a step
+    assert small("data.train.sample_1_of_n=3", epochs=6).steps == 6
+    assert small(epochs=0.1).steps == 1
+    stretched = small(epochs=6).optimizer.schedule
+    assert (stretched.total_steps, stretched.warmup_steps) == (15, 4)
+    assert small().steps == 4
+
+
+def test_a_schedule_that_is_set_is_not_stretched(small):
+    fixed = small("train.optimizer.schedule.total_steps=30", steps=40)
+    assert (fixed.steps, fixed.optimizer.schedule.total_steps) == (40, 30)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "expected"),
+    [
+        ((), {"steps": 3, "epochs": 1}, "a run has one length"),
+        (("train.steps=3",), {"epochs": 1}, "leave --set train.steps out"),
+        ((), {"steps": 0}, "a run of 0 is none"),
+        ((), {"epochs": float("nan")}, "a run of nan is none"),
+        ((), {"epochs": -2.0}, "a run of -2.0 is none"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(small, overrides, options, expected):
+    with pytest.raises(UserError) as caught:
+        small(*overrides, **options)
+    assert expected in str(caught.value)
