@@ -127,26 +127,30 @@ def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def train(
-    config: Config,
-    model_directory: str | Path,
+    config: Config | None = None,
+    model_directory: str | Path = "",
     *,
+    data: str | Path | None = None,
     steps: int | None = None,
     epochs: float | None = None,
     overrides: Sequence[str] = (),
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
+    say: Say = _silent,
     on_warning: Say = _silent,
 ) -> "Outcome":
     """Trains into a model directory, or resumes its run.
 
     Args:
-        config: the experiment.
+        config: the experiment; None: one for `data` and this machine.
         model_directory: folder of checkpoints, metrics and all other results.
+        data: a folder of annotated images, or of records with a label map, to train on.
         steps: length of the run; its schedule is stretched to it. None: as the experiment says.
         epochs: length in passes over the training records, in place of `steps`.
         overrides: changes of the form `field=value`, as in `--set`.
         origins: source position by dotted field, for messages.
         profile: steps to trace.
+        say: called with what was picked for `data` and why.
         on_warning: called if the run may need more memory than there is.
 
     Raises:
@@ -160,9 +164,32 @@ def train(
     from stillbox.training.loop import train as run
 
     prepare_process()
-    read = read_config(config, overrides)
-    experiment = set_length(read, overrides, steps=steps, epochs=epochs).experiment
-    if shortage := refuse_shortage(experiment, this_machine(), origins or {}):
+    if not model_directory or (config is None and data is None):
+        raise UserError(
+            "training needs a model directory, and an experiment or data",
+            where="stillbox.train",
+            fix='stillbox.train(data="photos", model_directory="runs/first")',
+        )
+    machine = this_machine()
+    if data is not None:
+        from stillbox.checking.choosing.planning import plan_run
+
+        planned = plan_run(
+            config,
+            data,
+            Path(model_directory),
+            machine=machine,
+            overrides=overrides,
+            steps=steps,
+            epochs=epochs,
+            say=say,
+        )
+    else:
+        assert config is not None
+        read = read_config(config, overrides)
+        planned = set_length(read, overrides, steps=steps, epochs=epochs)
+    experiment = planned.experiment
+    if shortage := refuse_shortage(experiment, machine, origins or planned.origins):
         on_warning(f"{shortage.field}: {shortage.what}\n  fix: {shortage.fix}")
     return run(experiment, Path(model_directory), origins, profile=profile)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stillbox.cli.arguments import warn
 from stillbox.cli.bars import progress_bar
 from stillbox.experiment.resolve import Resolved
+from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.schema import Experiment
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
     from stillbox.profiling.steps import ProfileSteps
 
     steps = ProfileSteps.parse(profile)
+    check_trainable(resolved.experiment, resolved.origins)
     show_findings(resolved)
     outcome = train(
         resolved.experiment,

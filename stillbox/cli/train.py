@@ -3,14 +3,29 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_config, add_processes, add_profile, show_remarks
-from stillbox.cli.running import run_training
-from stillbox.experiment.resolve import read_config
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.running import run_training, say_aside
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import Resolved, read_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    add_config(parser)
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        nargs="?",
+        help="a recipe's name, a pipeline.config, or a stillbox YAML file; with --data it may be "
+        "left out: recipe, batch and length are then picked for the data and the machine",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="train on a folder of annotated images in any format that `data convert` reads, or of "
+        "records with a label map; records go into DIR/data, paths and classes into the experiment",
+    )
+    add_overrides(parser)
     parser.add_argument(
         "--model-dir",
         required=True,
@@ -37,10 +52,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
+    resolved = _plan(arguments) if arguments.data else _resolve(arguments)
+    show_remarks(resolved)
+    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+
+
+def _resolve(arguments: argparse.Namespace) -> Resolved:
     # Imported here: --help and errors in the arguments need no numpy.
     from stillbox.training.length import set_length
 
+    if arguments.config is None:
+        raise UserError(
+            "nothing says what to train",
+            where="CONFIG",
+            fix="give --data FOLDER, a recipe (stillbox recipes lists them) or a config file",
+        )
     read = read_config(arguments.config, arguments.overrides)
-    resolved = set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
-    show_remarks(resolved)
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    return set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
+
+
+def _plan(arguments: argparse.Namespace) -> Resolved:
+    from stillbox.checking.choosing.planning import plan_run
+    from stillbox.checking.memory.machine import this_machine
+
+    return plan_run(
+        arguments.config,
+        arguments.data,
+        arguments.model_dir,
+        machine=this_machine(),
+        overrides=arguments.overrides,
+        steps=arguments.steps,
+        epochs=arguments.epochs,
+        say=say_aside,
+    )

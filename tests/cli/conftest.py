@@ -43,7 +43,7 @@ def refused(stillbox):
         assert "Traceback" not in err
         messages = [line for line in err.splitlines() if line.startswith("stillbox")]
         assert len(messages) == 1, err
-        return err[err.index("stillbox") :]
+        return err[err.index(messages[0]) :]
 
     return run
 

@@ -120,6 +120,39 @@ def test_an_untrainable_experiment_is_refused_and_nothing_is_written(
     assert not directory.exists()
 
 
+def test_what_check_warns_of_is_printed_before_the_run(train):
+    code, _, err = train("train.steps=1", "train.batch_size=2", evaluated=False)
+    assert code == 0
+    warning = err.index("batch norm takes its statistics from 2 images")
+    assert warning < err.index("from scratch: ")
+    assert "fix: a batch of at least 8" in err
+    assert err.count("batch norm takes its statistics") == 1
+
+
+def test_what_cannot_fit_is_refused_before_a_batch_is_made(refused, settings, tmp_path):
+    directory = tmp_path / "model"
+    words = settings("train.batch_size=1000000000")
+    message = refused("train", "demo_scenes", "--model-dir", directory, *words)
+    assert "the run needs at least" in message
+    assert "--set train.batch_size=1000000000" in message
+    assert not directory.exists()
+
+
+def test_a_run_has_the_length_that_is_asked_for(stillbox, trained):
+    again = ["train", trained / "experiment.yaml", "--model-dir", trained]
+    code, out, err = stillbox(*again, "--epochs", "1.2")
+    assert (code, out.split(";")[0]) == (0, "finished at step 3"), err  # 12 images of 4 a step
+
+
+def test_a_schedule_that_follows_a_longer_run_is_refused_with_the_way_out(train):
+    cosine = "train.optimizer.schedule={kind: cosine, warmup_steps: 1}"
+    assert train(cosine, "train.steps=2", evaluated=False).code == 0
+    code, _, err = train(cosine, "train.steps=3", evaluated=False)
+    assert code == 2
+    assert "train.optimizer.schedule.total_steps: 2 -> 3" in err
+    assert "--set train.optimizer.schedule.total_steps=2 keeps the schedule" in err
+
+
 def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
     message = refused("train", "ssd_mobilenet_v1_300x300", "--model-dir", tmp_path / "model")
     assert "--set data.train.paths=" in message

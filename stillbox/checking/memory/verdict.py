@@ -46,6 +46,15 @@ def refuse_shortage(
     return shortage
 
 
+def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
+    """Whether a run fits by the upper estimate.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
+    return _fits(_needs(experiment, sizes_of(experiment.model, experiment.train), machine), machine)
+
+
 def _shortage_if_known(experiment: Experiment, machine: Machine) -> Shortage | None:
     try:
         return find_shortage(experiment, machine)

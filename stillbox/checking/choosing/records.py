@@ -1,0 +1,87 @@
+"""The records of a folder: converted, or finished ones with their label map."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stillbox.errors import UserError
+from stillbox.records.folder import convert_folder
+
+_RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
+_TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
+
+
+@dataclass(frozen=True)
+class FolderRecords:
+    """Records of training and validation with their label map."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    label_map: str
+    said: tuple[str, ...]
+    """What was done, a line each."""
+
+
+def records_of(
+    folder: Path, output: Path, on_image: Callable[[str, int, int], None] | None = None
+) -> FolderRecords:
+    """Returns the records of a folder of annotated images or of finished records.
+
+    Args:
+        folder: in any format that `stillbox data convert` reads.
+        output: folder of the records; a finished conversion of the same files is used again.
+        on_image: progress of the conversion.
+
+    Raises:
+        UserError: the folder has no known format, or no records of training.
+    """
+    finished = _finished(folder)
+    if finished is not None:
+        return finished
+    options = {} if on_image is None else {"on_image": on_image}
+    converted = convert_folder(folder, output, **options)
+    how = "used again, converted before from" if converted.reused else "converted from"
+    lines = [
+        f"{folder} is {converted.title}: {converted.train_images:,} training and "
+        f"{converted.validation_images:,} validation images, {converted.boxes:,} boxes",
+        f"the split: {converted.split}",
+        f"records: {output}, {how} {folder}; report: {converted.report}",
+        *converted.problems,
+    ]
+    return FolderRecords(
+        (converted.train,),
+        (converted.validation,) if converted.validation else (),
+        str(converted.label_map),
+        tuple(lines),
+    )
+
+
+def _finished(folder: Path) -> FolderRecords | None:
+    """Returns the records that lie in a folder, None if none do."""
+    if not folder.is_dir():
+        return None
+    names = sorted(path.name for path in folder.iterdir() if _RECORDS.search(path.name))
+    if not names:
+        return None
+    maps = sorted(folder.glob("*.pbtxt"))
+    if len(maps) != 1:
+        raise UserError(
+            f"the folder holds records and {len(maps)} label maps (*.pbtxt)",
+            where=str(folder),
+            fix="leave one in it, or give CONFIG and --set data.train.paths=... instead of --data",
+        )
+    validation = [name for name in names if _VALIDATION.search(name)]
+    train = [name for name in names if _TRAIN.search(name) and name not in validation]
+    if not train and len(validation) < len(names):
+        train = [name for name in names if name not in validation]
+    if not train:
+        raise UserError(
+            f"no file of the folder is named as records of training: {', '.join(names[:3])}",
+            where=str(folder),
+            fix="rename them, such as train.record and val.record",
+        )
+    said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
+    score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
+    paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
+    return FolderRecords(paths[0], paths[1], str(maps[0]), (f"{said}, {score}",))
