@@ -16,6 +16,8 @@ from stillbox.checking.choosing.table import (
 from stillbox.checking.memory.machine import Machine
 from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.pretrained import find_weights
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, OneStage, Records
@@ -36,7 +38,7 @@ def plan_run(
     steps: int | None = None,
     epochs: float | None = None,
     say: Say = lambda line: None,
-    on_image: Callable[[str, int, int], None] | None = None,
+    on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Resolved:
     """Returns the experiment that trains on a folder; a run that exists keeps its own.
 
@@ -137,8 +139,14 @@ def _first_weights(experiment: Experiment, say: Say) -> list[str]:
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")
         return []
+    fitting = [row for row in known_weights().values() if row.fits(experiment.model)]
+    for row in fitting:
+        if find_weights(row.name) is not None:
+            say(f"weights to start from: {row.name}, {row.about}")
+            return list(row.overrides())
+    what = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
     say(
-        "warning: no weights to start from are on this machine: random ones need more images and "
-        "more time. `stillbox weights list` names what fits this recipe"
+        "warning: random weights to start from, which need more images and more steps: none that "
+        f"fit are on this machine{what}"
     )
     return ["train.fine_tune.checkpoint="]

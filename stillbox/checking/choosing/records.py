@@ -24,7 +24,9 @@ class FolderRecords:
 
 
 def records_of(
-    folder: Path, output: Path, on_image: Callable[[str, int, int], None] | None = None
+    folder: Path,
+    output: Path,
+    on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> FolderRecords:
     """Returns the records of a folder of annotated images or of finished records.
 
@@ -39,8 +41,7 @@ def records_of(
     finished = _finished(folder)
     if finished is not None:
         return finished
-    options = {} if on_image is None else {"on_image": on_image}
-    converted = convert_folder(folder, output, **options)
+    converted = convert_folder(folder, output, on_image=on_image)
     how = "used again, converted before from" if converted.reused else "converted from"
     lines = [
         f"{folder} is {converted.title}: {converted.train_images:,} training and "

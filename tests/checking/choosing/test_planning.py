@@ -1,0 +1,155 @@
+"""From a folder to an experiment: what is picked, what is said, and what wins."""
+
+import cv2
+import numpy as np
+import pytest
+
+from stillbox.checking.choosing.facts import Facts, read_facts
+from stillbox.checking.choosing.planning import plan_run
+from stillbox.checking.choosing.table import (
+    LARGE,
+    PYRAMID,
+    SMALL,
+    choose_batch,
+    choose_epochs,
+    choose_recipe,
+)
+from stillbox.checking.memory.machine import Machine
+from stillbox.errors import UserError
+from stillbox.experiment import rules
+from stillbox.experiment.resolve import read_config
+from stillbox.experiment.schema import Records
+from stillbox.experiment.yaml_config import to_yaml
+from tests.small import SMALL as SMALL_MODEL
+from tests.small import small_experiment
+
+GIB = 2**30
+CPU = Machine("a CPU", "cpu", 24 * GIB, 24 * GIB)
+GPU = Machine("a GPU", "gpu", 100 * GIB, 100 * GIB)
+
+
+def facts(**changes):
+    usual = {"images": 400, "boxes": 900, "classes": 3, "small_side": 0.1, "median_side": 0.2}
+    return Facts(**(usual | {"max_boxes": 20} | changes))
+
+
+@pytest.fixture
+def plan(scenes, tmp_path):
+    """The function from arguments of `plan_run` to its answer and what was said."""
+
+    def run(config=None, data=scenes, **options):
+        said = []
+        folder = tmp_path / "run"
+        planned = plan_run(config, data, folder, machine=CPU, say=said.append, **options)
+        return planned.experiment, "\n".join(said)
+
+    return run
+
+
+def test_recipes_by_machine_size_of_boxes_and_images():
+    assert choose_recipe(facts(), CPU).value == SMALL
+    assert choose_recipe(facts(small_side=0.02), CPU).value == PYRAMID
+    assert choose_recipe(facts(), GPU).value == PYRAMID
+    assert choose_recipe(facts(images=20_000), GPU).value == LARGE
+
+
+@pytest.mark.parametrize(
+    ("images", "machine", "size", "reason"),
+    [
+        (400, CPU, 16, "no faster on a CPU"),
+        (10, CPU, 8, "batch norm needs"),
+        (400, GPU, 32, "at least 8 steps an epoch"),
+        (9000, GPU, 64, "at least 8 steps an epoch"),
+        (9000, Machine("a small GPU", "gpu", GIB // 8, 8 * GIB), 16, "32 may need more memory"),
+        (9000, Machine("8 GPUs", "gpu", 100 * GIB, 100 * GIB, 8), 64, "at least 8 steps"),
+        (10, Machine("64 GPUs", "gpu", 100 * GIB, 100 * GIB, 64), 64, "batch norm needs"),
+    ],
+)
+def test_batches_suit_the_data_and_the_memory(images, machine, size, reason):
+    small = read_config("demo_scenes", SMALL_MODEL).experiment
+    choice = choose_batch(small, facts(images=images), machine)
+    assert (int(choice.value), reason in choice.reason) == (size, True), choice
+
+
+def test_few_images_have_many_epochs_but_no_run_is_too_short():
+    assert choose_epochs(facts(), 16).value == "80"
+    assert choose_epochs(facts(images=118_000), 64).value == "12"
+    assert choose_epochs(facts(images=10), 8).value == "240"
+
+
+def test_facts_are_those_of_the_records(scenes):
+    records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
+    found = read_facts(records)
+    assert (found.images, found.classes, found.boxes) == (10, 6, 28)
+    assert 0 < found.small_side <= found.median_side < 1
+    assert found.max_boxes >= 20
+
+
+def test_an_experiment_is_picked_for_finished_records(plan, scenes):
+    experiment, said = plan()
+    train = experiment.train
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert experiment.data.evaluation.paths == (f"{scenes}/val.record-00000-of-00001",)
+    assert (experiment.model.num_classes, train.batch_size) == (6, 8)
+    assert train.optimizer.schedule.total_steps == train.steps == 300
+    assert train.evaluate_every == train.checkpoint_every == 30
+    assert not rules.find_missing(experiment)
+    for part in ("holds records", "10 training images", f"recipe {SMALL}", "batch 8", "epochs: "):
+        assert part in said
+    assert "stillbox weights get" in said
+    # The rate follows the batch: .03 for 16 images.
+    assert train.optimizer.schedule.learning_rate == pytest.approx(0.015)
+
+
+def test_what_is_said_on_the_command_line_wins(plan):
+    overrides = ["train.batch_size=4", "train.evaluate_every=7"]
+    experiment, said = plan(overrides=overrides, epochs=2)
+    train = experiment.train
+    assert (train.batch_size, train.steps, train.evaluate_every) == (4, 5, 7)
+    assert train.optimizer.schedule.learning_rate == pytest.approx(0.0075)
+    assert "batch 8" not in said
+
+
+def test_a_config_keeps_all_but_its_data(plan, scenes):
+    experiment, said = plan("demo_scenes")
+    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert "recipe " not in said
+
+
+def test_photographs_are_converted_once(plan, tmp_path):
+    photos = tmp_path / "photos"
+    for part in ("images", "labels"):
+        (photos / part).mkdir(parents=True)
+    for number in range(10):
+        pixels = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+        cv2.imwrite(str(photos / f"images/{number}.png"), pixels)
+        (photos / f"labels/{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
+    (photos / "data.yaml").write_text("names: [owl]\n")
+    experiment, said = plan(data=photos)
+    assert experiment.model.num_classes == 1
+    assert "photos is" in said
+    assert "converted from" in said
+    assert (tmp_path / "run/data/label_map.pbtxt").is_file()
+    again, said = plan(data=photos)
+    assert again == experiment
+    assert "used again" in said
+
+
+def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = small_experiment(scenes, "name=kept")
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    experiment, said = plan(data="nowhere")
+    assert experiment == kept
+    assert "nowhere is not read again" in said
+
+
+def test_records_without_a_label_map_are_refused(plan, tmp_path):
+    (tmp_path / "train.record").write_bytes(b"")
+    with pytest.raises(UserError, match=r"0 label maps"):
+        plan(data=tmp_path)
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'a' }")
+    (tmp_path / "train.record").rename(tmp_path / "val.record")
+    with pytest.raises(UserError, match="no file of the folder is named as records of training"):
+        plan(data=tmp_path)
