@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stillbox.evaluation.analysis import Analysis
 from stillbox.evaluation.flat import Floats
-from stillbox.evaluation.fonts import font_file, has_glyphs
+from stillbox.evaluation.fonts import clipped, font_file, has_glyphs
 from stillbox.evaluation.history import History
 from stillbox.evaluation.palette import PALETTE, Color, css
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
@@ -57,9 +57,9 @@ def loss_figure(history: History) -> Figure | None:
     label_axes(axes, "Training loss", "step", "loss")
     for number, (label, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
-        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0, marker=_marker(steps))
+        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0)
         smooth = moving_average(values, max(1, len(values) // 25))
-        axes.plot(steps, smooth, color=color, linewidth=2.0, label=label)
+        axes.plot(steps, smooth, color=color, linewidth=2.0, label=label, marker=_marker(steps))
     lowest = min(values.min() for _, values in present.values())
     highest = max(values.max() for _, values in present.values())
     # On a linear axis, a loss that starts in the hundreds hides the rest.
@@ -132,7 +132,7 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     """
     named = scores.curves()
     curves: Mapping[str, NDArray[np.float64]] = {
-        f"{ap:.2f}  {name}": precision for name, (ap, precision) in named.items()
+        f"{ap:.2f}  {_short(name)}": precision for name, (ap, precision) in named.items()
     }
     if not curves:
         return None
@@ -220,7 +220,7 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     add_legend(axes)
     return figure
 
@@ -228,7 +228,7 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
 def _class_line(axes: Axes, x: Floats, y: Floats, label: str, color: str, *, many: int) -> None:
     if many <= _MOST_CURVES:
         # A name that begins with an underscore would be left out of the legend.
-        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{label}")
+        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{_short(label)}")
     else:
         axes.plot(x, y, color=_GREY, linewidth=0.8, alpha=0.7)
 
@@ -264,14 +264,19 @@ def figure_png(figure: Figure, plain: Mapping[str, str] | None = None) -> bytes:
     return buffer.getvalue()
 
 
+def _short(name: str) -> str:
+    """Returns a name in one line that leaves room for the curves."""
+    return clipped(" ".join(name.split()), 9, 170)
+
+
 def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
     """Gives texts fonts with their glyphs, or replaces the names at their ends."""
     for text in texts:
         written = text.get_text().replace("\u200b", "")
         if not has_glyphs(written):
-            names = [name for name in plain if written.endswith(name)]
-            name = max(names, key=len, default="")
-            written = written.removesuffix(name) + plain.get(name, "")
+            shown = {_short(name): number for name, number in plain.items()}
+            name = max(filter(written.endswith, shown), key=len, default="")
+            written = written.removesuffix(name) + shown.get(name, "")
         text.set_text(written)
         if file := font_file(written):
             text.set_fontproperties(FontProperties(fname=file, size=9))
@@ -304,7 +309,7 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_GRID)
     if x == "step":
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 

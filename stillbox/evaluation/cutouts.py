@@ -7,6 +7,7 @@ import numpy as np
 from stillbox.evaluation.analysis import Analysis
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.flat import Floats
+from stillbox.evaluation.fonts import clipped
 from stillbox.evaluation.ground_truth import TruthSource
 from stillbox.evaluation.mistakes import KINDS, MISSED, Kind
 from stillbox.evaluation.palette import class_color
@@ -17,6 +18,8 @@ from stillbox.inputs.decode import decode_image
 _OTHER_COLOR = (255, 255, 255)
 # Of the longer side of what is marked on each side of it; at least so many pixels.
 _MARGIN, _LEAST_MARGIN = 0.5, 24
+# Of a name in a caption, in pixels.
+_CAPTION_WIDTH = 260
 
 
 def cut_out(
@@ -67,15 +70,16 @@ def _cutout(
         )
         for other in _inside(analysis, place, window)
     ]
+    short = {each: clipped(name, 13, _CAPTION_WIDTH) for each, name in class_names.items()}
     words = [f"image {analysis.image_ids[place]}"]
     if truth >= 0:
-        words.insert(0, f"object: {class_names[int(shown.truth_class[truth])]}")
+        words.insert(0, f"object: {short[int(shown.truth_class[truth])]}")
     if detection >= 0:
         class_id, score = int(shown.class_ids[detection]), shown.scores[detection]
-        name = f"{class_names[class_id]} {score:.2f}"
         box = _within(shown.boxes[detection], window)
+        name = f"{class_names[class_id]} {score:.2f}"
         marks.append(Mark(box=box, text=name, color=class_color(class_id)))
-        words.insert(0, name)
+        words.insert(0, f"{short[class_id]} {score:.2f}")
     part = np.ascontiguousarray(image[top:bottom, left:right])
     return Cutout(kind=kind, image=part, marks=marks, about=", ".join(words))
 
