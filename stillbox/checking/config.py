@@ -5,8 +5,8 @@ training starts, from advice (`checking/advice`), and from the records, if they 
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from stillbox.checking.advice import Advice, advise
 from stillbox.checking.config_records import RecordsToCheck, records_findings
 from stillbox.checking.data_findings import SEVERITIES, Severity
 from stillbox.checking.memory.verdict import memory_advice
-from stillbox.errors import UserError
-from stillbox.experiment.resolve import Resolved, read_config
+from stillbox.experiment.refusals import Refusals, find_refusals
+from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import Broken, find_broken, find_missing, seldom_meant
 from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
+from stillbox.experiment.schema import Experiment
 
 _COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 _NOTES_SHOWN = 4
@@ -65,7 +66,11 @@ class ConfigCheck:
         hidden = 0 if all_notes else max(self.count("note") - _NOTES_SHOWN, 0)
         shown = self.findings[: len(self.findings) - hidden]
         parts: list[RenderableType] = [Text(self.source)]
-        parts += [_row(finding, self.source) for finding in shown]
+        # Errors come first.
+        numbered = self.count("error") > 1
+        for number, finding in enumerate(shown, start=1):
+            mark = f"{number}. " if numbered and finding.severity == "error" else ""
+            parts.append(_row(finding, self.source, mark))
         if hidden:
             parts.append(Text(f"... and {hidden} more notes: --notes shows them", "dim"))
         counts = ((self.count(severity), severity) for severity in SEVERITIES)
@@ -73,11 +78,11 @@ class ConfigCheck:
         return Group(*parts, Text(", ".join(totals)))
 
 
-def _row(finding: ConfigFinding, source: str) -> RenderableType:
+def _row(finding: ConfigFinding, source: str, mark: str) -> RenderableType:
     # The file is named once, above the findings.
     where = finding.where.removeprefix(f"{source}:")
     head = (finding.severity, _COLOURS[finding.severity])
-    rows = [Text.assemble(head, f" {where}: {finding.what}")]
+    rows = [Text.assemble(mark, head, f" {where}: {finding.what}")]
     # Notes stay short, because nothing must be mended.
     if finding.fix and finding.severity != "note":
         rows.append(Text(f"fix: {finding.fix}", "green"))
@@ -100,12 +105,10 @@ def check_config(
             them to be there (`all`), or none (`none`).
         on_record: called with the numbers of records done and in all.
     """
-    try:
-        read = read_config(config, overrides)
-    except UserError as error:
-        refused = ConfigFinding("error", error.where or str(config), error.what, error.fix or "")
-        return ConfigCheck(str(config), (refused,))
-    return check_experiment(read, records=records, on_record=on_record)
+    refusals = find_refusals(config, overrides)
+    if refusals.errors or refusals.read is None:
+        return ConfigCheck(str(config), tuple(_refusals(refusals, config)))
+    return check_experiment(refusals.read, records=records, on_record=on_record)
 
 
 def check_experiment(
@@ -138,6 +141,20 @@ def check_experiment(
         dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity)
     )
     return ConfigCheck(read.source, tuple(ordered))
+
+
+def _refusals(refusals: Refusals, config: str | Path) -> Iterator[ConfigFinding]:
+    """Yields what the readers refuse, and broken rules of sections that they read whole."""
+    for error in refusals.errors:
+        # Its other lines are about the refusals after it.
+        what = error.what.partition("\n")[0]
+        yield ConfigFinding("error", error.where or str(config), what, error.fix or "")
+    sections = {field.name for field in fields(Experiment)}
+    if refusals.read is None or not refusals.touched <= sections:
+        return
+    for broken in find_broken(refusals.read.experiment):
+        if broken.path.partition(".")[0] not in refusals.touched:
+            yield _finding("error", broken, refusals.read)
 
 
 def _refused(read: Resolved) -> list[ConfigFinding]:

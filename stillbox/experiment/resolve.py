@@ -1,7 +1,8 @@
 """From a CONFIG of the command line to an experiment."""
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,14 +10,15 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.params_dict import is_dictionary, read_layers
-from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.reading import READERS, Reading
+from stillbox.experiment.pipeline_config.reader import read_block
+from stillbox.experiment.reading import READERS, FormatReader, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.run_length import settle_schedule
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import read_tree
+from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.text_file import read_text_file
-from stillbox.textformat.yaml_tree import compose
+from stillbox.textformat.yaml_tree import Node, compose
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -25,6 +27,10 @@ _PIPELINE_SECTION = re.compile(
     r"\s*+:?\s*+[{<][ \t]*+(#.*)?$",
     re.MULTILINE,
 )
+
+
+Tree = Block | Node | None
+"""A config as parsed: text format, YAML, or a format that only its own reader parses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
-    path = _find(config)
+    path = find_config(config)
     return resolve_reading(_read(path), overrides, str(path))
 
 
@@ -61,7 +67,7 @@ def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> 
     Raises:
         UserError: the experiment contradicts itself.
     """
-    read = _overridden(reading, overrides, source)
+    read = overridden(reading, overrides, source)
     rules.check(read.experiment, read.origins)
     warnings = rules.warnings_about(read.experiment, read.origins)
     return replace(read, warnings=(*read.warnings, *warnings))
@@ -90,12 +96,17 @@ def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) 
         UserError: there is no such file or recipe, or it cannot be read.
     """
     if isinstance(config, Experiment):
-        return _overridden(Reading(experiment=config, origins={}), overrides, "")
-    path = _find(config)
-    return _overridden(_read(path), overrides, str(path))
+        return overridden(Reading(experiment=config, origins={}), overrides, "")
+    path = find_config(config)
+    return overridden(_read(path), overrides, str(path))
 
 
-def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
+def _read_text(read: FormatReader, text: str, path: Path, _: Tree) -> Reading:
+    return read(text, str(path), path.stem)
+
+
+def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
+    """Returns an experiment with overrides, and with the schedule that follows from its steps."""
     # Overrides come before the rules, so that they can mend a file.
     origins = dict(reading.origins)
     changed = apply_overrides(reading.experiment, overrides, origins)
@@ -109,7 +120,12 @@ def _overridden(reading: Reading, overrides: Sequence[str], source: str) -> Reso
     )
 
 
-def _find(config: str | Path) -> Path:
+def find_config(config: str | Path) -> Path:
+    """Returns the file of a config or recipe.
+
+    Raises:
+        UserError: there is none.
+    """
     # A recipe goes before a folder of its name, which is most likely its model directory.
     if str(config) in recipe_names() and not Path(config).is_file():
         return recipe_path(str(config))
@@ -141,17 +157,30 @@ def _siblings(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> Reading:
+    tree, read = open_config(path)
+    return read(tree)
+
+
+def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
+    """Parses a config of any dialect.
+
+    Returns:
+        What its reader takes, and the reader.
+
+    Raises:
+        UserError: it is no text, or it cannot be parsed.
+    """
     text = read_text_file(path, fix="give a config file, or a recipe")
     for recognizes, read in reversed(READERS):
         if recognizes(path, text):
-            return read(text, str(path), path.stem)
+            return None, functools.partial(_read_text, read, text, path)
     # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
         path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
     )
     if is_pipeline:
-        return read_pipeline_config(text, str(path), name=path.stem)
+        return parse(text, str(path)), lambda block: read_block(block, name=path.stem)
     root = compose(text, str(path))
     if is_dictionary(root):
-        return read_layers([root], name=path.stem)
-    return read_tree(root, name=path.stem)
+        return root, lambda tree: read_layers([tree], name=path.stem)
+    return root, lambda tree: read_tree(tree, name=path.stem)

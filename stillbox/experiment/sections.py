@@ -8,7 +8,7 @@ fields of the schema.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -34,9 +34,14 @@ class Unread:
 
 
 class ReadLog:
-    """The result of reading besides the experiment, and which fields are read."""
+    """The result of reading besides the experiment, and which fields are read.
 
-    def __init__(self) -> None:
+    Args:
+        damaged: positions of sections from which refused fields were cut (see `refusals`).
+    """
+
+    def __init__(self, damaged: Collection[str] = ()) -> None:
+        self.damaged = damaged
         self.origins: dict[str, str] = {}
         """Dotted path in the experiment -> file:line:column or option."""
         self.warnings: list[str] = []

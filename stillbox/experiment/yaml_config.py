@@ -52,6 +52,9 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
     if root.value is None:
         root = Node({}, root.where)
     _refuse_other_files(root)
+    if isinstance(root.value, dict):
+        # A copy: the tree may be read again.
+        root = Node(dict(root.value), root.where)
     if isinstance(root.value, dict) and "recipe" in root.value:
         start = root.value.pop("recipe")
         path = recipe_path(str(start.value), where=start.where)

@@ -177,3 +177,21 @@ def test_json_has_all_findings(config):
     assert plain["errors"] == 0
     assert plain["notes"] == sum(f["severity"] == "note" for f in plain["findings"])
     assert plain["findings"][0].keys() == {"severity", "where", "what", "fix", "field"}
+
+
+def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
+    check = config(
+        ("num_classes: 3", "num_clases: 3"),
+        ("RELU_6", "RELU6"),
+        ("  num_steps: 400", "  num_steps: 400 batch_size: 0"),
+    )
+    assert [(f.severity, f.where) for f in check.findings] == [
+        ("error", "p.config:4:5"),
+        ("error", "p.config:11:21"),
+        ("error", "p.config:73:18"),
+    ]
+    assert check.to_dict()["errors"] == 3
+    assert all(finding.fix for finding in check.findings)
+    text = text_of(check)
+    for number, place in enumerate(("4:5", "11:21", "73:18"), start=1):
+        assert f"{number}. error {place}: " in text

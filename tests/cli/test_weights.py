@@ -1,11 +1,17 @@
-"""`stillbox weights save`: what it writes, `evaluate --weights` and others read."""
+"""`stillbox weights`: what `save` writes is read again; `list` and `get`."""
+
+import json
+from dataclasses import replace
+from urllib.error import URLError
 
 import numpy as np
 import pytest
 
+from stillbox.checkpoints import downloading, pretrained
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.weights_file import open_weights
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
@@ -86,3 +92,45 @@ def test_targets_that_are_none_are_refused(refused, trained, here, target, messa
 def test_a_checkpoint_that_is_not_there_is_refused(refused, trained, here):
     message = refused("weights", "save", trained, "--to", "m.npz", "--step", "3")
     assert "finished checkpoints: 1, 2" in message
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stillbox" / "weights"
+
+
+def test_the_list_says_what_is_where_and_what_takes_it(stillbox, cache):
+    code, out, _ = stillbox("weights", "list")
+    assert code == 0
+    assert "torchvision_resnet34\n  ResNet-34" in out
+    assert "licence: BSD-3-Clause" in out
+    assert "https://download.pytorch.org/models/resnet34-b627a593.pth  (size unknown)" in out
+    assert "sha256 b627a593... (the digits that the publisher gives)" in out
+    assert "for ssd_resnet34, ssd_resnet34_step_schedule" in out
+    assert "sha256 unknown" in out
+    rows = json.loads(stillbox("weights", "list", "--json").out)
+    assert {row["name"] for row in rows} == set(known_weights())
+    assert all(row["downloaded"] is None and row["files"] for row in rows)
+
+
+def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache, monkeypatch):
+    row = known_weights()["torchvision_resnet34"]
+    monkeypatch.setattr(downloading, "_receive", _unreachable)
+    said = refused("weights", "get", row.name)
+    assert f"put it into {cache / row.name}" in said
+    # The true file is not here: any file under its name has another checksum.
+    (cache / row.name / row.path).write_bytes(b"x")
+    assert "instead of b627a593" in refused("weights", "get", row.name)
+    ours = replace(row, files=(replace(row.files[0], sha256=""),))
+    monkeypatch.setattr(pretrained, "known_weights", lambda: {row.name: ours})
+    code, out, _ = stillbox("weights", "get", row.name)
+    assert code == 0
+    assert str(cache / row.name / row.path) in out
+    assert "stillbox train ssd_resnet34 --set train.fine_tune.checkpoint=torchvision_resn" in out
+    assert "downloaded" in stillbox("weights", "list").out
+    assert "did you mean" in refused("weights", "get", "torchvision_resnet43")
+
+
+def _unreachable(address, *_):
+    raise URLError("no network")

@@ -101,7 +101,7 @@ def test_records_of_single_images_go_by_two_names(kind):
     ("place", "field"),
     [
         ("train_config {", "keep_checkpoint_every_n_hours: 1"),
-        ("train_config {", "fine_tune_checkpoint_version: V2"),
+        ("train_config {", "fine_tune_checkpoint_version: V1"),
         ("train_config {", "startup_delay_steps: 0"),
         ("train_config {", "summarize_gradients: true"),
         ("train_input_reader {", "load_multiclass_scores: true"),
@@ -137,8 +137,15 @@ def test_every_field_of_the_train_config_ends_in_one_of_the_three_ways():
         *("fine_tune_checkpoint", "fine_tune_checkpoint_type", "from_detection_checkpoint"),
         *("load_all_detection_checkpoint_vars", "num_steps", "bias_grad_multiplier"),
         *("update_trainable_variables", "freeze_variables", "add_regularization_loss"),
-        *("max_number_of_boxes", "use_bfloat16"),
+        *("max_number_of_boxes", "use_bfloat16", "fine_tune_checkpoint_version"),
     }
     refused = {"merge_multiple_label_boxes", "use_multiclass_scores"}
     fields = set(load_schema().messages["TrainConfig"].fields)
     assert honoured | refused | NO_EFFECT["TrainConfig"].keys() == fields
+
+
+def test_the_checkpoints_of_tf2_are_warned_of():
+    (warning,) = read("fine_tune_checkpoint_version: V2").warnings
+    assert "fine_tune_checkpoint_version V2 stands for an object-based checkpoint" in warning
+    assert "in place of backbone.npz" in warning
+    assert read("fine_tune_checkpoint_version: V1").warnings == ()

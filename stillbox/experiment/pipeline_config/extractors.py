@@ -89,6 +89,8 @@ def read_extractor(section: MessageSection) -> Extractor:
 
 def _read_kind(section: MessageSection) -> str:
     kind: str = section.value("type", "model.backbone.kind")
+    if not kind and section.is_damaged() and not section.has_any():
+        return EXTRACTORS[0]
     if kind in EXTRACTORS:
         return kind
     closest = f"{nearest(kind, EXTRACTORS)}; " if kind else ""

@@ -52,7 +52,6 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "startup_delay_steps": _ONE_PROGRAM,
         "keep_checkpoint_every_n_hours": "train.keep_checkpoints limits them by number "
         "and not by the clock",
-        "fine_tune_checkpoint_version": "the files of the checkpoint identify themselves",
         "run_fine_tune_checkpoint_dummy_computation": "weights need no dummy computation",
         "batch_queue_capacity": _NO_QUEUES,
         "num_batch_queue_threads": _NO_QUEUES,

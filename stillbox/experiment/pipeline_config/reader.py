@@ -1,5 +1,7 @@
 """From the text of a `pipeline.config` to an experiment."""
 
+from collections.abc import Collection
+
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
@@ -10,7 +12,11 @@ from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Training
 from stillbox.experiment.sections import ReadLog
 from stillbox.textformat.decoder import Decoder
-from stillbox.textformat.parser import parse
+from stillbox.textformat.parser import Block, parse
+
+
+class NoModelError(UserError):
+    """A file describes no model."""
 
 
 def read_pipeline_config(
@@ -27,13 +33,37 @@ def read_pipeline_config(
     Raises:
         UserError: the text cannot be parsed, or sets something that stillbox does not have.
     """
-    decoder, log = Decoder(load_schema()), ReadLog()
-    message = decoder.decode(parse(text, file), ROOT)
+    merged = parse(override, "--config_override") if override else None
+    return read_block(parse(text, file), name=name, override=merged)
+
+
+def read_block(
+    block: Block,
+    *,
+    name: str = "experiment",
+    override: Block | None = None,
+    damaged: Collection[str] = (),
+) -> Reading:
+    """Reads a syntax tree; else as `read_pipeline_config`.
+
+    Args:
+        block: the tree.
+        name: the experiment's name.
+        override: a tree that is merged into it.
+        damaged: positions of messages from which refused fields were cut; where such a message
+            chooses nothing, a choice is made for it.
+
+    Raises:
+        NoModelError: there is no model.
+        UserError: as `read_pipeline_config`.
+    """
+    decoder, log = Decoder(load_schema()), ReadLog(damaged)
+    message = decoder.decode(block, ROOT)
     if override:
-        decoder.merge(message, parse(override, "--config_override"))
+        decoder.merge(message, override)
     root = MessageSection(message, log)
     if not root.has("model"):
-        raise UserError(
+        raise NoModelError(
             "there is no model in this file", where=root.where(), fix="add model { ... }"
         )
     experiment = Experiment(

@@ -50,6 +50,10 @@ class MessageSection(Section):
         """Says whether a field is set."""
         return bool(self._message.entries.get(name))
 
+    def has_any(self) -> bool:
+        """Says whether any field is set."""
+        return bool(self._message.entries)
+
     def where(self, name: str = "") -> str:
         """Returns file:line:column of a field, of the message if the field is not set."""
         entries = self._message.entries.get(name)
@@ -89,6 +93,10 @@ class MessageSection(Section):
             return tuple(reader(section, f"{path}.{index}") for index, section in inner)
         return reader(self.child(name), path)
 
+    def is_damaged(self) -> bool:
+        """Says whether something was cut out of it, or out of the message that lacks it."""
+        return self._message.where in self.log.damaged
+
     def member(self, oneof: str, valid: Mapping[str, Any]) -> str:
         """Returns the name of the member of a choice that is set.
 
@@ -96,6 +104,8 @@ class MessageSection(Section):
             UserError: none is set, or one that is not in `valid`.
         """
         name, there_is = self._message.which(oneof), ", ".join(valid)
+        if name is None and self.is_damaged():
+            name = next(iter(valid))
         if name is None:
             what = f"{self._message.type.name} chooses nothing"
             raise UserError(what, where=self.where(), fix=f"add {there_is}")

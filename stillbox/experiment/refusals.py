@@ -1,0 +1,187 @@
+"""Every refusal of a config, not the first alone.
+
+What is refused is cut out of the parsed config, which is then read again without it, until nothing
+is refused. So each refusal is independent of those before it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from stillbox.errors import UserError
+from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.pipeline_config.reader import NoModelError, read_block
+from stillbox.experiment.reading import Reading
+from stillbox.experiment.resolve import Resolved, Tree, find_config, open_config, overridden
+from stillbox.textformat.parser import Block, Field
+from stillbox.textformat.yaml_tree import Node
+
+_MOST = 100
+# Sections of a pipeline.config, and those of an experiment that they become.
+_SECTIONS = {
+    "train_config": "train",
+    "train_input_reader": "data",
+    "eval_input_reader": "data",
+    "eval_config": "evaluation",
+}
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What the readers refuse of a config."""
+
+    errors: tuple[UserError, ...]
+    """In the order in which they were found."""
+    read: Resolved | None
+    """The config without what is refused; None if nothing of it can be read."""
+    touched: frozenset[str] = frozenset()
+    """Sections of the experiment from which something was cut."""
+
+
+def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> Refusals:
+    """Reads a config as `read_config`, and returns everything that is refused."""
+    errors: list[UserError] = []
+    try:
+        path = find_config(config)
+        tree, read = open_config(path)
+    except UserError as error:
+        return Refusals((error,), None)
+    cutter, reading = _Cutter(), None
+    while reading is None and len(errors) < _MOST:
+        try:
+            if isinstance(tree, Block):
+                reading = read_block(tree, damaged=cutter.damaged)
+            else:
+                reading = read(tree)
+        except NoModelError as error:
+            errors.append(error)
+            tree = cutter.add_model(tree)
+        except UserError as error:
+            said = {(other.where, other.what) for other in errors}
+            if not cutter.follows(error) and (error.where, error.what) not in said:
+                errors.append(error)
+            tree, found = cutter.cut(tree, error.where)
+            if not found:
+                break
+    if reading is None:
+        return Refusals(tuple(errors), None)
+    kept, more = _apply(reading, overrides)
+    sections = frozenset(_SECTIONS.get(name, name) for name in cutter.touched)
+    touched = sections | {_section_of(error) for error in more}
+    return Refusals((*errors, *more), overridden(reading, kept, str(path)), touched)
+
+
+def _apply(reading: Reading, overrides: Sequence[str]) -> tuple[list[str], list[UserError]]:
+    """Returns the overrides that can be applied, and why others cannot."""
+    experiment, errors, kept = reading.experiment, [], []
+    for override in overrides:
+        try:
+            experiment = apply_overrides(experiment, [override], {})
+            kept.append(override)
+        except UserError as error:
+            errors.append(error)
+    return kept, errors
+
+
+def _section_of(error: UserError) -> str:
+    return (error.where or "").removeprefix("--set ").partition(".")[0].strip()
+
+
+class _Cut(NamedTuple):
+    """A tree without something."""
+
+    tree: Block | Node
+    places: tuple[str, ...]
+    """Positions of what it was cut out of, the innermost first."""
+    section: str
+    """The outermost section that it was cut out of, or itself."""
+
+
+class _Cutter:
+    """Cuts fields out of trees, and remembers where."""
+
+    def __init__(self) -> None:
+        self.touched: set[str] = set()
+        """Outermost sections from which something was cut."""
+        self.damaged: set[str] = set()
+        """Positions of all sections from which something was cut."""
+
+    def follows(self, error: UserError) -> bool:
+        """Says whether an error is about a section from which something was cut.
+
+        It may then be about what was cut, such as a choice of nothing.
+        """
+        return error.where in self.damaged
+
+    def add_model(self, tree: Tree) -> Tree:
+        """Returns a pipeline.config with a model, which stands for the one that it lacks."""
+        where = "model"
+        self.touched.add("model")
+        self.damaged.add(where)
+        fields = tree.fields if isinstance(tree, Block) else ()
+        return Block((*fields, Field("model", (Block((), where),), where)), where)
+
+    def cut(self, tree: Tree, where: str | None) -> tuple[Tree, bool]:
+        """Returns the tree without what stands at a position, and whether there is such a thing."""
+        cut = None
+        if where is not None and isinstance(tree, Block):
+            cut = _cut_block(tree, where)
+        elif where is not None and isinstance(tree, Node):
+            cut = _cut_node(tree, where)
+        if cut is None:
+            return tree, False
+        self.damaged |= set(cut.places)
+        self.touched.add(cut.section)
+        return cut.tree, True
+
+
+def _cut_block(block: Block, where: str) -> _Cut | None:
+    for index, field in enumerate(block.fields):
+        before, after = block.fields[:index], block.fields[index + 1 :]
+        if where in (field.where, *(value.where for value in field.values)):
+            return _Cut(Block((*before, *after), block.where), (block.where,), field.name)
+        for at, value in enumerate(field.values):
+            inner = _cut_block(value, where) if isinstance(value, Block) else None
+            if inner is None:
+                continue
+            values = (*field.values[:at], inner.tree, *field.values[at + 1 :])
+            changed = Field(field.name, values, field.where, field.is_list)  # type: ignore[arg-type]
+            places = inner.places
+            # A message is pointed at by its brace or by its name.
+            if places[-1] == value.where:
+                places = (*places, field.where)
+            return _Cut(Block((*before, changed, *after), block.where), places, field.name)
+    return None
+
+
+def _cut_node(node: Node, where: str) -> _Cut | None:
+    content = node.value
+    if not isinstance(content, dict | list):
+        return None
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    for name, part in list(parts):
+        inner = None
+        if isinstance(part.value, dict | list):
+            inner = _cut_node(part, where)
+        # A section without its kind would be taken for one of another kind.
+        whole = inner is not None and isinstance(part.value, dict) and "kind" in part.value
+        whole = whole and "kind" not in inner.tree.value  # type: ignore[union-attr]
+        if part.where == where or whole:
+            return _Cut(_replaced(node, name, None), (node.where,), str(name))
+        if inner is not None:
+            tree = _replaced(node, name, inner.tree)  # type: ignore[arg-type]
+            return _Cut(tree, inner.places, str(name))
+    return None
+
+
+def _replaced(node: Node, name: str | int, part: Node | None) -> Node:
+    """Returns a node with another part, or without it."""
+    items = dict(node.value) if isinstance(node.value, dict) else dict(enumerate(node.value))
+    if part is None:
+        del items[name]
+    else:
+        items[name] = part
+    value = items if isinstance(node.value, dict) else list(items.values())
+    return dataclasses.replace(node, value=value)
