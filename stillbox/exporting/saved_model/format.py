@@ -17,7 +17,7 @@ from stillbox.exporting.formats import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, ExportSettings
-from stillbox.extras import import_extra
+from stillbox.extras import import_extra, install_command
 
 FOLDER = "saved_model"
 SIGNATURE = "serving_default"
@@ -98,7 +98,7 @@ def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
         raise UserError(
             f"TensorFlow {tensorflow_version} cannot read what jax {jax_version} writes",
             where="--format saved_model",
-            fix="pip install 'jax==0.10.0' 'tensorflow==2.21.*', or tensorflow>=2.22",
+            fix=f"{install_command('tf')}, or use tensorflow>=2.22",
         )
 
 
