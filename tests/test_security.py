@@ -1,6 +1,7 @@
 """docs/security.md: what a stranger's file cannot do, where no other test shows it."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.records.coco import read_coco
 from stillbox.records.data_folder import DataFolder
+from stillbox.records.formats.build import labelled
 from stillbox.records.formats.registry import recognise
 from stillbox.records.guarded import read_xml
 from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import sharded_writer
+from stillbox.records.voc import read_voc
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -63,6 +66,20 @@ def test_an_annotation_names_no_image_outside_of_its_folder(photos, name):
         with pytest.raises(UserError, match="leads out of the folder"):
             recognised.format.read(found, recognised.files, ConversionLog())
         (photos / file).unlink()
+
+
+@pytest.mark.timeout(20)
+def test_pipes_among_the_files_are_not_opened(photos):
+    os.mkfifo(photos / "pipe.jpg")
+    os.mkfifo(photos / "x.json")
+    os.mkfifo(photos / "x.xml")
+    with pytest.raises(UserError, match="this is no file"):
+        read_coco(photos / "x.json", photos, ConversionLog())
+    with pytest.raises(UserError, match="no XML file names an object"):
+        read_voc(photos, photos, ConversionLog())
+    item = labelled(photos / "pipe.jpg", "", [], []).image
+    with pytest.raises(FileNotFoundError):
+        item.content()
 
 
 ENTITIES = {

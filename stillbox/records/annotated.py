@@ -56,7 +56,11 @@ class AnnotatedImage:
         Raises:
             OSError: it cannot be opened.
         """
-        return self.path.read_bytes() if self.stored is None else self.stored()
+        if self.stored is not None:
+            return self.stored()
+        if not self.path.is_file():  # nor a pipe, which would be waited for without end
+            raise FileNotFoundError(self.path)
+        return self.path.read_bytes()
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:

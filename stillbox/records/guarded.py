@@ -25,13 +25,19 @@ def read_head(path: Path) -> bytes:
         return file.read(_HEAD_BYTES)
 
 
+def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():  # a pipe would be waited for without end
+        raise UserError("this is no file", where=str(path), fix="give a file")
+    return path.read_bytes()
+
+
 def read_xml(path: Path) -> ElementTree.Element:
     """Returns the root element of an XML file.
 
     Raises:
         UserError: it is no XML, or it declares entities, by which a few lines become gigabytes.
     """
-    content = path.read_bytes()
+    content = _content(path)
     at = content.find(b"<!ENTITY")
     if at >= 0:
         line = content.count(10, 0, at) + 1
@@ -69,7 +75,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     Raises:
         UserError: it is no JSON, or it is nested too deep.
     """
-    return parse_json(path.read_bytes(), str(path))
+    return parse_json(_content(path), str(path))
 
 
 def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
