@@ -81,7 +81,7 @@ def parse(path):
     return page, " ".join(page.text)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def report():
     picture = np.full((40, 90, 3), 200, np.uint8)
     mark = Mark(box=(9, 9, 30, 30), text="<u>\u732b</u>", color=(9, 9, 9))
@@ -101,10 +101,15 @@ def report():
     )
 
 
-def test_the_page_shows_everything_and_fetches_nothing(report, tmp_path):
-    page, text = parse(write_report(report, tmp_path))
+@pytest.fixture(scope="module")
+def folder(report, tmp_path_factory):
+    return write_report(report, tmp_path_factory.mktemp("report")).parent
+
+
+def test_the_page_shows_everything_and_fetches_nothing(folder):
+    page, text = parse(folder / "report.html")
     assert all(source.startswith(("data:image/", "#")) for source in page.sources)
-    written = (tmp_path / "report.html").read_text(encoding="utf-8")
+    written = (folder / "report.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in written
     assert "url(" not in written.replace("url(#", "")
     for phrase in (
@@ -129,9 +134,8 @@ def test_the_page_shows_everything_and_fetches_nothing(report, tmp_path):
     assert all(page.alts)
 
 
-def test_curves_and_pictures_lie_beside_the_page_and_open(report, tmp_path):
-    write_report(report, tmp_path)
-    files = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+def test_curves_and_pictures_lie_beside_the_page_and_open(folder):
+    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     drawn = "average_precision class_f1 confidence learning_rate loss precision_recall ratios sizes"
     curves_of = [*drawn.split(), "speed"]
     tables = ["classes", "confidence", "confusion", "mistakes", "sizes"]
@@ -143,12 +147,12 @@ def test_curves_and_pictures_lie_beside_the_page_and_open(report, tmp_path):
         "report.json",
     ]
     for name in files[5:-2]:
-        with Image.open(tmp_path / name) as image:
+        with Image.open(folder / name) as image:
             image.load()
 
 
-def test_embedded_images_are_whole(report, tmp_path):
-    text = write_report(report, tmp_path).read_text()
+def test_embedded_images_are_whole(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
     uris = re.findall(r"data:image/\w+;base64,([^\"]+)", text)
     # Of two panels of an image, one has it.
     assert len(uris) == 2
@@ -182,12 +186,11 @@ def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
     assert "Precision over recall for every class at IoU .50" in page.alts
 
 
-def test_a_second_report_replaces_the_first(report, tmp_path):
-    write_report(report, tmp_path)
-    first = (tmp_path / "report.html").read_bytes()
-    write_report(report, tmp_path)
-    # The same numbers give the same page, byte for byte.
-    assert (tmp_path / "report.html").read_bytes() == first
+def test_a_second_report_replaces_the_first(report, folder):
+    first = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write_report(report, folder)
+    # The same numbers give the same files, byte for byte.
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == first
 
 
 def test_neither_curves_nor_scores_load_pyplot_or_pandas():
