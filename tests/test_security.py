@@ -78,7 +78,7 @@ def test_pipes_among_the_files_are_not_opened(photos):
     with pytest.raises(UserError, match="no XML file names an object"):
         read_voc(photos, photos, ConversionLog())
     item = labelled(photos / "pipe.jpg", "", [], []).image
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="is a pipe"):
         item.content()
 
 

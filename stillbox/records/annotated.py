@@ -58,8 +58,8 @@ class AnnotatedImage:
         """
         if self.stored is not None:
             return self.stored()
-        if not self.path.is_file():  # nor a pipe, which would be waited for without end
-            raise FileNotFoundError(self.path)
+        if self.path.is_fifo():  # it would be waited for without end
+            raise OSError(f"{self.path} is a pipe")
         return self.path.read_bytes()
 
 
