@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 # The decoders of OpenCV write to the terminal about what is raised here.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+# A file cannot make them open a connection.
+os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", "protocol_whitelist;file")
 
 import cv2
 
@@ -16,6 +18,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.pictures import Picture
 from stillbox.predicting.backend import Pixels
 
+_PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
 # Of cameras and files that do not give one.
 _USUAL_RATE = 30.0
 _MOST_RATE = 1000.0
@@ -47,7 +50,11 @@ class Video:
     def __init__(self, source: Path | int, *, stride: int = 1) -> None:
         self.live, self.stride = isinstance(source, int), stride
         self.name = f"webcam:{source}" if self.live else str(source)
-        self._capture = cv2.VideoCapture(source if self.live else str(source))
+        if isinstance(source, int):
+            self._capture = cv2.VideoCapture(source)
+        else:
+            _refuse_playlist(source)
+            self._capture = cv2.VideoCapture(str(source), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise _not_opened(self.name, live=self.live)
         rate = self._capture.get(cv2.CAP_PROP_FPS)
@@ -152,6 +159,24 @@ def _not_written(path: Path) -> UserError:
         where=str(path),
         fix="choose another --output folder, or make room on its disk",
     )
+
+
+def _refuse_playlist(path: Path) -> None:
+    """Refuses a list of other files, whatever its name: the decoder would open them."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}", where=str(path), fix="check its permissions"
+        ) from error
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(_PLAYLISTS):
+        raise UserError(
+            "this is a playlist, which names other files",
+            where=str(path),
+            fix="give the videos that it names",
+        )
 
 
 def _not_opened(name: str, *, live: bool) -> UserError:

@@ -145,7 +145,7 @@ def test_a_camera(stillbox, here, monkeypatch, words):
     # The files that are written are opened again with the real one.
     real = cv2.VideoCapture
     monkeypatch.setattr(
-        cv2, "VideoCapture", lambda source: (Camera if source == 0 else real)(source)
+        cv2, "VideoCapture", lambda *source: (Camera if source == (0,) else real)(*source)
     )
     assert stillbox("predict", "model", *words).code == 0
     lines = entries("webcam_0.jsonl")
@@ -174,6 +174,25 @@ def test_a_signal_finishes_the_video(stillbox, here, backend, monkeypatch, numbe
     assert 0 < len(lines) < 10
     assert Video(here / "predictions/clip.mp4").frames == len(lines)
     assert not (here / "predictions/later.jsonl").exists()
+
+
+def test_a_signal_leaves_the_images_that_are_done(stillbox, photos, backend, monkeypatch):
+    run = backend.run
+
+    def stopped(images):
+        if len(backend.batches) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return run(images)
+
+    monkeypatch.setattr(backend, "run", stopped)
+    monkeypatch.setattr("stillbox.cli.predict_files.own_processors", lambda: 1)
+    for number in range(100, 200):
+        (photos / f"{number}.png").write_bytes((photos / "2.png").read_bytes())
+    code, _, err = stillbox("predict", "model", "photos", "--no-pictures")
+    assert code == 130
+    assert err == "stopped by SIGINT; the files hold what was done\n"
+    assert entries() == entries("predictions.jsonl")
+    assert 0 < len(entries()) < 20
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ def test_files_that_are_no_videos_are_named(tmp_path, content):
     assert caught.value.where == str(tmp_path / "a.avi")
 
 
+@pytest.mark.parametrize("first", ["#EXTM3U\n", "\ufeffffconcat version 1.0\nfile ", "v=0\nm=\n"])
+def test_a_file_cannot_have_other_files_opened(tmp_path, first):
+    write_video(tmp_path / "secret.avi")
+    (tmp_path / "a.mp4").write_text(first + "secret.avi\n")
+    with pytest.raises(UserError, match=r"a\.mp4: this is a playlist"):
+        Video(tmp_path / "a.mp4")
+
+
 def test_a_video_that_is_cut_off_gives_its_first_frames(tmp_path):
     path = write_video(tmp_path / "a.avi")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -87,6 +95,12 @@ def test_a_camera_gives_colours_and_the_time_that_has_passed(monkeypatch):
     frames = list(camera)
     assert [frame.seconds for frame in frames] == [0, 0.5, 1, 1.5, 2]
     assert frames[0].pixels[0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_video_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"a\.mp4: cannot be read: No such file") as caught:
+        Video(tmp_path / "a.mp4")
+    assert caught.value.where == str(tmp_path / "a.mp4")
 
 
 def test_a_camera_that_is_not_there_is_refused():
