@@ -74,6 +74,21 @@ def test_bad_files_are_passed_over_and_listed_at_the_end(stillbox, photos, batch
     assert [line.split(": ")[0].strip() for line in last[1:]] == ["photos/1.png", "photos/3.png"]
 
 
+def test_names_that_are_no_text(stillbox, photos):
+    names = [b"\xff.png", b"\x1b[31m.png", "\u96fb {0} [b].png".encode()]
+    for name in names:
+        with open(os.fsencode(photos) + b"/" + name, "wb") as file:  # noqa: PTH123
+            file.write((photos / "2.png").read_bytes())
+    with open(os.fsencode(photos) + b"/\x1b.png", "wb") as file:  # noqa: PTH123
+        file.write(b"no image")
+    code, out, err = stillbox("predict", "model", "photos")
+    assert code == 1
+    assert len(entries()) == 5
+    assert "photos/\\udcff.png: 1 objects" in out
+    assert "\x1b" not in out + err
+    assert "photos/\\x1b.png: cannot be decoded" in err
+
+
 def test_only_bad_files_are_an_error(stillbox, here):
     for name in ("1.png", "2.png"):
         (here / name).write_bytes(b"no image")
