@@ -6,7 +6,7 @@ from rich.console import Console
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
-from stillbox.cli import data_augmentations, data_convert, data_scenes, data_tile
+from stillbox.cli import data_augmentations, data_convert, data_export, data_scenes, data_tile
 from stillbox.cli.arguments import add_option
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_common, label_map_of, print_json
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stats.set_defaults(run=run_stats)
     for name, module, about in (
         ("augmentations", data_augmentations, "show augmented images and boxes"),
+        ("export", data_export, "write records as YOLO, COCO JSON or Pascal VOC XML"),
         ("scenes", data_scenes, "draw the synthetic data set of shapes"),
         ("tile", data_tile, "cut the images of records into overlapping tiles"),
     ):

@@ -1,14 +1,14 @@
 """Random access to a TFRecord file: the byte offset of every record, built once and kept.
 
-The index is stored beside the file as `.<name>.index`, or in the cache folder if the file's own
-folder is read-only. It is rebuilt when the file's size or modification time changes. A gzip file is
-read through its decompressed copy.
+The index is stored in the cache folder. It is rebuilt when the file's size or modification time
+changes. A gzip file is read through its decompressed copy.
 """
 
 import json
 import os
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -132,26 +132,23 @@ def _scan(data: Path, size: int) -> tuple[NDArray[np.uint64], str]:
     return np.array(offsets, np.uint64), fault
 
 
-def _index_paths(data: Path) -> tuple[Path, Path]:
-    name = f".{data.name}.index"
-    return data.parent / name, cache_folder() / "indexes" / f"{path_key(data)}{name}"
+def _index_path(data: Path) -> Path:
+    return cache_folder() / "indexes" / f"{path_key(data)}.{data.name}.index"
 
 
 def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
     """Returns the stored offsets, or None if there are none that fit the file."""
-    for path in _index_paths(data):
-        try:
-            head, _, body = path.read_bytes().partition(b"\n")
-            stored = json.loads(head)
-        except (OSError, ValueError):
-            continue
-        if stored == _index_head(state, body) and len(body) % 8 == 0:
-            offsets = np.frombuffer(body, "<u8")
-            # The file may be a stranger's, as the records are.
-            rising = len(offsets) and np.all(offsets[1:] > offsets[:-1])
-            if rising and offsets[0] == 0 and offsets[-1] <= state.st_size:
-                return offsets
-    return None
+    try:
+        head, _, body = _index_path(data).read_bytes().partition(b"\n")
+        stored = json.loads(head)
+    except (OSError, ValueError):
+        return None
+    if stored != _index_head(state, body) or len(body) % 8:
+        return None
+    offsets = np.frombuffer(body, "<u8")
+    # The cache may be a stranger's, as the records are.
+    rising = len(offsets) and np.all(offsets[1:] > offsets[:-1])
+    return offsets if rising and offsets[0] == 0 and offsets[-1] <= state.st_size else None
 
 
 def _index_head(state: os.stat_result, body: bytes) -> dict[str, object]:
@@ -166,12 +163,6 @@ def _index_head(state: os.stat_result, body: bytes) -> dict[str, object]:
 def _save_index(data: Path, state: os.stat_result, offsets: NDArray[np.uint64]) -> None:
     body = offsets.astype("<u8").tobytes()
     content = json.dumps(_index_head(state, body)).encode() + b"\n" + body
-    beside, cached = _index_paths(data)
-    # Root may write anywhere; a folder that is marked read-only is left alone all the same.
-    writable = data.parent.stat().st_mode & 0o222
-    for path in (beside, cached) if writable else (cached,):
-        try:
-            write_whole(path, content)
-        except UserError:
-            continue  # reading works without an index
-        return
+    # Reading works without an index.
+    with suppress(UserError):
+        write_whole(_index_path(data), content)

@@ -200,3 +200,10 @@ def test_absent_files_and_folders_are_named(tmp_path):
         read_coco(tmp_path / "x.json", tmp_path, ConversionLog())
     with pytest.raises(UserError, match="no such folder of images"):
         read_coco(tmp_path / "x.json", tmp_path / "y", ConversionLog())
+
+
+@pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/passwd", "a/../../b.jpg", "a\0.jpg"])
+def test_a_file_name_that_leads_out_of_the_folder_is_refused(read, name):
+    with pytest.raises(UserError, match="leads out of the folder") as caught:
+        read(images=[image(file_name=name)])
+    assert caught.value.where.rpartition(":")[2] == "1"

@@ -283,3 +283,15 @@ def test_a_killed_conversion_leaves_no_half_written_shard(tmp_path):
     subprocess.run([*command, "0"], check=True)
     assert list(out.glob(".*")) == []
     assert len(source(tmp_path)) == 400
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "", "a*", "a/b"])
+def test_the_name_of_a_set_is_that_of_a_file(tmp_path, annotated, run, name):
+    before = sorted(tmp_path.rglob("*"))
+    items = [annotated("a")]
+    with pytest.raises(UserError, match="is not the name of a set"):
+        run(items, name=name)
+    assert {path.name for path in tmp_path.rglob("*")} - {p.name for p in before} <= {
+        "images",
+        "a.jpg",
+    }

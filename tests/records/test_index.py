@@ -36,13 +36,19 @@ def scans(monkeypatch):
     return calls
 
 
-def test_the_index_is_built_once_and_kept_beside_the_file(tmp_path, monkeypatch):
+def kept_index(cache_folder):
+    (index,) = (cache_folder / "indexes").iterdir()
+    return index
+
+
+def test_the_index_is_built_once_and_kept_in_the_cache(tmp_path, cache_folder, monkeypatch):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     calls = scans(monkeypatch)
     for _ in range(3):
         assert RecordFile(path).read(3) == b"last"
     assert len(calls) == 1
-    assert (tmp_path / ".a.record.index").is_file()
+    assert kept_index(cache_folder).name.endswith(".a.record.index")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a.record"]
 
 
 def test_the_index_is_rebuilt_when_the_file_changes(tmp_path, monkeypatch):
@@ -57,37 +63,31 @@ def test_the_index_is_rebuilt_when_the_file_changes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[]\n", b'{"format": 1}\n123'])
-def test_a_broken_index_is_rebuilt(tmp_path, content):
-    path = write_records(tmp_path / "a.record", PAYLOADS)
-    (tmp_path / ".a.record.index").write_bytes(content)
-    assert RecordFile(path).read(3) == b"last"
-    assert (tmp_path / ".a.record.index").read_bytes() != content
-
-
-def test_an_index_with_one_changed_byte_is_rebuilt(tmp_path):
+def test_a_broken_index_is_rebuilt(tmp_path, cache_folder, content):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     RecordFile(path)
-    kept = tmp_path / ".a.record.index"
+    kept_index(cache_folder).write_bytes(content)
+    assert RecordFile(path).read(3) == b"last"
+    assert kept_index(cache_folder).read_bytes() != content
+
+
+def test_an_index_with_one_changed_byte_is_rebuilt(tmp_path, cache_folder):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    RecordFile(path)
+    kept = kept_index(cache_folder)
     data = bytearray(kept.read_bytes())
     data[-8] ^= 1
     kept.write_bytes(data)
     assert RecordFile(path).read(3) == b"last"
 
 
-def test_beside_a_read_only_file_nothing_is_written(tmp_path, cache_folder, monkeypatch):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    path = write_records(folder / "a.record", PAYLOADS)
-    folder.chmod(0o555)
-    try:
-        RecordFile(path)
-        assert [p.name for p in folder.iterdir()] == ["a.record"]
-        assert len(list((cache_folder / "indexes").iterdir())) == 1
-        calls = scans(monkeypatch)
-        assert RecordFile(path).read(3) == b"last"
-        assert calls == []
-    finally:
-        folder.chmod(0o755)
+def test_files_of_one_name_have_indexes_of_their_own(tmp_path, cache_folder):
+    for folder, payload in (("one", b"1"), ("other", b"2")):
+        (tmp_path / folder).mkdir()
+        assert (
+            RecordFile(write_records(tmp_path / folder / "a.record", [payload])).read(0) == payload
+        )
+    assert len(list((cache_folder / "indexes").iterdir())) == 2
 
 
 def test_files_are_read_if_no_index_can_be_written(tmp_path, monkeypatch):

@@ -173,3 +173,20 @@ def test_image_sets(root):
         read_image_set(root, "empty")
     with pytest.raises(UserError, match="leave --set out"):
         read_image_set(root / "Annotations", "train")
+
+
+def test_xml_of_another_format_is_refused(read):
+    with pytest.raises(UserError, match=r"not Pascal VOC XML: its root is <annotations>"):
+        read({"a.xml": annotation(), "b.xml": "<annotations><image name='a.png'/></annotations>"})
+
+
+@pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "C:\\secret.jpg"])
+def test_a_filename_that_leads_out_of_the_folder_is_refused(read, name):
+    with pytest.raises(UserError, match="leads out of the folder") as caught:
+        read(
+            {
+                "a.xml": f"<annotation>\n<filename>{name}</filename></annotation>",
+                "b.xml": annotation(),
+            }
+        )
+    assert caught.value.where.endswith("a.xml:2")

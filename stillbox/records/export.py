@@ -1,0 +1,243 @@
+"""Records back to annotation formats: YOLO, COCO JSON, Pascal VOC XML. Images keep their bytes."""
+
+import hashlib
+import json
+import os
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import yaml
+
+from stillbox.errors import UserError
+from stillbox.records.example import Example
+from stillbox.records.files import write_whole
+from stillbox.records.image_files import inspect_image
+from stillbox.records.label_map import LabelMap
+from stillbox.records.problems import BadRecordError
+from stillbox.records.source import ExampleSource
+
+
+@dataclass
+class Exported:
+    """What an export has written."""
+
+    images: int = 0
+    boxes: int = 0
+    problems: list[str] = field(default_factory=list)
+    """A line for each kind of problem of the records."""
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image that is being exported."""
+
+    example: Example
+    name: PurePosixPath
+    """Of its file, once in the export."""
+    height: int
+    width: int
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """Boxes `[N, 4]`, ymin, xmin, ymax, xmax in pixels."""
+        sides = np.array([self.height, self.width] * 2, np.float64)
+        return self.example.boxes.astype(np.float64) * sides
+
+
+def export_records(
+    records: Sequence[str],
+    label_map: LabelMap,
+    output: str | Path,
+    form: str,
+    *,
+    split: str = "train",
+    on_image: Callable[[int, int], None] = lambda done, total: None,
+) -> Exported:
+    """Writes records as images and annotations of a format, one of `FORMS`.
+
+    Args:
+        records: files and patterns.
+        label_map: their classes.
+        output: a folder that does not exist, is empty, or has other splits of the same export.
+        form: `yolo`, `coco` or `voc`.
+        split: name of the set.
+        on_image: called with images done and in all.
+
+    Raises:
+        UserError: the output folder has the split already, or a record has no usable size.
+    """
+    output = Path(output)
+    if not split or split[0] == "." or set(split) & set("/\\\0"):
+        raise UserError(f"{split!r} is not the name of a split", where="--split", fix="as train")
+    source = ExampleSource(records, label_map, bad_records="drop")
+    result = Exported()
+    with _folder(output, FORMS[form].images.format(split=split)) as folder:
+        images = _written(source, folder, result, on_image)
+        FORMS[form].write(output, split, label_map, images)
+    result.problems = source.problems.lines()
+    return result
+
+
+@contextmanager
+def _folder(output: Path, images: str) -> Iterator[Path]:
+    """Yields a new folder that becomes that of the images at the end; nothing after an error."""
+    final = output / images
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for file in [f for f in partial.rglob("*") if f.is_file()]:
+            target = final / file.relative_to(partial)
+            if target.exists():
+                raise UserError("there is such an image", where=str(target), fix="empty the folder")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _written(
+    source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
+) -> list[_Image]:
+    """Writes the images and returns all of them without their bytes."""
+    taken: set[PurePosixPath] = set()
+    images = []
+    for index in range(len(source)):
+        on_image(index + 1, len(source))
+        example = source.example(index)
+        if example is None:
+            continue
+        try:
+            info = inspect_image(example.encoded, whole=False)
+        except BadRecordError as error:
+            source.reject(index, error.reason, error.detail)
+            continue
+        name = _file_name(example, taken)
+        write_whole(folder / name, example.encoded)
+        bare = Example(**{**vars(example), "encoded": b""})
+        images.append(_Image(bare, name, info.height, info.width))
+        result.images += 1
+        result.boxes += len(example.boxes)
+    return images
+
+
+def _file_name(example: Example, taken: set[PurePosixPath]) -> PurePosixPath:
+    """Returns a name inside the folder that no other image has, with the suffix of the bytes."""
+    suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
+    given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))
+    parts = [p for p in given.parts if p not in ("/", "..", ".") and "\0" not in p]
+    plain = PurePosixPath(*[part.lstrip(".") or "image" for part in parts or ["image"]])
+    if plain.suffix.lower() not in suffixes:
+        plain = plain.with_name(plain.name + suffixes[0])
+    stems = {name.with_suffix("") for name in taken}
+    if plain.with_suffix("") in stems:
+        digest = hashlib.sha256(f"{example.image_id}{len(taken)}".encode()).hexdigest()[:8]
+        plain = plain.with_name(f"{plain.stem}-{digest}{plain.suffix}")
+    taken.add(plain)
+    return plain
+
+
+def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+    """Writes `labels/<split>` and `data.yaml`; class numbers are places in the label map."""
+    numbers = {item.id: number for number, item in enumerate(label_map)}
+    for image in images:
+        example = image.example
+        low, high = example.boxes[:, :2].astype(np.float64), example.boxes[:, 2:].astype(np.float64)
+        lines = [
+            f"{numbers[int(c)]} {x:.8f} {y:.8f} {w:.8f} {h:.8f}\n"
+            for c, (y, x), (h, w) in zip(
+                example.class_ids, (low + high) / 2, high - low, strict=True
+            )
+        ]
+        path = output / "labels" / split / image.name.with_suffix(".txt")
+        write_whole(path, "".join(lines).encode())
+    data = output / "data.yaml"
+    content: dict[str, Any] = {"path": "."}
+    content |= {p.name: f"images/{p.name}" for p in sorted((output / "labels").iterdir())}
+    content["names"] = {numbers[item.id]: item.name for item in label_map}
+    write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+
+
+def _write_coco(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+    """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers."""
+    ids = [image.example.image_id for image in images]
+    own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
+    annotations: list[dict[str, Any]] = []
+    entries = []
+    for number, image in enumerate(images, start=1):
+        image_id = int(image.example.image_id) if own else number
+        size = {"height": image.height, "width": image.width}
+        entries.append({"id": image_id, "file_name": str(image.name), **size})
+        for row, (ymin, xmin, ymax, xmax) in enumerate(image.pixels.tolist()):
+            area = float(image.example.area[row])
+            annotations.append({
+                "id": len(annotations) + 1,
+                "image_id": image_id,
+                "category_id": int(image.example.class_ids[row]),
+                "bbox": [xmin, ymin, xmax - xmin, ymax - ymin],
+                "area": area if np.isfinite(area) else (ymax - ymin) * (xmax - xmin),
+                "iscrowd": int(image.example.is_crowd[row]),
+            })  # fmt: skip
+    categories = [{"id": item.id, "name": item.name} for item in label_map]
+    content = {"images": entries, "annotations": annotations, "categories": categories}
+    path = output / "annotations" / f"instances_{split}.json"
+    write_whole(path, json.dumps(content, ensure_ascii=False).encode())
+
+
+def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+    """Writes `Annotations` and `ImageSets/Main/<split>.txt`."""
+    for image in images:
+        root = ElementTree.Element("annotation")
+        _texts(root, folder="JPEGImages", filename=str(image.name))
+        size = ElementTree.SubElement(root, "size")
+        _texts(size, width=image.width, height=image.height, depth=3)
+        for row, (ymin, xmin, ymax, xmax) in enumerate(image.pixels.tolist()):
+            one = ElementTree.SubElement(root, "object")
+            example = image.example
+            _texts(
+                one,
+                name=label_map.text_of(int(example.class_ids[row])),
+                truncated=int(example.truncated[row]),
+                difficult=int(example.difficult[row]),
+            )
+            sides = {"xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
+            box = ElementTree.SubElement(one, "bndbox")
+            _texts(box, **{side: _short(value) for side, value in sides.items()})
+        ElementTree.indent(root)
+        path = output / "Annotations" / image.name.with_suffix(".xml")
+        write_whole(path, ElementTree.tostring(root, encoding="utf-8") + b"\n")
+    stems = "".join(f"{image.name.with_suffix('')}\n" for image in images)
+    write_whole(output / "ImageSets" / "Main" / f"{split}.txt", stems.encode())
+
+
+def _texts(parent: ElementTree.Element, **values: object) -> None:
+    for name, value in values.items():
+        ElementTree.SubElement(parent, name).text = str(value)
+
+
+def _short(value: float) -> str:
+    """Returns a coordinate to a ten-thousandth of a pixel; whole ones without a point."""
+    return f"{round(value, 4):g}" if abs(value) < 1e5 else str(round(value, 4))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A format to export to."""
+
+    write: Callable[[Path, str, LabelMap, Sequence[_Image]], None]
+    images: str
+    """Folder of the images of a split."""
+
+
+FORMS = {
+    "yolo": _Form(_write_yolo, "images/{split}"),
+    "coco": _Form(_write_coco, "{split}"),
+    "voc": _Form(_write_voc, "JPEGImages"),
+}

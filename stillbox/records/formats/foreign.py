@@ -1,0 +1,94 @@
+"""Formats that are named and not converted."""
+
+from pathlib import Path
+
+from stillbox.records.data_folder import DataFolder
+from stillbox.records.formats.registry import register_foreign
+from stillbox.records.formats.sniff import json_outline, xml_outline
+from stillbox.records.framing import HEADER_BYTES, is_header
+from stillbox.records.guarded import read_head
+
+_MASK_FOLDERS = ("masks", "mask", "SegmentationClass", "SegmentationObject", "labels")
+
+
+def _is_records(file: Path) -> bool:
+    return is_header(read_head(file)[:HEADER_BYTES])
+
+
+def _records(folder: DataFolder) -> list[Path]:
+    annotations = {".xml", ".json", ".csv", ".txt", ".yaml", ".yml", ".jsonl"}
+    known = {*annotations, *(file.suffix for file in folder.images)}
+    return [
+        f for f in folder.files if f.suffix.lower() not in known and folder.once(_is_records, f)
+    ]
+
+
+def _masks(folder: DataFolder) -> list[Path]:
+    """Returns images in folders of masks, each of which has the name of another image."""
+    folders = ("masks", "mask", "SegmentationClass", "SegmentationObject", "labels", "annotations")
+    masks = [
+        file for file in folder.images if file.parent.name in folders and file.suffix == ".png"
+    ]
+    others = {file.stem for file in folder.images if file.parent.name not in folders}
+    return [file for file in masks if file.stem in others]
+
+
+def _is_imglab(file: Path) -> bool:
+    return xml_outline(file)[0] == "dataset"
+
+
+def _is_via(file: Path) -> bool:
+    outline = json_outline(file)
+    return "_via_img_metadata" in outline.keys
+
+
+def _is_createml(file: Path) -> bool:
+    outline = json_outline(file)
+    return (
+        outline.is_list and {"image", "annotations"} <= outline.keys and "data" not in outline.keys
+    )
+
+
+def _is_arrow(file: Path) -> bool:
+    return file.name.startswith("data-") or file.name.startswith("dataset")
+
+
+register_foreign(
+    "tfrecord",
+    "TFRecords",
+    _records,
+    "records need no conversion: give them to a config as data.train.paths, and see "
+    "`stillbox data check`",
+    beside=("*",),
+)
+register_foreign(
+    "masks",
+    "segmentation masks",
+    _masks,
+    "boxes are needed: convert the masks to COCO JSON first",
+    beside=("*",),
+)
+register_foreign(
+    "imglab",
+    "dlib's imglab XML",
+    lambda folder: [f for f in folder.with_suffix(".xml") if folder.once(_is_imglab, f)],
+    "convert it to Pascal VOC first",
+)
+register_foreign(
+    "via",
+    "a VGG Image Annotator project",
+    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_via, f)],
+    "export it as COCO",
+)
+register_foreign(
+    "createml",
+    "Create ML JSON",
+    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_createml, f)],
+    "export the data set as COCO or YOLO",
+)
+register_foreign(
+    "arrow",
+    "Hugging Face datasets as Arrow (save_to_disk)",
+    lambda folder: [f for f in folder.with_suffix(".arrow") if _is_arrow(f)],
+    "write it with `dataset.to_parquet(...)`",
+)

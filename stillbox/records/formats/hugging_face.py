@@ -1,0 +1,148 @@
+"""Hugging Face `datasets`: an image folder with `metadata.jsonl`, or parquet files.
+
+`objects` has `bbox` as [x, y, width, height] in pixels and `category` (or `categories`, `label`) as
+numbers or names. Source: huggingface.co/docs/datasets, "Object detection".
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from stillbox.extras import import_extra
+from stillbox.records.data_folder import DataFolder, folder_split, name_split
+from stillbox.records.formats.build import NO_BOX, Box, labelled
+from stillbox.records.formats.registry import Labelled, Reading, register
+from stillbox.records.guarded import number, parse_json, read_head, read_lines
+from stillbox.records.problems import ConversionLog
+
+_CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
+_LOCK = threading.Lock()
+
+
+def _find(folder: DataFolder) -> list[Path]:
+    metadata = [f for f in folder.with_suffix(".jsonl") if f.name == "metadata.jsonl"]
+    return metadata + [f for f in folder.with_suffix(".parquet") if read_head(f)[:4] == b"PAR1"]
+
+
+@register("hugging_face", "Hugging Face datasets", _find)
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+    """Reads metadata and parquet files.
+
+    Raises:
+        UserError: a line is no JSON, or pyarrow is needed and not installed.
+    """
+    reading = Reading()
+    for file in files:
+        if file.suffix.lower() == ".jsonl":
+            reading.images += _from_lines(folder, file, log)
+        else:
+            images, names = _from_parquet(folder, file, log)
+            reading.images += images
+            reading.classes = reading.classes or names
+    return reading
+
+
+def _from_lines(folder: DataFolder, file: Path, log: ConversionLog) -> list[Labelled]:
+    images = []
+    for line, text in enumerate(read_lines(file), start=1):
+        row = parse_json(text, f"{file}:{line}")
+        name = row.get("file_name") if isinstance(row, dict) else None
+        where = f"{folder.relative(file)}:{line}"
+        if not isinstance(name, str):
+            log.bad_record("row without a file_name", where)
+            continue
+        path = folder.image(name, file, file.parent, log)
+        if path is not None:
+            names, boxes = _objects(row.get("objects"), [], where, log)
+            split = folder_split(path.relative_to(folder.root))
+            images.append(labelled(path, where, names, boxes, split=split))
+    return images
+
+
+def _objects(
+    objects: Any,  # noqa: ANN401
+    classes: Sequence[str],
+    where: str,
+    log: ConversionLog,
+) -> tuple[list[str], list[Box]]:
+    """Returns class names and boxes of a row: columns, or a list of objects."""
+    if isinstance(objects, list):
+        keys = {key for one in objects if isinstance(one, dict) for key in one}
+        objects = {key: [o.get(key) for o in objects if isinstance(o, dict)] for key in keys}
+    columns = objects if isinstance(objects, Mapping) else {}
+    boxes = columns.get("bbox", columns.get("bboxes")) or []
+    labels: Any = next((columns[key] for key in _CLASS_KEYS if columns.get(key) is not None), [])
+    if not isinstance(boxes, list) or not isinstance(labels, list) or len(boxes) != len(labels):
+        log.bad_box("boxes and categories differ in number", where, action="boxes dropped")
+        return [], []
+    return [_name(label, classes) for label in labels], [_box(box) for box in boxes]
+
+
+def _name(label: object, classes: Sequence[str]) -> str:
+    if isinstance(label, int) and 0 <= label < len(classes):
+        return classes[label]
+    return f"class_{label}" if isinstance(label, int) else str(label)
+
+
+def _box(values: object) -> Box:
+    if not isinstance(values, list) or len(values) != 4:
+        return NO_BOX
+    x, y, width, height = map(number, values)
+    return y, x, y + height, x + width
+
+
+def _from_parquet(
+    folder: DataFolder, file: Path, log: ConversionLog
+) -> tuple[list[Labelled], Sequence[str]]:
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    table = parquet.ParquetFile(file)
+    image, objects = "image", "objects"
+    schema = table.schema_arrow
+    if not {image, objects} <= set(schema.names):
+        where = folder.relative(file)
+        log.bad_record("parquet file without image and objects", where, ", ".join(schema.names))
+        return [], ()
+    classes = _class_names(json.loads((schema.metadata or {}).get(b"huggingface", b"{}")))
+    images = []
+    split = name_split(file.relative_to(folder.root))
+    for group in range(table.num_row_groups):
+        rows = table.read_row_group(group, columns=[objects]).column(objects).to_pylist()
+        for row, content in enumerate(rows):
+            where = f"{folder.relative(file)}: row {group}.{row}"
+            names, boxes = _objects(content, classes, where, log)
+            one = labelled(Path(f"{file}#{group}.{row}.img"), where, names, boxes, split=split)
+            item = one.image.__class__(
+                **{**vars(one.image), "stored": partial(_stored, file, group, row)}
+            )
+            images.append(one._replace(image=item))
+    return images, classes
+
+
+def _class_names(content: Any) -> Sequence[str]:  # noqa: ANN401
+    """Returns the names of the first `ClassLabel` of the features, none if there is none."""
+    if isinstance(content, dict):
+        if content.get("_type") == "ClassLabel" and isinstance(content.get("names"), list):
+            return [str(name) for name in content["names"]]
+        content = list(content.values())
+    found = (_class_names(inner) for inner in content) if isinstance(content, list) else iter(())
+    return next((names for names in found if names), ())
+
+
+def _stored(file: Path, group: int, row: int) -> bytes:
+    """Returns the image of a row."""
+    with _LOCK:  # so that threads that want the same group read it once
+        images = _group_images(file, group)
+    content = images[row].as_py()
+    data = content.get("bytes") if isinstance(content, dict) else content
+    if not isinstance(data, bytes):
+        raise FileNotFoundError(f"the row holds no bytes of an image: {file}")
+    return data
+
+
+@lru_cache(maxsize=2)
+def _group_images(file: Path, group: int) -> Any:  # noqa: ANN401
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    return parquet.ParquetFile(file).read_row_group(group, columns=["image"]).column("image")

@@ -1,0 +1,74 @@
+"""LabelMe JSON: one file for each image, shapes of points in pixels."""
+
+from pathlib import Path
+from typing import Any
+
+from stillbox.errors import UserError
+from stillbox.records.data_folder import DataFolder, folder_split
+from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled
+from stillbox.records.formats.registry import Reading, register
+from stillbox.records.formats.sniff import json_outline
+from stillbox.records.guarded import number, read_json, whole
+from stillbox.records.problems import ConversionLog
+
+_WITH_AREA = ("rectangle", "polygon", "circle", "mask")
+
+
+def _is_labelme(file: Path) -> bool:
+    outline = json_outline(file)
+    return not outline.is_list and outline.keys >= {"shapes", "imagePath"}
+
+
+@register(
+    "labelme",
+    "LabelMe JSON",
+    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_labelme, f)],
+)
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+    """Reads JSON files; polygons and circles become the boxes around them."""
+    reading = Reading()
+    for file in files:
+        try:
+            content = read_json(file)
+        except UserError as error:
+            log.bad_record("annotation file is no JSON", folder.relative(file), error.what)
+            continue
+        near = folder.image_of_stem(file.stem, file)
+        path = near or folder.image(str(content["imagePath"]), file, file.parent, log)
+        if path is None:
+            continue
+        where = folder.relative(file)
+        names: list[str] = []
+        boxes: list[Box] = []
+        for place, shape in enumerate(
+            content["shapes"] if isinstance(content["shapes"], list) else []
+        ):
+            box = _box(shape)
+            if box == NO_BOX:
+                log.bad_box("shape without a box", f"{where}, shape {place}", _kind(shape))
+                continue
+            names.append(str(shape.get("label", "")).strip())
+            boxes.append(box)
+        size = (whole(content.get("imageHeight")), whole(content.get("imageWidth")))
+        split = folder_split(file.relative_to(folder.root))
+        reading.images.append(labelled(path, where, names, boxes, size=size, split=split))
+    return reading
+
+
+def _kind(shape: Any) -> str:  # noqa: ANN401
+    return str(shape.get("shape_type", "polygon")) if isinstance(shape, dict) else "no shape"
+
+
+def _box(shape: Any) -> Box:  # noqa: ANN401
+    """Returns the box of a shape, `NO_BOX` for points and lines."""
+    if not isinstance(shape, dict) or _kind(shape) not in _WITH_AREA:
+        return NO_BOX
+    points = shape.get("points")
+    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points):
+        return NO_BOX
+    pairs = [(number(x), number(y)) for x, y in points]
+    if _kind(shape) == "circle" and len(pairs) == 2:
+        (x, y), (u, v) = pairs
+        radius = ((x - u) ** 2 + (y - v) ** 2) ** 0.5
+        pairs = [(x - radius, y - radius), (x + radius, y + radius)]
+    return bounds(pairs)

@@ -1,0 +1,314 @@
+"""Each format as its own tool writes it: what is read, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.folder import convert_folder
+from tests.records.builders import write_records
+from tests.records.test_folder import SIZE, examples, picture, voc_folder, voc_xml
+
+HEIGHT, WIDTH = SIZE
+BOX = (4, 6, 24, 36)
+"""ymin, xmin, ymax, xmax in pixels of 40 x 60."""
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three pictures in `photos/images`, which annotations are put beside."""
+    for number, name in enumerate(NAMES):
+        picture(tmp_path / "photos" / "images" / f"{name}.png", number)
+    return tmp_path / "photos"
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def yolo(folder):
+    y, x, v, u = BOX[0] / HEIGHT, BOX[1] / WIDTH, BOX[2] / HEIGHT, BOX[3] / WIDTH
+    put(folder, "data.yaml", "path: .\ntrain: ../images\nval: nowhere\nnames: [dog, cat]\n")
+    put(folder, "labels/a.txt", f"1 {(x + u) / 2} {(y + v) / 2} {u - x} {v - y}\n")
+    put(folder, "labels/b.txt", f"1 {x} {y} {u} {y} {u} {v} {x} {v}\n")
+
+
+def coco(folder):
+    boxes = [{"id": n, "image_id": n, "category_id": 7, "bbox": [6, 4, 30, 20]} for n in (1, 2)]
+    put(folder, "_annotations.coco.json", {
+        "images": [{"id": n, "file_name": f"{name}.png", "height": HEIGHT, "width": WIDTH}
+                   for n, name in enumerate(NAMES, 1)],
+        "annotations": boxes,
+        "categories": [{"id": 0, "name": "animals"}, {"id": 7, "name": "cat"}],
+    })  # fmt: skip
+
+
+def cvat(folder):
+    size = f'width="{WIDTH}" height="{HEIGHT}"'
+    put(
+        folder,
+        "annotations.xml",
+        f"""<?xml version="1.0" encoding="utf-8"?>
+<annotations><version>1.1</version><meta><task><labels><label><name>dog</name></label>
+<label><name>cat</name></label></labels></task></meta>
+<image id="0" name="images/a.png" {size}>
+<box label="cat" xtl="6" ytl="4" xbr="36" ybr="24" occluded="0"/></image>
+<image id="1" name="b.png" {size}>
+<polygon label="cat" points="6,4;36,4;20,24"/><points label="cat" points="1,1"/></image>
+<image id="2" name="c.png" {size}/></annotations>""",
+    )
+
+
+def labelme(folder):
+    for name, shape in {
+        "a": {"label": "cat", "shape_type": "rectangle", "points": [[36, 24], [6, 4]]},
+        "b": {"label": "cat", "shape_type": "polygon", "points": [[6, 4], [36, 4], [20, 24]]},
+        "c": {"label": "cat", "shape_type": "point", "points": [[6, 4]]},
+    }.items():
+        put(folder, f"json/{name}.json", {
+            "version": "5.0.1", "shapes": [shape], "imagePath": f"..\\images\\{name}.png",
+            "imageHeight": HEIGHT, "imageWidth": WIDTH, "imageData": None,
+        })  # fmt: skip
+
+
+def voc_csv(folder):
+    rows = [f"{name}.png,{WIDTH},{HEIGHT},cat,6,4,36,24" for name in ("a", "b")]
+    header = "filename,width,height,class,xmin,ymin,xmax,ymax"
+    put(folder, "labels.csv", "\n".join([header, *rows]) + "\n")
+
+
+def open_images(folder):
+    header = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsTruncated,IsGroupOf"
+    rows = [f"{name},xclick,/m/01yrx,1,0.1,0.6,0.1,0.6,1,0" for name in ("a", "b")]
+    put(
+        folder, "boxes.csv", "\n".join([header, *rows, "gone,xclick,/m/01yrx,1,0,1,0,1,0,0"]) + "\n"
+    )
+    put(folder, "class-descriptions-boxable.csv", "/m/01yrx,cat\n/m/0bt9lr,dog\n")
+
+
+def label_studio(folder):
+    value = {"x": 10, "y": 10, "width": 50, "height": 50, "rotation": 0, "rectanglelabels": ["cat"]}
+    result = {"type": "rectanglelabels", "original_width": WIDTH, "original_height": HEIGHT,
+              "value": value}  # fmt: skip
+    put(folder, "export.json", [
+        {"id": 1, "data": {"image": "/data/upload/1/0a1b2c3d-a.png"},
+         "annotations": [{"was_cancelled": True, "result": []}, {"result": [result]}]},
+        {"id": 2, "data": {"image": "/data/local-files/?d=images/b.png"},
+         "annotations": [{"result": [result]}]},
+        {"id": 3, "data": {"image": "/data/upload/1/c.png"}, "annotations": []},
+    ])  # fmt: skip
+
+
+def image_folder(folder):
+    lines = [{"file_name": f"{name}.png",
+              "objects": {"bbox": [[6, 4, 30, 20]] * n, "categories": ["cat"] * n}}
+             for name, n in zip(NAMES, (1, 1, 0), strict=True)]  # fmt: skip
+    put(folder, "images/metadata.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
+
+
+# Images that are read: the others have no annotation.
+FORMATS = {
+    "yolo": (yolo, "abc"),
+    "coco": (coco, "abc"),
+    "cvat": (cvat, "abc"),
+    "labelme": (labelme, "abc"),
+    "voc_csv": (voc_csv, "ab"),
+    "open_images": (open_images, "ab"),
+    "label_studio": (label_studio, "ab"),
+    "hugging_face": (image_folder, "abc"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_recognised_and_its_boxes_are_read(folder, tmp_path, name):
+    write, read = FORMATS[name]
+    write(folder)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert (converted.format, converted.boxes) == (name, 2)
+    assert converted.classes[-1] == "cat"
+    both = examples(converted) | examples(converted, "validation")
+    assert "".join(sorted(filename[0] for filename in both)) == read
+    for image in ("a.png", "b.png"):
+        expected = np.float32([[0.1, 0.1, 0.6, 0.6]])
+        np.testing.assert_allclose(both[image].boxes, expected, atol=1e-6)
+        assert both[image].class_ids == {"yolo": 2, "coco": 7, "cvat": 2}.get(name, 1)
+
+
+def test_parquet_files_keep_their_images(folder, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    features = {"objects": {"feature": {"category": {"names": ["cat"], "_type": "ClassLabel"}}}}
+    rows = [{"image": {"bytes": (folder / "images" / f"{name}.png").read_bytes(), "path": None},
+             "objects": {"bbox": [[6.0, 4.0, 30.0, 20.0]], "category": [0]}}
+            for name in NAMES]  # fmt: skip
+    table = pyarrow.Table.from_pylist(rows)
+    info = json.dumps({"info": {"features": features}})
+    (tmp_path / "set").mkdir()
+    table = table.replace_schema_metadata({"huggingface": info})
+    parquet.write_table(table, tmp_path / "set" / "all.parquet", row_group_size=2)
+    converted = convert_folder(tmp_path / "set", tmp_path / "out")
+    assert (converted.format, converted.classes, converted.boxes) == ("hugging_face", ("cat",), 3)
+    read = [e.encoded for p in ("train", "validation") for e in examples(converted, p).values()]
+    assert sorted(read) == sorted(row["image"]["bytes"] for row in rows)
+
+
+KEYPOINTS = {
+    "images": [{"id": 1, "file_name": "a.png"}],
+    "annotations": [
+        {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "keypoints": []}
+    ],
+    "categories": [{"id": 1, "name": "person", "keypoints": ["nose"]}],
+}
+FOREIGN = {
+    "CVAT for video": (
+        "tracks.xml",
+        "<annotations><track id='0' label='cat'></track></annotations>",
+    ),
+    "COCO JSON of keypoints": ("a.json", json.dumps(KEYPOINTS)),
+    "YOLO poses": ("data.yaml", "names: [person]\ntrain: images\nkpt_shape: [17, 3]\n"),
+    "KITTI": ("a.txt", "Car 0.00 0 -1.57 614 181 727 284 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n"),
+    "LabelMe XML": (
+        "a.xml",
+        "<annotation><object><name>cat</name><polygon></polygon></object></annotation>",
+    ),
+    "imglab": ("a.xml", "<?xml version='1.0'?><!-- x --><dataset><images></images></dataset>"),
+    "TFRecords": ("a.record", b"payload"),
+}
+
+
+@pytest.mark.parametrize("title", FOREIGN)
+def test_a_foreign_format_is_named(folder, tmp_path, title):
+    name, content = FOREIGN[title]
+    if isinstance(content, bytes):
+        write_records(folder / name, [content])
+    else:
+        put(folder, name, content)
+    with pytest.raises(UserError, match=f"this is .*{title}"):
+        convert_folder(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
+    coco(folder)
+    voc_csv(folder)
+    with pytest.raises(UserError, match=r"several formats: COCO JSON.*CSV[\s\S]*--format voc_csv"):
+        convert_folder(folder, tmp_path / "out")
+    assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"
+    with pytest.raises(UserError, match="no file is YOLO"):
+        convert_folder(folder, tmp_path / "other", format="yolo")
+    with pytest.raises(UserError, match="did you mean 'coco'"):
+        convert_folder(folder, tmp_path / "other", format="cocoo")
+
+
+def test_captions_and_keypoints_beside_instances_are_passed_over(folder, tmp_path):
+    coco(folder)
+    put(folder, "person.json", KEYPOINTS)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert any("COCO JSON of keypoints, passed over" in problem for problem in converted.problems)
+
+
+def test_photographs_alone_are_no_data_set(folder, tmp_path):
+    with pytest.raises(UserError, match="3 images and no annotations"):
+        convert_folder(folder, tmp_path / "out")
+
+
+def test_coco_files_that_disagree_about_ids_are_joined_by_name(folder, tmp_path):
+    for part, categories in (("train", ["cat", "dog"]), ("valid", ["dog", "cat"])):
+        picture(folder / part / "x.png", len(part))
+        put(folder, f"{part}/_annotations.coco.json", {
+            "images": [{"id": 1, "file_name": "x.png", "height": HEIGHT, "width": WIDTH}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [6, 4, 30, 20]}],
+            "categories": [{"id": n, "name": name} for n, name in enumerate(categories, 1)],
+        })  # fmt: skip
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.classes == ("cat", "dog")
+    assert [e.class_ids.tolist() for e in examples(converted).values()] == [[1]]
+    assert [e.class_ids.tolist() for e in examples(converted, "validation").values()] == [[2]]
+
+
+# ---- hostile files ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secret(tmp_path):
+    picture(tmp_path / "secret.png", 50)
+    return tmp_path / "secret.png"
+
+
+@pytest.mark.parametrize("name", ["../../secret.png", "{secret}", "x/../../../secret.png"])
+@pytest.mark.parametrize("write", [coco, voc_csv, cvat, image_folder])
+def test_a_name_that_leads_out_is_refused_with_its_line(folder, tmp_path, secret, write, name):
+    name = name.format(secret=secret)
+    write(folder)
+    file = next(f for f in folder.rglob("*") if f.suffix in (".json", ".csv", ".xml", ".jsonl"))
+    text = file.read_text()
+    file.write_text(text.replace("images/a.png", "a.png").replace("a.png", name, 1))
+    with pytest.raises(UserError, match="leads out of the folder") as caught:
+        convert_folder(folder, tmp_path / "out")
+    assert name in caught.value.what
+    assert caught.value.where.rpartition(":")[2].isdecimal()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("write", [coco, voc_csv, yolo, labelme])
+def test_a_link_that_leads_out_is_refused(folder, tmp_path, secret, write):
+    write(folder)
+    (folder / "images" / "a.png").unlink()
+    (folder / "images" / "a.png").symlink_to(secret)
+    if write in (coco, voc_csv):
+        file = next(f for f in folder.iterdir() if f.suffix in (".json", ".csv"))
+        file.write_text(file.read_text().replace("a.png", "images/a.png"))
+    with pytest.raises(UserError, match="leads out of the folder"):
+        convert_folder(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "[" * 100_000, "nested too deep"),
+        ("a.json", '{"images": [\n1,}', r"a\.json:2: this is not JSON"),
+        ("a.xml", "<annotation><object>", "no XML"),
+        ("data.yaml", "names: [a, b\ntrain: x\n", "not YAML"),
+        ("data.yaml", "names: " + "[" * 5000, "nested deeper"),
+        ("labels.csv", "filename,class,xmin,ymin,xmax,ymax\na.png,cat,1\n", r"csv:2: .* 6 columns"),
+    ],
+)
+def test_malformed_files_end_in_a_sentence_with_file_and_line(
+    folder, tmp_path, name, content, message
+):
+    put(folder, name, content)
+    with pytest.raises(UserError, match=message) as caught:
+        convert_folder(folder, tmp_path / "out")
+    assert name in str(caught.value)
+
+
+def test_entities_that_multiply_end_in_a_sentence(folder, tmp_path):
+    levels = "".join(
+        f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' if n else '<!ENTITY l0 "lol">' for n in range(12)
+    )
+    put(folder, "images/a.xml", f"<!DOCTYPE a [{levels}]>{voc_xml(('&l11;', BOX))}")
+    put(folder, "images/b.xml", voc_xml(("cat", BOX)))
+    put(folder, "images/c.xml", voc_xml(("cat", BOX)))
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.boxes == 2
+    assert any("no XML" in p and "amplification" in p for p in converted.problems)
+
+
+def test_a_class_number_beyond_the_names_is_an_unknown_class(folder, tmp_path):
+    yolo(folder)
+    put(folder, "labels/c.txt", "99999999999 0.5 0.5 0.1 0.1\n7 1 2\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.boxes == 2
+    assert any("unknown class" in problem for problem in converted.problems)
+    assert any("labels/c.txt:2" in problem for problem in converted.problems)
+
+
+def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):
+    voc_folder(folder / "images", NAMES)
+    cvat(folder)
+    with pytest.raises(UserError, match=r"several formats: CVAT for images.*Pascal VOC XML"):
+        convert_folder(folder, tmp_path / "out")
