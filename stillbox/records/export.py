@@ -77,17 +77,21 @@ def export_records(
         raise UserError(f"{split!r} is not the name of a split", where="--split", fix="as train")
     source = ExampleSource(records, label_map, bad_records="drop")
     result = Exported()
-    with _folder(output, FORMS[form].images.format(split=split)) as folder:
+    final = output / FORMS[form].images.format(split=split)
+    with _folder(final) as folder:
         images = _written(source, folder, result, on_image)
+        for image in images:
+            if (final / image.name).exists():
+                where = str(final / image.name)
+                raise UserError("there is such an image", where=where, fix="empty the folder")
         FORMS[form].write(output, split, label_map, images)
     result.problems = source.problems.lines()
     return result
 
 
 @contextmanager
-def _folder(output: Path, images: str) -> Iterator[Path]:
-    """Yields a new folder that becomes that of the images at the end; nothing after an error."""
-    final = output / images
+def _folder(final: Path) -> Iterator[Path]:
+    """Yields a new folder whose files move to `final` at the end; none does after an error."""
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -95,8 +99,6 @@ def _folder(output: Path, images: str) -> Iterator[Path]:
         yield partial
         for file in [f for f in partial.rglob("*") if f.is_file()]:
             target = final / file.relative_to(partial)
-            if target.exists():
-                raise UserError("there is such an image", where=str(target), fix="empty the folder")
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)
     finally:
@@ -107,7 +109,7 @@ def _written(
     source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
 ) -> list[_Image]:
     """Writes the images and returns all of them without their bytes."""
-    taken: set[PurePosixPath] = set()
+    taken: set[PurePosixPath] = set()  # without suffix: labels have the same name
     images = []
     for index in range(len(source)):
         on_image(index + 1, len(source))
@@ -136,11 +138,10 @@ def _file_name(example: Example, taken: set[PurePosixPath]) -> PurePosixPath:
     plain = PurePosixPath(*[part.lstrip(".") or "image" for part in parts or ["image"]])
     if plain.suffix.lower() not in suffixes:
         plain = plain.with_name(plain.name + suffixes[0])
-    stems = {name.with_suffix("") for name in taken}
-    if plain.with_suffix("") in stems:
+    if plain.with_suffix("") in taken:
         digest = hashlib.sha256(f"{example.image_id}{len(taken)}".encode()).hexdigest()[:8]
         plain = plain.with_name(f"{plain.stem}-{digest}{plain.suffix}")
-    taken.add(plain)
+    taken.add(plain.with_suffix(""))
     return plain
 
 
@@ -149,11 +150,12 @@ def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[
     numbers = {item.id: number for number, item in enumerate(label_map)}
     for image in images:
         example = image.example
-        low, high = example.boxes[:, :2].astype(np.float64), example.boxes[:, 2:].astype(np.float64)
+        boxes = example.boxes.astype(np.float64)
+        centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         lines = [
-            f"{numbers[int(c)]} {x:.8f} {y:.8f} {w:.8f} {h:.8f}\n"
-            for c, (y, x), (h, w) in zip(
-                example.class_ids, (low + high) / 2, high - low, strict=True
+            f"{numbers[int(class_id)]} {x:.8f} {y:.8f} {width:.8f} {height:.8f}\n"
+            for class_id, (y, x), (height, width) in zip(
+                example.class_ids, centres, sides, strict=True
             )
         ]
         path = output / "labels" / split / image.name.with_suffix(".txt")
