@@ -48,6 +48,10 @@ def own_split(
     for group in _groups(prints, log):
         least = min(prints.digests[row] for row in group)
         keys |= {int(prints.rows[row]): least for row in group}
+    if len(set(keys.values())) < 2 <= len(keys):
+        where, action = f"{len(keys):,} of {len(keys):,}", "split by name: scores will be too high"
+        log.add("all images are near-identical", where, action=action)
+        keys = {row: items[row].where.encode() for row in keys}
     # What cannot be decoded is not written either.
     places = [_place(keys.get(row, item.filename.encode()), seed) for row, item in enumerate(items)]
     ordered = sorted({places[row] for row in keys})

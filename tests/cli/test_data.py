@@ -190,3 +190,27 @@ def test_the_whole_way_on_real_data(stillbox, tmp_path):
         assert (json.loads(text)["records"], json.loads(text)["boxes"]) == (records, boxes)
         code, text = stillbox("stats", f"{out}/{folder}/val.record*", *label_map)
         assert json.loads(text)["boxes"] == boxes
+
+
+def test_a_folder_is_converted_in_one_command_and_exported(stillbox, voc, tmp_path):
+    # The options may stand before the folder.
+    code, out = stillbox("convert", "--output", tmp_path / "out", voc)
+    assert code == 0
+    assert out.startswith("format: Pascal VOC XML\n")
+    assert f"train: 1 images: {tmp_path}/out/train.record@1\n" in out
+    assert "classes: 2: cat, dog\n" in out
+    assert (
+        "unchanged since the last time" in stillbox("convert", voc, "--output", tmp_path / "out")[1]
+    )
+    code, out = stillbox(
+        *("export", "voc", tmp_path / "out/train.record@1", "--output", tmp_path / "back"),
+        *("--label-map", tmp_path / "out" / "label_map.pbtxt"),
+    )
+    assert (code, out) == (0, f"1 images and 1 boxes are in {tmp_path}/back\n")
+    assert list((tmp_path / "back" / "Annotations").glob("*.xml"))
+
+
+def test_a_folder_as_json(stillbox, voc, tmp_path):
+    _, out = stillbox("convert", voc, "--output", tmp_path / "out", "--json")
+    stored = json.loads(out)
+    assert (stored["format"], stored["boxes"], stored["classes"]) == ("voc", 2, ["cat", "dog"])

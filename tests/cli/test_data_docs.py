@@ -10,6 +10,7 @@ import pytest
 
 from stillbox.cli.main import build_parser
 from tests.records.builders import image_bytes
+from tests.records.test_folder import picture
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 
@@ -40,6 +41,11 @@ def folder(tmp_path, monkeypatch):
             "<annotation><object><name>dog</name><bndbox><xmin>6</xmin><ymin>4</ymin>"
             "<xmax>36</xmax><ymax>24</ymax></bndbox></object></annotation>"
         )
+    (tmp_path / "photos" / "labels").mkdir(parents=True)
+    for number, name in enumerate("abcd"):
+        picture(tmp_path / "photos" / "images" / f"{name}.png", number)
+        (tmp_path / "photos" / "labels" / f"{name}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "photos" / "data.yaml").write_text("names: [dog]\nnc: 1\n")
     sets = tmp_path / "VOC2007" / "ImageSets" / "Main"
     sets.mkdir(parents=True)
     for part in ("train", "val"):
@@ -53,7 +59,7 @@ def blocks(language):
 
 def test_commands_and_program_run(folder, capsys):
     commands = [line for block in blocks("") for line in block.splitlines()]
-    assert len(commands) == 8
+    assert len(commands) == 11
     for command in commands:
         name, *words = shlex.split(command)
         assert name == "stillbox"

@@ -109,7 +109,7 @@ def test_image_sets_state_the_split(tmp_path):
         2,
         1,
     )
-    assert any("annotation in no image set" in problem for problem in converted.problems)
+    assert any("image in no split" in problem for problem in converted.problems)
 
 
 def test_folders_state_the_split_and_equal_names_stay_apart(tmp_path):
@@ -139,6 +139,24 @@ def test_near_identical_images_are_on_one_side_and_the_split_is_stable(tmp_path)
     more = convert_folder(folder, tmp_path / "more")
     assert set(examples(more)) >= set(train)
     assert set(examples(more, "validation")) >= set(val)
+
+
+def test_lists_that_leave_no_image_to_validate_on_are_not_used(tmp_path):
+    folder = voc_folder(tmp_path / "VOC")
+    lists = folder / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("a\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.train_images + converted.validation_images == 4
+
+
+def test_copies_of_one_image_are_split_all_the_same(tmp_path):
+    folder = voc_folder(tmp_path / "photos")
+    for name in "bcd":
+        shutil.copy(folder / "a.png", folder / f"{name}.png")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.validation_images in (1, 2, 3)
+    assert any("all images are near-identical" in problem for problem in converted.problems)
 
 
 def test_classes_that_differ_only_by_case_are_reported(tmp_path):

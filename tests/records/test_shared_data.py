@@ -84,12 +84,13 @@ RECORDS = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_of_other_peoples_tools(name):
     records, boxes, label_map = RECORDS[name]
+    before = sorted((DATA / name).parent.iterdir())
     source = ExampleSource([str(DATA / name)], LabelMap.from_file(label_map))
     examples = [source.example(index) for index in range(len(source))]
     assert len(examples) == records
     assert sum(len(example.boxes) for example in examples) == boxes
     assert not list(source.problems)
-    assert not (DATA / name).with_name(f".{(DATA / name).name}.index").exists()
+    assert sorted((DATA / name).parent.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", RECORDS)

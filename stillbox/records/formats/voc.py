@@ -46,10 +46,6 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
         for root, members in sets.items():
             if file.is_relative_to(root):
                 split = members.get(file.stem)
-        if split is None and any(file.is_relative_to(root) for root in sets):
-            where = folder.relative(file)
-            log.add("annotation in no image set", where, action="image left out")
-            continue
         item = annotated(tree, folder.relative(file), path, _NO_CLASSES)
         images.append(Labelled(item, object_names(tree), split))
     return Reading(images=images)
