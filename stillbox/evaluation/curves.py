@@ -61,10 +61,12 @@ def loss_figure(history: History) -> Figure | None:
         smooth = moving_average(values, max(1, len(values) // 25))
         axes.plot(steps, smooth, color=color, linewidth=2.0, label=label, marker=_marker(steps))
     lowest = min(values.min() for _, values in present.values())
-    highest = max(values.max() for _, values in present.values())
-    # On a linear axis, a loss that starts in the hundreds hides the rest.
-    if lowest > 0 and highest / lowest > 50:
+    _, total = next(iter(present.values()))
+    # On a linear axis, a loss that starts in the hundreds hides the rest; on another, a part that
+    # is next to nothing squeezes it.
+    if total.min() > 0 and total.max() / total.min() > 50:
         axes.set_yscale("log")
+        axes.set_ylim(bottom=max(lowest, total.min() / 100) / 1.5)
     else:
         axes.set_ylim(bottom=min(0.0, lowest))
     add_legend(axes)

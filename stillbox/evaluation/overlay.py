@@ -8,7 +8,14 @@ import numpy as np
 from PIL import Image
 
 from stillbox.evaluation.palette import css, text_color
-from stillbox.evaluation.pictures import Mark, Picture, line_width, picture_bytes, place_labels
+from stillbox.evaluation.pictures import (
+    Mark,
+    Picture,
+    enlargement,
+    line_width,
+    picture_bytes,
+    place_labels,
+)
 
 
 def panels_svg(
@@ -26,13 +33,22 @@ def panels_svg(
     pixels = Image.fromarray(image)
     pixels.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     data = base64.b64encode(picture_bytes(np.asarray(pixels), "JPEG")).decode("ascii")
-    height, width = image.shape[:2]
+    factor = enlargement((image.shape[1], image.shape[0]))
+    height, width = factor * image.shape[0], factor * image.shape[1]
     shared = (
         f'<defs><image id="{key}" width="{width}" height="{height}" '
         f'href="data:image/jpeg;base64,{data}"/></defs>'
     )
     return [
-        _panel(key, shared if number == 0 else "", (width, height), caption, marks, labels=labels)
+        _panel(
+            key,
+            shared if number == 0 else "",
+            (width, height),
+            caption,
+            marks,
+            factor,
+            labels=labels,
+        )
         for number, (caption, marks) in enumerate(panels)
     ]
 
@@ -43,21 +59,22 @@ def _panel(
     size: tuple[int, int],
     caption: str,
     marks: Sequence[Mark],
+    factor: int,
     *,
     labels: bool,
 ) -> str:
     width, height = size
-    boxes = "".join(map(_box, marks))
+    boxes = "".join(_box(mark, factor) for mark in marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{html.escape(caption)}">{shared}<use href="#{key}"/>{boxes}'
-        f"{_labels(marks, size) if labels else ''}</svg>"
+        f"{_labels(marks, size, factor) if labels else ''}</svg>"
     )
 
 
-def _box(mark: Mark) -> str:
+def _box(mark: Mark, factor: int) -> str:
     """Returns an outline of two pixels of the screen, however large the image is shown."""
-    ymin, xmin, ymax, xmax = mark.box
+    ymin, xmin, ymax, xmax = (factor * side for side in mark.box)
     dashes = ' stroke-dasharray="7"' if mark.dashed else ""
     place = (
         f'x="{xmin:.1f}" y="{ymin:.1f}" width="{max(xmax - xmin, 0):.1f}" '
@@ -71,11 +88,12 @@ def _box(mark: Mark) -> str:
     )
 
 
-def _labels(marks: Sequence[Mark], size: tuple[int, int]) -> str:
+def _labels(marks: Sequence[Mark], size: tuple[int, int], factor: int) -> str:
     """Returns the labels, the most important last; `textLength` makes every font fit its place."""
     parts = []
     pad = line_width(size) + 1
-    for label in reversed(place_labels(marks, [mark.text for mark in marks], size)):
+    placed = place_labels(marks, [mark.text for mark in marks], size, factor=factor)
+    for label in reversed(placed):
         left, top, right, bottom = label.place
         color = css(label.color)
         if label.leader:

@@ -103,6 +103,11 @@ def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
     return np.asarray(canvas)
 
 
+def enlargement(size: tuple[int, int]) -> int:
+    """Returns how many times an image of this width and height is enlarged to be drawn on."""
+    return max(1, -(-LEAST_SIDE // max(size)))
+
+
 def line_width(size: tuple[int, int]) -> int:
     """Returns the width of outlines in an image of this width and height, in pixels."""
     return max(2, round(max(size) / 320))
@@ -194,7 +199,7 @@ def save_picture(picture: Picture, path: str | Path) -> Path:
 
 def _enlarged(image: Picture) -> tuple[Image.Image, int]:
     canvas = Image.fromarray(image)
-    factor = max(1, -(-LEAST_SIDE // max(canvas.size)))
+    factor = enlargement(canvas.size)
     if factor > 1:
         size = (canvas.width * factor, canvas.height * factor)
         canvas = canvas.resize(size, Image.Resampling.BICUBIC)

@@ -14,6 +14,7 @@ from stillbox.evaluation import curves, fonts
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
+from stillbox.evaluation.overlay import panels_svg
 from stillbox.evaluation.pictures import Mark
 from stillbox.evaluation.report import Cutout, Report, ReportPicture, write_report
 from stillbox.evaluation.scores import score
@@ -226,6 +227,24 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
     assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss")
     # From 100 down to 1.7: drawn over a logarithmic axis.
     assert loss.get_yscale() == "log"
+
+
+def test_a_part_of_the_loss_that_is_next_to_nothing_does_not_squeeze_the_rest():
+    lines = tuple(
+        {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)
+    )
+    (loss,) = curves.loss_figure(History(training=lines)).axes
+    assert loss.get_yscale() == "linear"
+    assert loss.get_ylim()[0] == 0
+
+
+def test_labels_on_a_small_image_are_small():
+    mark = Mark(box=(10, 10, 30, 30), text="cat", color=(9, 9, 9))
+    (svg,) = panels_svg("key", np.zeros((60, 100, 3), np.uint8), [("", [mark])])
+    # Five times as large as the image, as its raster.
+    assert 'viewBox="0 0 500 300"' in svg
+    assert 'x="50.0" y="50.0" width="100.0"' in svg
+    assert int(re.search(r'font-size="(\d+)"', svg)[1]) < 20
 
 
 def test_many_classes_turn_grey_behind_their_mean():
