@@ -1,7 +1,6 @@
 """Reads the pixels of an image: of a path, a file's bytes, an array, or a PIL image."""
 
 import io
-import warnings
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,9 +12,10 @@ from PIL import Image, ImageOps
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
+from stillbox.records.image_files import claims_too_much
 
 _SHOWN = 5
-_SMALL_BYTES = 1 << 20
+_SMALL_BYTES, _HUGE = 1 << 20, 1 << 15
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 """A path, an image file's bytes, a uint8 array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`,
@@ -78,21 +78,21 @@ def _decoded(content: bytes, where: str) -> Pixels:
 
 
 def _refuse_bomb(content: bytes, where: str) -> None:
-    """Refuses a small file of a huge image, of hundreds of pixels a byte, by its header."""
+    """Refuses a small file of a huge image by its header."""
     if len(content) >= _SMALL_BYTES:
         return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            Image.open(io.BytesIO(content))
-    except Image.DecompressionBombError as error:
-        raise UserError(
-            f"{len(content):,} bytes that claim to be a huge image: {error}",
-            where=where,
-            fix="leave it out; photographs have a few pixels a byte",
-        ) from error
+        size = Image.open(io.BytesIO(content)).size
+    except Image.DecompressionBombError:
+        size = (_HUGE, _HUGE)
     except Exception:  # The decoder says why.
         return
+    if claims_too_much(size, len(content)):
+        raise UserError(
+            f"{len(content):,} bytes that claim to be a huge image",
+            where=where,
+            fix="leave it out; photographs have a few pixels a byte",
+        )
 
 
 def _from_array(array: np.ndarray) -> Pixels:

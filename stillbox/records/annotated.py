@@ -79,8 +79,11 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
         reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
         problems.add(reason, item.where, detail, action=outcome)
     # In float64 and then once to float32, so that the value is the nearest to the true quotient.
-    boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
+    # A number beyond float32 becomes infinite, which is no sound box.
     scale = 1 if item.relative else (real[0] * real[1]) / (frame[0] * frame[1])
+    with np.errstate(over="ignore"):
+        boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
+        area = (item.area * scale).astype(np.float32)
     return Example(
         image_id=item.image_id,
         encoded=image.encoded,
@@ -92,7 +95,7 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
         is_crowd=item.is_crowd,
         difficult=item.difficult,
         truncated=item.truncated,
-        area=(item.area * scale).astype(np.float32),
+        area=area,
     )
 
 

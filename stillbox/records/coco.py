@@ -17,6 +17,9 @@ from stillbox.records.guarded import read_json, whole
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
+_GREATEST_AREA = 1e18
+"""No image has as many pixels."""
+
 
 def read_coco(
     annotations: str | Path,
@@ -207,7 +210,7 @@ def _annotated(
         class_ids=np.array(class_ids, np.int32),
         unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},
         is_crowd=np.array([bool(o.get("iscrowd")) for o in objects], np.bool_),
-        area=np.array([_number(o.get("area")) for o in objects], np.float32),
+        area=np.array([_area(o.get("area")) for o in objects], np.float32),
     )
 
 
@@ -226,6 +229,11 @@ def _box(stored: object) -> tuple[float, float, float, float]:
 
 def _number(value: object) -> float:
     return parse_number(value) if isinstance(value, int | float) else np.nan
+
+
+def _area(value: object) -> float:
+    area = _number(value)
+    return area if abs(area) < _GREATEST_AREA else np.nan
 
 
 def _key(value: object) -> int | str | None:

@@ -27,6 +27,7 @@ if there is none or rotation does not change it."""
 
 _ORIENTATION = 0x0112
 _QUALITY = 95
+_MANY_PIXELS, _MOST_PIXELS_A_BYTE = 2**25, 1000
 _JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
 
 
@@ -101,9 +102,19 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
     return PreparedImage(encoded, image.height, image.width, tuple(notes))
 
 
+def claims_too_much(size: tuple[int, int], count: int) -> bool:
+    """Tells whether a file of `count` bytes claims a huge image, by its header alone.
+
+    Photographs have a few pixels a byte, drawings at most some hundreds.
+    """
+    return size[0] * size[1] > max(_MANY_PIXELS, _MOST_PIXELS_A_BYTE * count)
+
+
 def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
     try:
         image = Image.open(io.BytesIO(data))
+        if claims_too_much(image.size, len(data)):
+            raise ValueError(f"{len(data):,} bytes claim to have {image.width} x {image.height}")
         if whole:
             image.load()
         orientation = int(image.getexif().get(_ORIENTATION, 1))

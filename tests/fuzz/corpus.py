@@ -37,6 +37,9 @@ FAILURES = [
     ("coco_results", b"[7]"),
     ("checkpoint", b'{"format": 1, "step": 3}'),
     ("checkpoint", b'{"format": 1, "step": 1e999}'),
+    ("folder_label_studio", b'[{"data": {}, "annotations": 50}]'),
+    ("folder_labelme", b'{"imagePath": "a.jpg", "shapes": [{"label": "a", "shape_type": "circle", '
+        b'"points": [[1e300, 1], [1, 1e300]]}]}'),
     # Names that no file can have.
     ("coco", _coco(images=[_IMAGE | {"file_name": "a\0.jpg"}])),
     ("coco", _coco(images=[_IMAGE | {"file_name": "\ud800.jpg"}])),

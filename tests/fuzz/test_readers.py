@@ -16,7 +16,7 @@ TRIES = {
     **dict.fromkeys(("pipeline_config", "yaml", "params_dict"), 15),
     **dict.fromkeys(("checkpoint", "coco", "tf_example", "tfrecord", "tf1_index"), 50),
     **dict.fromkeys(("voc", "voc_image_set"), 50),
-    **dict.fromkeys([name for name in READERS if name.startswith("folder_")], 25),
+    **dict.fromkeys([name for name in READERS if name.startswith("folder_")], 20),
 }
 MEMORY_BYTES = 1 << 30
 

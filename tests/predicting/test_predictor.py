@@ -147,7 +147,7 @@ def test_an_array_of_four_dimensions_is_many_images_and_two_are_grayscale(fake):
 
 def test_a_small_file_of_a_huge_image_is_refused(fake):
     # A header of 20,000 x 20,000 pixels, which OpenCV would make room for.
-    with pytest.raises(UserError, match=r"bytes that claim to be a huge image: .*400000000"):
+    with pytest.raises(UserError, match="19 bytes that claim to be a huge image"):
         predictor().predict(b"P6 20000 20000 255\n")
 
 

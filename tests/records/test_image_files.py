@@ -127,3 +127,8 @@ def test_inspecting_the_header_does_not_decode():
     assert (facts.height, facts.width, facts.format, facts.mode) == (40, 60, "JPEG", "RGB")
     with pytest.raises(BadRecordError):
         inspect_image(data)
+
+
+def test_a_small_file_of_a_huge_image_is_refused_by_its_header():
+    with pytest.raises(BadRecordError, match="17 bytes claim to have 8000 x 8000"):
+        prepare_image(b"P6 8000 8000 255\n", (0, 0))

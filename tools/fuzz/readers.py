@@ -224,6 +224,32 @@ _CVAT = b"""<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</ver
 """
 _YOLO = b"0 0.5 0.5 0.2 0.3\n1 .1 0.1 0.5 0.1 4e-1 0.6\n\n"
 _YOLO_YAML = b"path: .\ntrain: images\nval: [a.txt, ../x]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
+_LABELME = {
+    "imagePath": "a.jpg", "imageHeight": 8, "imageWidth": 6,
+    "shapes": [
+        {"label": "dog", "shape_type": "rectangle", "points": [[1, 1], [3, 4.5]]},
+        {"label": "cat", "shape_type": "circle", "points": [[3, 3], [3, 4]]},
+        {"label": "cat", "points": [[3, 3], [3, 4], [5, 5]]},
+    ],
+}  # fmt: skip
+_SHAPE = {"original_width": 6, "original_height": 8}
+_LABEL_STUDIO = [
+    {"id": 1, "data": {"image": "/data/upload/1/0123abcd-a.jpg"}, "annotations": [{"result": [
+        _SHAPE | {"value": {"x": 10, "y": 20.5, "width": 30, "height": 40, "rotation": 30,
+            "rectanglelabels": ["dog"]}},
+        _SHAPE | {"value": {"points": [[1, 2], [30, 40], [5, 90]], "polygonlabels": ["cat"]}},
+        _SHAPE | {"value": {"x": 50, "y": 50, "radiusX": 9, "radiusY": 5, "labels": ["cat"]}},
+    ]}]},
+]  # fmt: skip
+_OPEN_IMAGES = (
+    b"ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsTruncated,IsGroupOf\n"
+    b"a,x,/m/0bt9lr,1,0.1,0.5,0.2,0.6,0,1\na,x,/m/01yrx,0,0.1,0.5,0.2,0.6,1,0\n"
+)
+_VOC_CSV = b"filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,6,8,dog,1,1,3,4.5\n"
+_HUGGING_FACE = (
+    b'{"file_name": "a.jpg", "objects": {"bbox": [[1, 1, 2, 3]], "category": [0]}}\n'
+    b'{"file_name": "a.jpg", "objects": [{"bbox": [1, 1, 2, 3], "label": "cat"}]}\n'
+)
 
 
 def _folder(
@@ -448,6 +474,13 @@ READERS: Mapping[str, Reader] = {
     "folder_cvat": Reader(_folder("annotations.xml"), _plain(_CVAT)),
     "folder_yolo": Reader(_folder("a.txt", {"data.yaml": _YOLO_YAML}), _plain(_YOLO)),
     "folder_yolo_yaml": Reader(_folder("data.yaml", {"a.txt": _YOLO}), _plain(_YOLO_YAML)),
+    "folder_labelme": Reader(_folder("a.json"), _plain(json.dumps(_LABELME).encode())),
+    "folder_label_studio": Reader(_folder("x.json"), _plain(json.dumps(_LABEL_STUDIO).encode())),
+    "folder_open_images": Reader(
+        _folder("x.csv", {"class-descriptions.csv": b"/m/0bt9lr,Dog\n"}), _plain(_OPEN_IMAGES)
+    ),
+    "folder_voc_csv": Reader(_folder("x.csv"), _plain(_VOC_CSV)),
+    "folder_hugging_face": Reader(_folder("metadata.jsonl"), _plain(_HUGGING_FACE)),
     "tf1_index": Reader(
         _weights("w.index", {"w.data-00000-of-00001": bytes(64)}),
         lambda folder: [_tf1_files(folder)[1]],

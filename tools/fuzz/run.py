@@ -38,7 +38,6 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(reader.seeds(scratch / "seeds")):
         (corpus / f"seed-{number}").write_bytes(seed)
-        reader.read(seed, scratch)
     known: set[str] = set()
 
     def keep(data: bytes, kind: str, text: str) -> None:

@@ -79,7 +79,8 @@ def _results(task: Any, where: str, log: ConversionLog) -> Sequence[Any] | None:
     """Returns the results of the first annotation that was not cancelled."""
     if not isinstance(task, dict):
         return None
-    made = task.get("annotations") or task.get("completions") or []
+    made = task.get("annotations") or task.get("completions")
+    made = made if isinstance(made, list) else []
     kept = [a for a in made if isinstance(a, dict) and not a.get("was_cancelled")]
     if len(kept) > 1:
         log.add("several annotations of an image", where, action="the first is used")

@@ -1,5 +1,6 @@
 """LabelMe JSON: one file for each image, shapes of points in pixels."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,6 @@ def _box(shape: Any) -> Box:  # noqa: ANN401
     pairs = [(number(x), number(y)) for x, y in points]
     if _kind(shape) == "circle" and len(pairs) == 2:
         (x, y), (u, v) = pairs
-        radius = ((x - u) ** 2 + (y - v) ** 2) ** 0.5
+        radius = math.hypot(x - u, y - v)
         pairs = [(x - radius, y - radius), (x + radius, y + radius)]
     return bounds(pairs)
