@@ -30,6 +30,7 @@ _FREE_TO_CHANGE = (
     "train.summary_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
+    "train.loggers",
     "train.evaluate_every",
     "train.early_stopping",
     "train.fine_tune",

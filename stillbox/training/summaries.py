@@ -1,17 +1,19 @@
-"""The log of a run: a history in JSON lines, and TensorBoard events."""
+"""The log of a run: a history in JSON lines, and loggers such as TensorBoard."""
 
 import json
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from stillbox.checkpoints.files import blamed
 from stillbox.devices.job import broadcast, is_main_process
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.training.event_file import EventFile
+from stillbox.experiment import schema
+from stillbox.training.loggers import Logger
+from stillbox.training.tracking import open_loggers
 
 
 class Summaries:
@@ -20,25 +22,35 @@ class Summaries:
     Early stopping, the choice of the best checkpoint and the report read the history, so a resumed
     run first truncates it to its first step. Of several processes only the first writes; all have
     the scores so far.
+
+    Args:
+        directory: the model directory.
+        from_step: updates done so far.
+        experiment: names the loggers, and is logged; None: TensorBoard alone.
+
+    Raises:
+        UserError: a logger refuses the run.
     """
 
-    def __init__(self, directory: Path, *, from_step: int) -> None:
+    def __init__(
+        self, directory: Path, *, from_step: int, experiment: schema.Experiment | None = None
+    ) -> None:
         self._path = directory / HISTORY
-        self._events: EventFile | None = None
-        if is_main_process():
+        self._loggers: tuple[Logger, ...] = ()
+        self._writes = is_main_process()
+        if self._writes:
             self._truncate(from_step)
-            # Hides the events of an aborted run after `from_step`.
-            self._events = EventFile(directory / "tensorboard", purge_step=from_step + 1)
+            self._loggers = open_loggers(directory, experiment, from_step)
         so_far = read_history(self._path).evaluations if is_main_process() else ()
         self._evaluations: dict[int, Mapping[str, float | None]] = dict(broadcast(so_far))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records the metrics of one training step."""
-        if self._events is None:
+        if not self._writes:
             return
         self._append({"step": step, **values})
-        for name, value in values.items():
-            self._events.scalar(_EVENT_NAMES.get(name, f"train/{name}"), value, step)
+        for logger in self._loggers:
+            logger.metrics(values, step)
 
     def evaluation(
         self, step: int, summary: Mapping[str, float | None], named: Mapping[str, float | None]
@@ -48,30 +60,44 @@ class Summaries:
         Args:
             step: updates done so far.
             summary: for the history.
-            named: for the events, under the names of the Object Detection API.
+            named: for TensorBoard too, under the names of the Object Detection API.
         """
         self._evaluations[step] = dict(summary)
-        if self._events is None:
+        if not self._writes:
             return
         self._append({"step": step, "evaluation": dict(summary)})
-        for name, value in named.items():
-            if value is not None:
-                self._events.scalar(name, value, step)
-        self._events.flush()
+        # What has no value leaves no point.
+        scores, original = (
+            {name: value for name, value in values.items() if value is not None}
+            for values in (summary, named)
+        )
+        for logger in self._loggers:
+            logger.evaluation(scores, original, step)
 
     def image(self, step: int, name: str, image: np.ndarray) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
-        if self._events is not None:
-            self._events.image(name, image, step)
+        for logger in self._loggers:
+            logger.image(name, image, step)
 
     def evaluations(self) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         """Returns step and scores of every evaluation so far, oldest first."""
         return tuple(sorted(self._evaluations.items()))
 
-    def close(self) -> None:
-        """Flushes the events."""
-        if self._events is not None:
-            self._events.close()
+    def close(self, *, failed: bool = False) -> None:
+        """Closes the loggers.
+
+        Args:
+            failed: whether an error ended the run.
+        """
+        for logger in self._loggers:
+            logger.close(failed=failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        # A run that was stopped goes on.
+        self.close(failed=error is not None and not issubclass(error, KeyboardInterrupt))
 
     def _append(self, line: Mapping[str, Any]) -> None:
         with blamed(self._path), self._path.open("a") as file:
@@ -88,16 +114,3 @@ class Summaries:
         with blamed(temporary):
             temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(self._path)
-
-
-_EVENT_NAMES = {
-    "loss": "Loss/total_loss",
-    "classification_loss": "Loss/classification_loss",
-    "localization_loss": "Loss/localization_loss",
-    "regularization_loss": "Loss/regularization_loss",
-    "learning_rate": "learning_rate",
-    "images_per_second": "speed/images_per_second",
-    # The name that TensorFlow's estimators use.
-    "steps_per_second": "global_step/sec",
-    "waiting_for_data": "speed/share_of_time_waiting_for_data",
-}

@@ -66,7 +66,8 @@ def test_scores_keep_the_names_that_the_original_gives_them_in_tensorboard(tmp_p
     values = [(event.step, value) for event in events for value in event.summary.value]
     # What has no value leaves no point.
     assert [(step, value.tag, value.simple_value) for step, value in values] == [
-        (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25)
+        (7, "evaluation/AP50", 0.25),  # as in the log and the report
+        (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25),
     ]
 
 

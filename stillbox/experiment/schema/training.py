@@ -7,6 +7,8 @@ from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Variant):
@@ -215,6 +217,8 @@ class Training:
     """Steps between two lines of metrics."""
     summary_every: NonNegativeInt = 0
     """Steps between two entries of metrics in history and TensorBoard; 0: as `log_every`."""
+    loggers: tuple[LoggerName, ...] = ("tensorboard",)
+    """What receives metrics, configuration, scores and pictures, beside `metrics.jsonl`."""
     checkpoint_every: PositiveInt = 500
     """Steps between two checkpoints; the last step always has one."""
     keep_checkpoints: PositiveInt = 3
