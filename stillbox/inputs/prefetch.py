@@ -10,6 +10,9 @@ from jax.profiler import TraceAnnotation
 
 from stillbox.boxes.batch import Batch
 
+# How often a thread that waits for a disk looks whether it is still wanted.
+_LOOK_SECONDS = 3.0
+
 
 class _End:
     """End of the batches, with the error that stopped the thread, if any."""
@@ -28,12 +31,21 @@ class DevicePrefetcher:
         batches: host batches; closed together with this, if it can be closed.
         put: transfers a batch; called in the thread.
         depth: batches on the device ahead of their use.
+        stopped: asked now and then while no batch is ready, as on a disk that does not answer;
+            True ends the iteration.
     """
 
     def __init__(
-        self, batches: Iterable[Batch], put: Callable[[Batch], Batch], depth: int = 2
+        self,
+        batches: Iterable[Batch],
+        put: Callable[[Batch], Batch],
+        depth: int = 2,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.wait_seconds = 0.0
+        self.starved = False
+        """Whether `stopped` has ended the iteration."""
+        self._stopped = stopped
         self._batches, self._put = batches, put
         self._closing = threading.Event()
         self._room = threading.Semaphore(depth)
@@ -55,7 +67,7 @@ class DevicePrefetcher:
         if self._end is not None:
             raise StopIteration
         asked = time.perf_counter()
-        item = self._ready.get()
+        item = self._next_ready()
         self.wait_seconds = time.perf_counter() - asked
         if not isinstance(item, _End):
             self._room.release()
@@ -66,12 +78,23 @@ class DevicePrefetcher:
             raise item.error
         raise StopIteration
 
+    def _next_ready(self) -> Batch | _End:
+        while True:
+            try:
+                return self._ready.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if self._stopped():
+                    self.starved = True
+                    self._end = _End()
+                    raise StopIteration from None
+
     def close(self) -> None:
         """Ends the thread and closes the iterator; may be called repeatedly."""
         self._closing.set()
         self._end = self._end or _End()
         self._room.release()  # the thread may be waiting for it
-        self._thread.join()
+        # A thread that hangs in the source cannot be ended.
+        self._thread.join(_LOOK_SECONDS if self.starved else None)
 
     def __enter__(self) -> Self:
         return self

@@ -52,6 +52,7 @@ class RecordFile:
             first = file.read(HEADER_BYTES)
         self._data = decompressed(self.path) if is_gzip(first) else self.path
         state = self._data.stat()
+        self._version = _version(state)
         offsets = _load_index(self._data, state)
         if offsets is None:
             offsets, fault = _scan(self._data, state.st_size)
@@ -78,9 +79,15 @@ class RecordFile:
             RecordError: its bytes do not match the checksums.
         """
         offset, end = int(self._offsets[record]), int(self._offsets[record + 1])
-        payload = unframe(self._read_at(offset, end - offset))
+        try:
+            payload = unframe(self._read_at(offset, end - offset))
+            replaced = payload is None and _version(self._data.stat()) != self._version
+        except _ReplacedError:
+            payload, replaced = None, True
         if payload is None:
             fault = "the checksum of the record's content is wrong: its bytes are damaged"
+            if replaced:
+                fault = "the file was changed or replaced after it was opened"
             raise record_error(fault, self.location(record))
         return payload
 
@@ -93,7 +100,7 @@ class RecordFile:
             self._keep_open()
         if self._descriptor >= 0:
             return os.pread(self._descriptor, size, offset)
-        descriptor = os.open(self._data, os.O_RDONLY)
+        descriptor = self._open()
         try:
             return os.pread(descriptor, size, offset)
         finally:
@@ -105,8 +112,32 @@ class RecordFile:
             if self._descriptor >= 0:  # another thread was faster
                 _KEPT_OPEN.release()
                 return
-            self._descriptor = os.open(self._data, os.O_RDONLY)
+            try:
+                self._descriptor = self._open()
+            except BaseException:
+                _KEPT_OPEN.release()
+                raise
         weakref.finalize(self, _close, self._descriptor)
+
+    def _open(self) -> int:
+        """Opens the file that the offsets belong to.
+
+        Raises:
+            _ReplacedError: another one has its name by now.
+        """
+        descriptor = os.open(self._data, os.O_RDONLY)
+        if _version(os.fstat(descriptor)) != self._version:
+            os.close(descriptor)
+            raise _ReplacedError
+        return descriptor
+
+
+class _ReplacedError(Exception):
+    """A file is not the one that was indexed."""
+
+
+def _version(state: os.stat_result) -> tuple[int, int]:
+    return state.st_size, state.st_mtime_ns
 
 
 def _close(descriptor: int) -> None:

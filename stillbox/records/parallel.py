@@ -18,15 +18,17 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0
     workers are one for each core, at most 8.
     """
     workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > 4 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool, wait = ThreadPoolExecutor(workers), True
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 4 * workers:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    except KeyboardInterrupt:
+        wait = False  # for threads that may hang in a disk that does not answer
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 from stillbox.errors import UserError
+from stillbox.records.files import describe_bytes, not_written
 from stillbox.records.framing import frame
 
 ShardNames = Literal["record", "tfrecord"]
@@ -23,6 +24,9 @@ def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """Yields a function that appends a record to a new file.
 
     The file appears at the end of the context, and not at all after an exception.
+
+    Raises:
+        UserError: the disk does not take it, because it is full for example.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
@@ -47,7 +51,8 @@ def sharded_writer(
     is of those that were.
 
     Raises:
-        UserError: a set of this name exists and `overwrite` is off, or `shards` is below 1.
+        UserError: a set of this name exists and `overwrite` is off, `shards` is below 1, or the
+            disk does not take the files, because it is full for example.
     """
     folder = Path(folder)
     old = prepare_folder(folder, name, shards, overwrite=overwrite)
@@ -73,9 +78,14 @@ def sharded_writer(
 def _removed_on_error(paths: Sequence[Path]) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        written = sum(path.stat().st_size for path in paths if path.exists())
         for path in paths:
             path.unlink(missing_ok=True)
+        # Errors of other files, such as images that are read, have their names or no number.
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            needs = f"the records so far took {describe_bytes(written)}"
+            raise not_written(paths[0], error, needs) from error
         raise
 
 

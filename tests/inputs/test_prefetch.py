@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.batch import Batch
+from stillbox.inputs import prefetch
 from stillbox.inputs.prefetch import DevicePrefetcher
 
 
@@ -131,3 +132,24 @@ def test_close_ends_thread_and_source_at_once_and_may_be_repeated():
     assert not alive()
     with pytest.raises(StopIteration):
         next(batches)
+
+
+def test_a_source_that_hangs_is_left_when_it_is_no_longer_wanted(monkeypatch):
+    monkeypatch.setattr(prefetch, "_LOOK_SECONDS", 0.01)
+    answers, asked = threading.Event(), []
+
+    def hanging():
+        yield batch(0)
+        answers.wait(300)
+
+    def stopped():
+        asked.append(True)
+        return len(asked) == 3
+
+    batches = DevicePrefetcher(hanging(), put, stopped=stopped)
+    assert numbers(batches) == [100]
+    assert batches.starved
+    batches.close()  # returns, although the thread hangs
+    assert alive()
+    answers.set()
+    alive()[0].join()

@@ -1,7 +1,13 @@
+import errno
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.files import write_whole
+from stillbox.records.files import describe_bytes, write_whole
+from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 
 
 def test_a_file_replaces_an_older_one_and_makes_its_folder(tmp_path):
@@ -16,3 +22,56 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError, match=r"a\.json: cannot be written: .*directory"):
         write_whole(tmp_path / "a.json", b"content")
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+@contextmanager
+def files_up_to(size):
+    """Lets no file grow beyond so many bytes: a disk without room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_without_room_a_file_says_what_it_needs_and_leaves_nothing(tmp_path):
+    with files_up_to(1000), pytest.raises(UserError) as refused:
+        write_whole(tmp_path / "report.html", b"x" * 5_000_000)
+    assert str(refused.value).startswith(f"{tmp_path}/report.html: cannot be written: File too la")
+    assert "; it needs 5.0 MB, " in refused.value.what
+    assert f" are free in {tmp_path}" in refused.value.what
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_one(folder):
+    return tfrecord_writer(folder / "train.record")
+
+
+def write_two(folder):
+    return sharded_writer(folder, "train", 2)
+
+
+@pytest.mark.parametrize("writer", [write_one, write_two])
+def test_without_room_records_are_named_and_leave_nothing(tmp_path, writer):
+    with files_up_to(100_000), pytest.raises(UserError) as refused, writer(tmp_path) as write:
+        for _ in range(10):
+            write(b"x" * 30_000)
+    assert "train.record" in refused.value.where
+    assert "cannot be written: File too large; the records so far took " in refused.value.what
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_another_file_is_not_blamed_on_the_records(tmp_path):
+    with pytest.raises(FileNotFoundError) as failed, write_two(tmp_path):
+        Path(tmp_path / "absent.jpg").read_bytes()
+    assert failed.value.errno == errno.ENOENT
+    assert failed.value.filename == str(tmp_path / "absent.jpg")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(999, "999 bytes"), (1500, "1.5 kB"), (2_000_000, "2.0 MB"), (12_345_000_000, "12.3 GB")],
+)
+def test_sizes_are_said_as_people_say_them(count, text):
+    assert describe_bytes(count) == text

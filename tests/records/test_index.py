@@ -124,10 +124,11 @@ def test_a_cache_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
 def test_a_byte_changed_after_indexing_is_found(tmp_path, byte):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     file = RecordFile(path)
+    file.read(3)  # opens it
     data = bytearray(path.read_bytes())
     data[byte] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RecordError, match=r"record 0 \(byte 0\).*checksum"):
+    with pytest.raises(RecordError, match=r"record 0 \(byte 0\).*(checksum|changed)"):
         file.read(0)
     assert file.read(3) == b"last"
 
@@ -198,3 +199,33 @@ def test_more_files_than_descriptors_are_read(tmp_path, monkeypatch):
     for _ in range(2):
         assert [file.read(0) for file in files] == [b"0", b"1", b"2", b"3", b"4"]
     assert sum(file._descriptor >= 0 for file in files) == 2
+
+
+def replace_file(path):
+    write_records(path.with_name("new"), [payload[::-1] + b"!" for payload in PAYLOADS])
+    path.with_name("new").replace(path)
+
+
+def test_a_file_that_is_replaced_before_it_is_read_is_told_with_the_record(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    file = RecordFile(path)
+    replace_file(path)
+    with pytest.raises(RecordError, match=r"record 1 \(byte \d+\): the file was changed or repl"):
+        file.read(1)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_keeps_its_records(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    file = RecordFile(path)
+    file.read(0)
+    replace_file(path)
+    assert [file.read(record) for record in range(len(PAYLOADS))] == PAYLOADS
+
+
+def test_a_file_that_is_overwritten_while_it_is_read_is_told_with_the_record(tmp_path):
+    path = write_records(tmp_path / "a.record", PAYLOADS)
+    file = RecordFile(path)
+    file.read(0)
+    path.write_bytes(b"x" * (path.stat().st_size + 1))
+    with pytest.raises(RecordError, match=r"record 0 \(byte 0\): the file was changed or replaced"):
+        file.read(0)
