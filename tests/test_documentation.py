@@ -51,6 +51,7 @@ RUN_HERE = {
     "docs/releasing.md": (),
     "docs/security.md": (),
     "docs/checking.md": (),
+    "docs/failures.md": (),
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
     "docs/predicting.md": (),

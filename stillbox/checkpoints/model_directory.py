@@ -34,7 +34,9 @@ from stillbox.checkpoints.files import (
     sync_folder,
 )
 from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
+from stillbox.records.files import describe_bytes
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 
@@ -218,7 +220,8 @@ class ModelDirectory:
         """Waits for a checkpoint that is being written; raises as `save`."""
         pending, self._pending = self._pending, None
         if pending:
-            pending.result()
+            with announcing(lambda: "writing the checkpoint"):
+                pending.result()
 
     def close(self) -> None:
         """Waits as `wait`, then ends the thread and releases the lock."""
@@ -261,8 +264,11 @@ class ModelDirectory:
             sync_folder(self._checkpoints)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
+            size = sum(array.nbytes for arrays in sections.values() for array in arrays.values())
+            free = shutil.disk_usage(self._checkpoints).free
             raise UserError(
-                f"the checkpoint of step {step} cannot be written: {error.strerror or error}",
+                f"the checkpoint of step {step} cannot be written: {error.strerror or error}; "
+                f"it needs {describe_bytes(size)}, {describe_bytes(free)} are free",
                 where=str(self._checkpoints),
                 fix="make room on the disk and start again; finished checkpoints: "
                 + self._list_steps(),

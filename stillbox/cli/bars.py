@@ -1,5 +1,6 @@
-"""A progress bar, on a terminal only."""
+"""The progress of a verb: a bar on a terminal, lines elsewhere."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,13 +16,21 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from stillbox.devices.announcing import announcing
+
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a callback of (done, total) that updates a bar on standard error."""
-    console = Console(stderr=True)
+    """Yields a callback of (done, total) that updates a bar on standard error.
+
+    Without a terminal a line now and then says how far it is; short work prints none.
+    """
+    if not Console(stderr=True).is_terminal:
+        with _progress_lines(name) as update:
+            yield update
+        return
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, _Speed(), console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, _Speed(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -31,3 +40,20 @@ class _Speed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f}/s" if task.speed else "")
+
+
+@contextmanager
+def _progress_lines(name: str) -> Iterator[Callable[[int, int], None]]:
+    # Emptied by each report: what does not move is not repeated.
+    so_far = [""]
+
+    def update(done: int, total: int) -> None:
+        so_far[0] = f"{name}: {done} of {total}"
+
+    def describe() -> str:
+        text, so_far[0] = so_far[0], ""
+        return text
+
+    stream = sys.stderr
+    with announcing(describe, say=lambda line: print(line, file=stream, flush=True)):
+        yield update

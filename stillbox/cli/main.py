@@ -34,10 +34,12 @@ from stillbox.cli import (
 )
 from stillbox.cli.arguments import find_own_place
 from stillbox.cli.processes import joined, run_process
+from stillbox.devices.compiling import end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import import_parts
+from stillbox.training.signals import RunInterrupted
 
 _TPU_PAGE = '"Object Detection Models on TPU"'
 _VERBS: dict[str, tuple[ModuleType, str]] = {
@@ -78,6 +80,8 @@ _SPELLINGS = {
     for spelling in getattr(module, "SPELLINGS", ())
 }
 
+# Exit codes of Ctrl-C and SIGTERM.
+_STOPPED = (130, 143)
 # The beginning of XLA's message about a failed allocation.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
@@ -122,7 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run_process(place, words, lambda: _run(parsed, verb, place))
     except UserError as error:
         return _complain(str(error), verb)
-    return _run(parsed, verb)
+    code = _run(parsed, verb)
+    # A function that is called returns; a program that a signal ends waits for no thread.
+    return end_process(code) if arguments is None and code in _STOPPED else code
 
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
@@ -139,6 +145,8 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
         return _complain(str(error), verb)
     except FloatingPointError as error:
         return _complain(str(error), verb, code=3)
+    except RunInterrupted as interruption:
+        return _complain(str(interruption), verb, code=128 + interruption.number)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

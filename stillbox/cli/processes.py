@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
+from stillbox.devices.compiling import compilation_left_behind
 from stillbox.devices.launcher import ProcessInfo
 
 # Names in the errors of a collective after a process has ended; that process prints the cause.
@@ -34,7 +35,7 @@ def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]
         end_with_supervisor()
         code = _run_to_the_end(run)
         # Ends at once; jax would wait minutes for all processes to end together.
-        if code not in EXPECTED_CODES:
+        if code not in EXPECTED_CODES or compilation_left_behind():
             report_failure(code)
         return code
     command = [sys.executable, "-m", "stillbox.cli.main", *words]

@@ -15,6 +15,8 @@ from stillbox.devices.job import print_as_process
 Item = TypeVar("Item")
 
 _PATIENCE_SECONDS = 30.0
+# Of things that are done once, and of which nothing else is seen meanwhile.
+_ONCE_SECONDS = 10.0
 
 
 class StallReporter:
@@ -81,7 +83,7 @@ class StallReporter:
 
 
 @contextlib.contextmanager
-def waiting_for(what: str, patience: float = _PATIENCE_SECONDS) -> Iterator[None]:
+def waiting_for(what: str, patience: float = _ONCE_SECONDS) -> Iterator[None]:
     """Reports a single wait; see `StallReporter`."""
     with StallReporter(patience) as stalls, stalls.waiting(what):
         yield

@@ -41,11 +41,13 @@ class ProcessExit:
     """Its exit code; negative: the number of the signal that killed it."""
     sentence: str
     """Which process, and how."""
+    alone: bool = False
+    """Whether it ended without the others, which then wait for it."""
 
     @property
     def expected(self) -> bool:
-        """Whether it succeeded or was asked to stop."""
-        return self.code in EXPECTED_CODES
+        """Whether it succeeded, or was asked to stop and all stop together."""
+        return self.code in EXPECTED_CODES and not self.alone
 
     @property
     def may_be_consequence(self) -> bool:
@@ -118,7 +120,9 @@ class Child:
         how = f"ended with exit code {self.code}, see its output"
         if self.code < 0:
             how = f"was killed by {signal.Signals(-self.code).name}"
-        return ProcessExit(self.info.index, self.code, f"{who} {how}")
+        elif self.code in EXPECTED_CODES[1:]:
+            how = f"was stopped by {signal.Signals(self.code - 128).name}"
+        return ProcessExit(self.info.index, self.code, f"{who} {how}", self.failure.done())
 
     async def stop(self) -> None:
         """Ends it; it may be waiting for a process that has ended."""

@@ -39,8 +39,8 @@ _ON_PAGE = {
 _LOSSES = {
     "loss": "total",
     "classification_loss": "classification",
-    "localization_loss": "localisation",
-    "regularization_loss": "regularisation",
+    "localization_loss": "localization",
+    "regularization_loss": "regularization",
 }
 _SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 # More lines are drawn in grey.

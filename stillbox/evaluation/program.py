@@ -14,6 +14,7 @@ from jax.sharding import Mesh, use_abstract_mesh
 
 from stillbox.boxes.batch import Floats, Ints
 from stillbox.boxes.detections import Detections
+from stillbox.devices.compiling import compile_program
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.experiment import schema
 from stillbox.models.abstract import abstract_detector
@@ -56,7 +57,7 @@ class DetectProgram:
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
-        return self.lower().compile()
+        return compile_program(self.lower(), "the detector")
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.

@@ -13,6 +13,8 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.announcing import announcing
+from stillbox.devices.compiling import compile_program
 from stillbox.devices.job import (
     AsyncAllGather,
     is_main_process,
@@ -42,7 +44,9 @@ from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.speed import Waits
 from stillbox.training.start import Start, replicas_before, start_run
+from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
+from stillbox.training.tracking import require_loggers
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
 _OTHERS = "the other processes (the slow one says why)"
@@ -90,10 +94,12 @@ def train(
     Raises:
         UserError: experiment, data or directory cannot be used; nothing has been written then.
         NonFiniteLossError: the loss is not a number; the last checkpoint is good.
+        RunInterrupted: a signal came during compilation or evaluation.
     """
     began = time.monotonic()
     check_trainable(experiment, origins or {})
     settings = experiment.train
+    require_loggers(settings)
 
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
     dataset, loader = _open_data(experiment)
@@ -102,7 +108,8 @@ def train(
 
     # ---- model and state: resume, fine-tune or from scratch -------------------------------------
     mesh = build_mesh(settings.batch_size, experiment.devices)
-    start = start_run(experiment, model_directory, dataset)
+    with announcing(lambda: "building the model and reading its weights"):
+        start = start_run(experiment, model_directory, dataset)
     first = int(start.state.step)
     require_same("model directory", f"step {first}", fix=_SHARED)
     require_same("experiment", to_yaml(experiment), fix="give all processes the same")
@@ -110,18 +117,18 @@ def train(
     state = program.put_state(start.state)
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
     directory = _open_directory(model_directory, experiment, dataset, first)
-    summaries = Summaries(model_directory, from_step=first)
+    summaries = Summaries(model_directory, from_step=first, experiment=experiment)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
 
     with (
         closing(directory),
-        closing(summaries),
+        summaries,
         RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
         StopRequest() as stop,
     ):
         for line in _describe_run(experiment, model_directory, dataset, start, program):
             progress.say(line)
-        scores = evaluation.catch_up(first, state, directory, summaries, progress)
+        scores = evaluation.catch_up(first, state, directory, summaries, progress, stop)
         if stop_at is not None and first >= stop_at:
             reason = f"step {first} of {stop_at} is done, nothing is left"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
@@ -131,12 +138,18 @@ def train(
 
         # ---- compile: one program, before the first batch is needed -----------------------------
         progress.doing("compiling the train step")
-        compiled = program.lower().compile()
+        with stop.ends("compiling the train step"):
+            compiled = compile_program(program.lower(), "the train step")
         progress.say(_describe_program(compiled))
         del start  # the first step donates its buffers
 
         # ---- steps ------------------------------------------------------------------------------
-        batches = DevicePrefetcher(loader.iterate(first, stop_at), program.put_batch, depth=2)
+        shared = jax.process_count() > 1
+        batches = DevicePrefetcher(
+            loader.iterate(first, stop_at),
+            program.put_batch,
+            stopped=lambda: stop.signal is not None and not shared,
+        )
         waits = Waits(jax.process_count())
         report = StepReport(
             settings,
@@ -148,12 +161,17 @@ def train(
             summaries=summaries,
         )
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
+
+        def save(step: int, state: TrainState) -> None:
+            metadata = _metadata(experiment, dataset, step, program.replicas)
+            with jax.transfer_guard("allow"):
+                directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
+
         # A stop requested of one process stops all of them after the same step.
         gathering = AsyncAllGather(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
-        shared = jax.process_count() > 1
         waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
@@ -184,12 +202,11 @@ def train(
                     or asked > 0
                 )
                 with waiting_for_others():
-                    done = guard.pop(leave=0 if must_save else 1)
+                    # The first step is reported at once; it is waited for anyway.
+                    done = guard.pop(leave=0 if must_save or step == first + 1 else 1)
                 report.steps(done)
                 if must_save:
-                    metadata = _metadata(experiment, dataset, step, program.replicas)
-                    with jax.transfer_guard("allow"):
-                        directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
+                    save(step, state)
 
                 # -- stop or evaluate --
                 if asked and step != stop_at:
@@ -199,10 +216,20 @@ def train(
                     break
                 if evaluation.due(step):
                     with report.paused():
-                        scores = evaluation.run(step, state, directory, summaries, progress)
+                        scores = evaluation.run(step, state, directory, summaries, progress, stop)
                     if why := evaluation.exhausted(summaries):
                         reason = f"stopped early: {why}"
                         break
+            if batches.starved and stop.signal is not None:
+                # The records do not answer; what was learned of them is kept.
+                report.steps(guard.pop(leave=0))
+                directory.wait()
+                if step not in (first, directory.latest_step()):
+                    save(step, state)
+                name, interrupted = stop.signal.name, int(stop.signal)
+                reason = (
+                    f"stopped by {name} after step {step}, without a next batch; run again to go on"
+                )
 
         # ---- end --------------------------------------------------------------------------------
         progress.say(reason)

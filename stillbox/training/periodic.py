@@ -1,6 +1,7 @@
 """Evaluation during training: scores, the best checkpoint, early stopping."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 
 from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.announcing import announcing
 from stillbox.devices.job import is_main_process, local_rows
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.gallery import draw_gallery, export_pictures
@@ -24,6 +26,7 @@ from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
+from stillbox.training.signals import StopRequest
 from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
 
@@ -31,6 +34,8 @@ Scores = Mapping[str, float | None]
 
 # Few, so that the event file stays small.
 _PICTURES = 3
+
+_EVALUATING = "evaluating"
 
 
 class PeriodicEvaluation:
@@ -86,13 +91,16 @@ class PeriodicEvaluation:
         directory: ModelDirectory,
         summaries: Summaries,
         progress: RunProgress,
+        stop: StopRequest,
     ) -> Scores | None:
         """Scores the checkpoint resumed from, if the run was killed before it was scored."""
         done = dict(summaries.evaluations())
         self._done = len(done)
         if step in done:
             return done[step]
-        return self.run(step, state, directory, summaries, progress) if self.due(step) else None
+        if not self.due(step):
+            return None
+        return self.run(step, state, directory, summaries, progress, stop)
 
     def run(
         self,
@@ -101,18 +109,27 @@ class PeriodicEvaluation:
         directory: ModelDirectory,
         summaries: Summaries,
         progress: RunProgress,
+        stop: StopRequest,
     ) -> Scores:
-        """Scores `state`, records the scores and marks the checkpoint if it is the best."""
+        """Scores `state`, records the scores and marks the checkpoint if it is the best.
+
+        Raises:
+            RunInterrupted: a signal came while it was scored; the next run begins with it.
+        """
         assert self._dataset is not None
         self._done += 1
-        progress.doing("evaluating")
+        progress.doing(_EVALUATING)
+        so_far = _SoFar()
         params = state.ema if state.ema and self._settings.use_ema else state.params
         # The loop forbids implicit transfers; scoring needs them.
-        with jax.transfer_guard("allow"):
+        # The other processes of a job would wait for one that leaves.
+        interruptible = stop.ends(_EVALUATING) if jax.process_count() == 1 else nullcontext()
+        with jax.transfer_guard("allow"), interruptible, announcing(so_far.describe):
             result = score_dataset(
                 self._program.bind(params, state.stats),
                 self._experiment,
                 self._dataset,
+                progress=so_far.update,
                 trained=self._label_map,
             )
         scores = result.scores.summary
@@ -202,6 +219,19 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
         ]
         pictures.append(draw_marks(host.images[row].astype(np.uint8), marks))
     return contact_sheet(pictures)
+
+
+class _SoFar:
+    """What an evaluation does at the moment, for reports."""
+
+    def __init__(self) -> None:
+        self._images = ""
+
+    def update(self, done: int, total: int) -> None:
+        self._images = f", {done} of {total} images"
+
+    def describe(self) -> str:
+        return _EVALUATING + self._images
 
 
 def _value(scores: Scores, metric: str) -> float:

@@ -1,12 +1,11 @@
 """The progress of a run on a terminal or in a log."""
 
 import sys
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 
 class RunProgress:
@@ -19,7 +18,7 @@ class RunProgress:
     """
 
     def __init__(self, start: int, stop: int | None, *, quiet: bool = False) -> None:
-        self._stop, self._started_at, self._start = stop, time.monotonic(), start
+        self._stop = stop
         self._console = Console(stderr=True, highlight=False, quiet=quiet)
         self._bar: Progress | None = None
         if sys.stderr.isatty() and not quiet:
@@ -28,7 +27,6 @@ class RunProgress:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[numbers]}"),
-                TimeRemainingColumn(),
                 console=self._console,
             )
             self._task = self._bar.add_task("training", total=stop, completed=start, numbers="")
@@ -59,39 +57,36 @@ class RunProgress:
         if self._bar:
             self._bar.update(self._task, completed=step, description="training")
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Shows the metrics of a step."""
+    def metrics(
+        self, step: int, values: Mapping[str, float], seconds_left: float | None = None
+    ) -> None:
+        """Shows the metrics of a step, under the names of the history with spaces.
+
+        Args:
+            step: its number.
+            values: metrics by name.
+            seconds_left: until the end of the run; None if it has none.
+        """
         numbers = (
             f"loss {values['loss']:.4f} ({_terms(values)})  "
-            f"rate {values['learning_rate']:.3g}  {values['images_per_second']:.1f} images/s  "
+            f"learning rate {values['learning_rate']:.3g}  "
+            f"{values['images_per_second']:.1f} images/s  "
             f"{1000 / values['steps_per_second']:,.1f} ms a step  "
             f"waiting for data {values['waiting_for_data']:.0%}"
         )
         if "slowest_process" in values:
             numbers += f" (process {values['slowest_process']:.0f})"
+        if seconds_left is not None:
+            numbers += f"  ETA {timedelta(seconds=round(seconds_left))}"
         if self._bar:
             self._bar.update(self._task, numbers=numbers)
-            return
-        if self._stop is None:
-            self.say(f"step {step}  {numbers}")
-            return
-        seconds = (time.monotonic() - self._started_at) / max(step - self._start, 1)
-        left = timedelta(seconds=round(seconds * (self._stop - step)))
-        self.say(f"step {step}/{self._stop}  {numbers}  ETA {left}")
-
-
-_TERMS = {
-    "classification_loss": "class",
-    "localization_loss": "box",
-    "regularization_loss": "penalty",
-}
+        else:
+            self.say(f"step {step}{f'/{self._stop}' if self._stop is not None else ''}  {numbers}")
 
 
 def _terms(values: Mapping[str, float]) -> str:
     """Returns the terms of the loss; their names are the detector's."""
     names = [name for name in values if name.endswith("_loss")]
-    # The penalty is last, as it is in the sum.
+    # Regularization is last, as it is in the sum.
     names.sort(key=lambda name: name == "regularization_loss")
-    return ", ".join(
-        f"{_TERMS.get(name, name.removesuffix('_loss'))} {values[name]:.4f}" for name in names
-    )
+    return ", ".join(f"{name.removesuffix('_loss')} {values[name]:.4f}" for name in names)

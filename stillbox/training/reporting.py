@@ -65,6 +65,7 @@ class StepReport:
             speedometer=of_epochs,
         )
         self._cache_described = False
+        self._first_step_seconds: float | None = None
 
     def paused(self) -> AbstractContextManager[None]:
         """Returns a context that is not counted as training time."""
@@ -78,8 +79,9 @@ class StepReport:
             self._progress.at(step)
             if self._is_due(step, self._entry_every):
                 self._summaries.metrics(step, metrics | self._entries.look(done).rates())
-            if self._is_due(step, self._line_every):
-                self._progress.metrics(step, metrics | self._lines.look(done).rates())
+            if self._is_due(step, self._line_every) or step == self._first + 1:
+                rates = self._lines.look(done).rates()
+                self._progress.metrics(step, metrics | rates, self._seconds_left(step, done))
             if sentence := self._epochs.ended(step, done):
                 self._progress.say(sentence)
                 self._describe_cache()
@@ -103,6 +105,18 @@ class StepReport:
         for line in self._loader.dataset.source.problems.lines():
             self._progress.say(line)
         return totals
+
+    def _seconds_left(self, step: int, done: int) -> float | None:
+        """Returns the time of the steps that are left, without evaluations to come."""
+        if self._stop_at is None:
+            return None
+        seconds = self._stopwatch.seconds
+        if done == 1:
+            self._first_step_seconds = seconds
+        # The first step also waits for the loader to begin.
+        elif (first := self._first_step_seconds) is not None:
+            seconds, done = seconds - first, done - 1
+        return seconds / max(done, 1) * (self._stop_at - step)
 
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._stop_at

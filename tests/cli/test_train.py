@@ -14,7 +14,7 @@ from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
-from stillbox.training import loop
+from stillbox.training import loop, periodic
 from tests.records.builders import read_records
 
 
@@ -298,9 +298,13 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_stays(train, tmp_path, monk
     assert code == 2
     assert (
         f"stillbox train: {tmp_path}/model/checkpoints: the checkpoint of step 2 cannot be "
-        "written: No space left on device\n  fix: make room on the disk and start again; "
-        "finished checkpoints: 1\n"
+        "written: No space left on device; it needs "
     ) in err
+    assert re.search(
+        r"it needs [\d.,]+ kB, [\d.,]+ [GM]B are free\n"
+        r"  fix: make room on the disk and start again; finished checkpoints: 1\n",
+        err,
+    )
     assert "Traceback" not in err
     assert [entry.name for entry in (tmp_path / "model/checkpoints").iterdir()] == ["1"]
     monkeypatch.undo()
@@ -390,3 +394,35 @@ def test_a_run_that_was_stopped_early_stays_stopped(train):
     code, out, _ = train(*settings)
     assert code == 0
     assert out.startswith("stopped early at step 2 already: AP50 has not risen")
+
+
+def test_a_signal_during_the_compilation_ends_the_run_and_leaves_the_folder_usable(
+    train, tmp_path, monkeypatch
+):
+    def compile_slowly(lowered, what):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal came before")
+
+    monkeypatch.setattr(loop, "compile_program", compile_slowly)
+    answer = train(evaluated=False)
+    assert answer.code == 143
+    assert "stopped by SIGTERM while compiling the train step; run again to go on" in answer.err
+    assert ModelDirectory.open(tmp_path / "model").steps() == ()
+    DirectoryLock(tmp_path / "model").release()  # it is free
+
+
+def test_an_evaluation_that_a_signal_ended_is_made_up_for(train, tmp_path, monkeypatch):
+    def score_slowly(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal came before")
+
+    words = ["train.steps=2", "train.checkpoint_every=2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(periodic, "score_dataset", score_slowly)
+        answer = train(*words)
+    assert answer.code == 143
+    assert "stopped by SIGTERM while evaluating; run again to go on" in answer.err
+    assert ModelDirectory.open(tmp_path / "model").steps() == (2,)
+    again = train(*words)
+    assert again.code == 0
+    assert "step 2: AP " in again.err

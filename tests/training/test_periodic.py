@@ -20,6 +20,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.training import periodic
 from stillbox.training.loop import train
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
+from stillbox.training.signals import StopRequest
 from stillbox.training.state import create_state
 
 NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cross"))
@@ -51,7 +52,7 @@ def scored(monkeypatch):
     """Every evaluation brings the next of these scores; nothing is computed."""
     scores = []
 
-    def score(detect, experiment, dataset, trained):
+    def score(detect, experiment, dataset, progress, trained):
         summary = {"AP": 0.0, "AP50": scores.pop(0), "AP75": 0.0}
         text = SimpleNamespace(
             summary=summary, headline=lambda: str(summary), original_names=lambda **options: {}
@@ -77,7 +78,7 @@ def directory(tmp_path):
 def evaluate(evaluation, directory, step, history=None):
     state = SimpleNamespace(params={}, stats={}, ema={})
     quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
-    return evaluation.run(step, state, directory, history or History(), quiet)
+    return evaluation.run(step, state, directory, history or History(), quiet, StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,9 @@ def test_evaluations_before_a_resume_count(experiment, scored, directory):
         experiment, "evaluation.max_evaluations=3", "train.evaluate_every=1", last_step=9
     )
     state, quiet = SimpleNamespace(), SimpleNamespace()
-    assert evaluation.catch_up(2, state, directory, History(0.1, 0.2), quiet) == {"AP50": 0.2}
+    assert evaluation.catch_up(2, state, directory, History(0.1, 0.2), quiet, StopRequest()) == {
+        "AP50": 0.2
+    }
     assert [step for step in range(3, 10) if evaluation.due(step)] == [9]
 
 
@@ -215,7 +218,7 @@ def test_a_checkpoint_that_was_not_scored_before_the_kill_is_scored(experiment, 
     scored.append(0.7)
 
     def catch_up(step):
-        return evaluation.catch_up(step, state, directory, history, quiet)
+        return evaluation.catch_up(step, state, directory, history, quiet, StopRequest())
 
     assert catch_up(1) == {"AP50": 0.1}
     assert catch_up(2)["AP50"] == 0.7
@@ -244,7 +247,7 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
     evaluation = PeriodicEvaluation(settings, NAMES, 4)
     quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
     with pytest.raises(StopIteration):
-        evaluation.run(1, state, directory, History(), quiet)
+        evaluation.run(1, state, directory, History(), quiet, StopRequest())
     assert {float(array.max()) for array in seen[0].values()} == {scored_value}
 
 

@@ -22,6 +22,7 @@ from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_mem
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
 from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
+from stillbox.devices.compiling import compile_program
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program, score_program
@@ -59,7 +60,7 @@ def check_step(
     )
     failure = None
     try:
-        compiled = lowered.compile()
+        compiled = compile_program(lowered, step)
     except jax.errors.JaxRuntimeError as error:
         failure = explain_failure(
             str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes

@@ -1,0 +1,87 @@
+"""Compilation does not make the process deaf."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from stillbox.devices.compiling import compilation_left_behind, compile_program
+
+# Sleeping in the C library is as deaf as compiling in XLA: no handler in Python is called.
+CHILD = """
+import ctypes, sys
+from stillbox.cli import main as cli
+from stillbox.devices.compiling import compile_program
+from stillbox.training.signals import StopRequest
+
+class Slow:
+    def compile(self):
+        print("compiling", flush=True)
+        ctypes.CDLL(None).sleep(3600)
+
+def run(arguments):
+    if arguments.verb == "doctor":
+        compile_program(Slow(), "the detector")
+    with StopRequest() as stop, stop.ends("compiling the train step"):
+        compile_program(Slow(), "the train step")
+
+cli.train.run = cli.doctor.run = run
+sys.exit(cli.main())
+"""
+TRAIN = ("train", "demo_scenes", "--model-dir", "model")
+
+
+@pytest.mark.parametrize(
+    ("number", "verb", "code", "said"),
+    [
+        (signal.SIGTERM, TRAIN, 143, "stopped by SIGTERM while compiling the train step"),
+        (signal.SIGINT, TRAIN, 130, "stopped by SIGINT while compiling the train step"),
+        (signal.SIGINT, ("doctor",), 130, ""),
+    ],
+)
+def test_a_signal_ends_a_process_that_compiles(tmp_path, number, verb, code, said):
+    command = [sys.executable, "-c", CHILD, *verb]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "compiling\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == code
+    assert said in err
+    assert "Traceback" not in err
+
+
+class Program:
+    """What is traced, with a result or an error of its compilation."""
+
+    def __init__(self, error=None):
+        self.error, self.thread = error, None
+
+    def compile(self):
+        self.thread = threading.current_thread()
+        if self.error is not None:
+            raise self.error
+        return "compiled"
+
+
+def test_the_result_or_the_error_of_a_compilation_comes_back():
+    assert compile_program(Program(), "a program") == "compiled"
+    with pytest.raises(MemoryError, match="too large"):
+        compile_program(Program(MemoryError("too large")), "a program")
+
+
+def test_a_thread_that_gets_no_signals_compiles_by_itself():
+    program, results = Program(), []
+    thread = threading.Thread(target=lambda: results.append(compile_program(program, "it")))
+    thread.start()
+    thread.join()
+    assert results == ["compiled"]
+    assert program.thread is thread
+
+
+def test_a_compilation_that_is_over_is_not_left_behind():
+    compile_program(Program(), "it")
+    assert not compilation_left_behind()
