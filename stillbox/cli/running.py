@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import warn
 from stillbox.cli.bars import progress_bar
+from stillbox.devices.announcing import announcing
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.schema import Experiment
@@ -81,7 +82,10 @@ def show_findings(resolved: Resolved) -> None:
     """
     from stillbox.checking.config import check_experiment
 
-    for finding in check_experiment(resolved, memory=False).findings:
+    # A disk may not answer.
+    with announcing(lambda: "checking the experiment and its records"):
+        findings = check_experiment(resolved, memory=False).findings
+    for finding in findings:
         text = f"{finding.where}: {finding.what}"
         if finding.severity != "note" and text not in resolved.warnings:
             warn(text + (f"\n  fix: {finding.fix}" if finding.fix else ""))

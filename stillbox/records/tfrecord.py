@@ -30,7 +30,7 @@ def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
-    with _removed_on_error([partial]), partial.open("wb") as file:
+    with _removed_on_error([partial], path), partial.open("wb") as file:
         yield lambda payload: _append(file, payload)
     partial.replace(path)
 
@@ -60,7 +60,7 @@ def sharded_writer(
         leftover.unlink()
     partial = [folder / f".{name}.record-{shard:05d}{_PARTIAL}" for shard in range(shards)]
     records = 0
-    with _removed_on_error(partial), ExitStack() as stack:
+    with _removed_on_error(partial, folder / name), ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in partial]
 
         def write(payload: bytes) -> None:
@@ -75,17 +75,20 @@ def sharded_writer(
 
 
 @contextmanager
-def _removed_on_error(paths: Sequence[Path]) -> Iterator[None]:
+def _removed_on_error(paths: Sequence[Path], target: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        written = sum(path.stat().st_size for path in paths if path.exists())
+        # Errors of other files, such as images that are read, have their names or no number.
+        full = None
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            written = sum(path.stat().st_size for path in paths if path.exists())
+            needs = f"the records so far took {describe_bytes(written)}"
+            full = not_written(target, error, needs)
         for path in paths:
             path.unlink(missing_ok=True)
-        # Errors of other files, such as images that are read, have their names or no number.
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            needs = f"the records so far took {describe_bytes(written)}"
-            raise not_written(paths[0], error, needs) from error
+        if full is not None:
+            raise full from error
         raise
 
 
