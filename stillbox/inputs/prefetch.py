@@ -94,7 +94,7 @@ class DevicePrefetcher:
         self._end = self._end or _End()
         self._room.release()  # the thread may be waiting for it
         # A thread that hangs in the source cannot be ended.
-        self._thread.join(_LOOK_SECONDS if self.starved else None)
+        self._thread.join(_LOOK_SECONDS if self._stopped() else None)
 
     def __enter__(self) -> Self:
         return self

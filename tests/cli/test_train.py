@@ -1,10 +1,12 @@
 """`stillbox train`: what a run leaves, and what it says when it cannot begin or go on."""
 
 import errno
+import itertools
 import os
 import re
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ import pytest
 from stillbox.checkpoints import model_directory
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.evaluation.history import HISTORY, read_history
+from stillbox.inputs import prefetch
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
-from stillbox.training import loop, periodic
+from stillbox.training import event_file, loop, periodic
 from tests.records.builders import read_records
 
 
@@ -426,3 +430,41 @@ def test_an_evaluation_that_a_signal_ended_is_made_up_for(train, tmp_path, monke
     again = train(*words)
     assert again.code == 0
     assert "step 2: AP " in again.err
+
+
+def test_records_that_no_longer_answer_do_not_hold_a_run_that_is_to_stop(
+    train, tmp_path, monkeypatch
+):
+    second_step, answers, iterate = threading.Event(), threading.Event(), loop.TrainLoader.iterate
+
+    class Guard(loop.MetricsGuard):
+        def push(self, step, *rest):
+            super().push(step, *rest)
+            if step == 2:
+                second_step.set()
+
+    def hang_after_two(*arguments):
+        yield from itertools.islice(iterate(*arguments), 2)
+        second_step.wait(300)
+        os.kill(os.getpid(), signal.SIGTERM)
+        answers.wait(300)
+
+    monkeypatch.setattr(loop, "MetricsGuard", Guard)
+    monkeypatch.setattr(loop.TrainLoader, "iterate", hang_after_two)
+    monkeypatch.setattr(prefetch, "_LOOK_SECONDS", 0.05)
+    answer = train("train.steps=0", "train.checkpoint_every=100", evaluated=False)
+    answers.set()
+    assert answer.code == 143
+    assert "stopped by SIGTERM after step 2" in answer.out
+    assert ModelDirectory.open(tmp_path / "model").steps() == (2,)
+
+
+def test_a_clock_that_jumps_changes_no_speed(train, tmp_path, monkeypatch):
+    now = itertools.cycle([2e9, 1e9, 3e9, 0.0])
+    monkeypatch.setattr(event_file.time, "time", lambda: next(now))
+    answer = train("train.steps=2", evaluated=False)
+    assert answer.code == 0
+    lines = read_history(tmp_path / "model" / HISTORY).training
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(0 < line["images_per_second"] < 1e6 for line in lines)
+    assert re.search(r"step 2/2 .*  ETA 0:00:00", answer.err)
