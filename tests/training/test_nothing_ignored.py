@@ -54,6 +54,7 @@ ELSEWHERE = {
     "data.evaluation.annotations": "what is scored against: tests/evaluation/test_annotations.py",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: test_the_loop_follows_its_counters below",
+    "train.loggers": "the loggers: tests/training/test_tracking.py",
     "train.summary_every": "the loop: test_the_loop_follows_its_counters below",
     "train.checkpoint_every": "the loop: test_the_loop_follows_its_counters below",
     "train.keep_checkpoints": "the loop: test_the_loop_follows_its_counters below",
