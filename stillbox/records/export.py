@@ -146,16 +146,19 @@ def _file_name(example: Example, taken: set[PurePosixPath]) -> PurePosixPath:
 
 
 def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
-    """Writes `labels/<split>` and `data.yaml`; class numbers are places in the label map."""
+    """Writes `labels/<split>` and `data.yaml`; class numbers are places in the label map.
+
+    Centres and sides are exact in float64, so that the boxes read back bit for bit.
+    """
     numbers = {item.id: number for number, item in enumerate(label_map)}
     for image in images:
         example = image.example
         boxes = example.boxes.astype(np.float64)
         centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         lines = [
-            f"{numbers[int(class_id)]} {x:.8f} {y:.8f} {width:.8f} {height:.8f}\n"
+            f"{numbers[int(class_id)]} {x!r} {y!r} {width!r} {height!r}\n"
             for class_id, (y, x), (height, width) in zip(
-                example.class_ids, centres, sides, strict=True
+                example.class_ids, centres.tolist(), sides.tolist(), strict=True
             )
         ]
         path = output / "labels" / split / image.name.with_suffix(".txt")

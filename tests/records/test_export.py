@@ -13,7 +13,7 @@ from stillbox.records.source import ExampleSource
 from tests.records.builders import CAT_DOG, make_example, write_records
 from tests.records.test_folder import examples, picture, voc_xml
 
-# Pixels of 40 x 60; YOLO's eight decimals and VOC's four round by less than this.
+# VOC's four decimals of 40 x 60 pixels round by less than this.
 ROUNDING = 1e-5
 
 

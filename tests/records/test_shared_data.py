@@ -9,6 +9,8 @@ import pytest
 
 from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.export import export_records
+from stillbox.records.folder import convert_folder
 from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
@@ -199,3 +201,47 @@ def test_tiny_coco(tmp_path, name):
         expected = np.float32(np.reshape(sides, (-1, 4))).clip(0, 1)
         np.testing.assert_array_equal(example.boxes, expected)
     assert found_crowds == crowds
+
+
+# format, images, boxes
+FOLDERS = {
+    "bccd": ("voc", 364, 4886),
+    "raccoon": ("voc", 200, 217),
+    "tiny_coco": ("coco", 100, 852),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["yolo", "voc", "coco"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_same_records_come_out_of_every_form(tmp_path, name, form):
+    own, images, boxes = FOLDERS[name]
+    # The folder of raccoon has its boxes as CSV too.
+    first = convert_folder(DATA / name, tmp_path / "first", format=own)
+    assert first.train_images + first.validation_images + first.test_images == images
+    label_map = LabelMap.from_file(first.label_map)
+    sets = {"train": first.train, "val": first.validation, "test": first.test}
+    for split, records in sets.items():
+        if records:
+            export_records([records], label_map, tmp_path / form, form, split=split)
+    again = convert_folder(tmp_path / form, tmp_path / "again", label_map=label_map)
+    assert (again.format, again.boxes) == (form, boxes)
+    for records, others in zip(
+        sets.values(), (again.train, again.validation, again.test), strict=True
+    ):
+        expected, found = (by_name(r, label_map) if r else {} for r in (records, others))
+        assert sorted(found) == sorted(expected)
+        for key, (example, payload) in found.items():
+            # Boxes are equal bit for bit; flags and ids survive where the format has them.
+            np.testing.assert_array_equal(example.boxes, expected[key][0].boxes)
+            np.testing.assert_array_equal(example.class_ids, expected[key][0].class_ids)
+            assert example.encoded == expected[key][0].encoded
+            assert form != own or payload == expected[key][1]
+
+
+def by_name(records, label_map):
+    source = ExampleSource([records], label_map)
+    payloads = [file.read(n) for file in source.files for n in range(len(file))]
+    return {
+        source.example(n).filename: (source.example(n), payloads[n]) for n in range(len(source))
+    }
