@@ -109,7 +109,9 @@ def _prepare(
         # In the annotation's own pixels, as they stand in its file.
         detail = problem.detail
         if problem.box not in item.unknown:
-            detail = format_box(item.pixel_boxes[problem.box]) + f" in {item.width} x {item.height}"
+            detail = format_box(item.pixel_boxes[problem.box])
+            if item.width and not item.relative:
+                detail += f" in {item.width} x {item.height}"
         where = f"{item.where}, box {problem.box}"
         log.bad_box(problem.reason, where, detail, action=f"box {problem.action}")
     if not len(example.boxes):

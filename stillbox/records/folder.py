@@ -101,6 +101,9 @@ def convert_folder(
         UserError: the format is unknown, ambiguous or not convertible, nothing is usable, `output`
             holds something else, or a policy is `fail`.
     """
+    if not 0 < validation_share < 1:
+        what, fix = f"{validation_share:g} is no share of the images", "give a number such as 0.2"
+        raise UserError(what, where="--validation-share", fix=fix)
     output, options = Path(output), options or ConversionOptions()
     data = DataFolder(folder, without=[output])
     log = ConversionLog(bad_records, bad_boxes)
@@ -235,6 +238,13 @@ def _split(
         workers=options.workers,
         on_image=lambda done, total: on_image("comparing", done, total),
     )
+    if not len(prints.rows):
+        raise UserError(
+            f"none of the {len(items):,} images of the annotations is there and can be read; the "
+            f"first is {items[0].path.name}",
+            where=items[0].where,
+            fix="put the images into the folder, with the names that the annotations have",
+        )
     splits = stated_split([one.split for one in reading.images])
     origin = "stated by the data set"
     if not any(splits):

@@ -42,8 +42,6 @@ def own_split(
     Raises:
         UserError: there are not two images to distribute.
     """
-    if not 0 < share < 1:
-        raise UserError(f"{share:g} is no share", where="--validation-share", fix="give 0.2 or so")
     keys = {int(row): digest for row, digest in zip(prints.rows, prints.digests, strict=True)}
     for group in _groups(prints, log):
         least = min(prints.digests[row] for row in group)

@@ -176,7 +176,7 @@ FOREIGN = {
         "<annotation><object><name>cat</name><polygon></polygon></object></annotation>",
     ),
     "imglab": ("a.xml", "<?xml version='1.0'?><!-- x --><dataset><images></images></dataset>"),
-    "TFRecords": ("a.record", b"payload"),
+    "TFRecord data": ("a.record", b"payload"),
 }
 
 
@@ -214,6 +214,20 @@ def test_captions_and_keypoints_beside_instances_are_passed_over(folder, tmp_pat
 def test_photographs_alone_are_no_data_set(folder, tmp_path):
     with pytest.raises(UserError, match="3 images and no annotations"):
         convert_folder(folder, tmp_path / "out")
+
+
+def test_annotations_without_their_images_are_told_so(folder, tmp_path):
+    coco(folder)
+    for image in folder.rglob("*.png"):
+        image.unlink()
+    with pytest.raises(UserError, match=r"none of the 3 images .* the first is a\.png"):
+        convert_folder(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("share", [0, 1, -1, 3, float("nan")])
+def test_an_impossible_share_is_refused(folder, tmp_path, share):
+    with pytest.raises(UserError, match="is no share"):
+        convert_folder(folder, tmp_path / "out", validation_share=share)
 
 
 def test_coco_files_that_disagree_about_ids_are_joined_by_name(folder, tmp_path):

@@ -55,7 +55,7 @@ def _is_arrow(file: Path) -> bool:
 
 register_foreign(
     "tfrecord",
-    "TFRecords",
+    "TFRecord data",
     _records,
     "records need no conversion: give them to a config as data.train.paths, and see "
     "`stillbox data check`",
@@ -63,7 +63,7 @@ register_foreign(
 )
 register_foreign(
     "masks",
-    "segmentation masks",
+    "a set of segmentation masks",
     _masks,
     "boxes are needed: convert the masks to COCO JSON first",
     beside=("*",),
