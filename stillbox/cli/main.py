@@ -15,6 +15,7 @@ from stillbox import __version__
 from stillbox.cli import (
     anchors,
     check,
+    completion,
     config,
     data,
     doctor,
@@ -55,6 +56,7 @@ _VERBS: dict[str, tuple[ModuleType, str]] = {
     "config": (config, "print the resolved experiment as YAML"),
     "weights": (weights, "get pretrained weights; write weights for other programs"),
     "doctor": (doctor, "show versions, devices and memory"),
+    "completion": (completion, "print a script that completes words for bash, zsh or fish"),
     "model_main": (model_main, "train or evaluate with the flags of the Object Detection API"),
     "retinanet": (retinanet, f"train, evaluate or predict with the flags of {_TPU_PAGE}"),
     "ssd_resnet34": (

@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from stillbox.experiment.recipes.headers import RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _NOTE = (
     "AP in percent, as published or measured; memory is an estimate for the recipe's batch over "
@@ -30,6 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
         content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return 0
+    # Imported here: other verbs' --help needs no tables.
+    from rich.console import Console
+
     console = Console(highlight=False)
     console.print(_table(rows))
     console.print(_NOTE)
@@ -40,7 +44,9 @@ def _input(name: str) -> tuple[int, int]:
     return resolve(name).experiment.model.resizer.input_size
 
 
-def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]]) -> Table:
+def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]]) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for column in (
         "recipe",

@@ -1,0 +1,49 @@
+"""`stillbox completion`: what a shell offers after some words."""
+
+import shutil
+import subprocess
+
+import pytest
+
+ASKS = {
+    "bash": "COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _stillbox; "
+    'printf "%s\\n" "${{COMPREPLY[@]}}"',
+    "fish": "complete -C '{words}'",
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_shell_completes_verbs_options_and_recipes(stillbox, tmp_path, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    code, script, _ = stillbox("completion", shell)
+    assert code == 0
+    (tmp_path / "script").write_text(script)
+
+    def offered(words):
+        ask = ASKS[shell].format(words=words)
+        program = f"source {tmp_path}/script; {ask}"
+        answer = subprocess.run([shell, "-c", program], check=True, capture_output=True, text=True)
+        return [line.split("\t")[0] for line in answer.stdout.splitlines()]
+
+    assert offered("stillbox tr") == ["train"]
+    assert offered("stillbox train --st") == ["--steps"]
+    assert offered("stillbox train --model-dir x --ep") == ["--epochs"]
+    assert offered("stillbox train demo_s") == ["demo_scenes"]
+    assert "coco" in offered("stillbox data convert co")
+    assert offered("stillbox completion ba") == ["bash"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_name_every_verb_and_quote_their_help(stillbox, shell):
+    script = stillbox("completion", shell).out
+    for word in ("data convert", "model_main", "--model-dir", "ssd_resnet34"):
+        assert word.removeprefix("--") in script
+    # Its own first lines aside, nothing that a shell would run.
+    assert not any("`" in line for line in script.splitlines()[3:])
+
+
+def test_an_unknown_shell_is_refused(stillbox):
+    code, _, err = stillbox("completion", "cmd")
+    assert code == 2
+    assert "choose from" in err
