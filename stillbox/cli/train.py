@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import run_training, say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, read_config
@@ -75,13 +76,15 @@ def _plan(arguments: argparse.Namespace) -> Resolved:
     from stillbox.checking.choosing.planning import plan_run
     from stillbox.checking.memory.machine import this_machine
 
-    return plan_run(
-        arguments.config,
-        arguments.data,
-        arguments.model_dir,
-        machine=this_machine(),
-        overrides=arguments.overrides,
-        steps=arguments.steps,
-        epochs=arguments.epochs,
-        say=say_aside,
-    )
+    with progress_bar("images") as progress:
+        return plan_run(
+            arguments.config,
+            arguments.data,
+            arguments.model_dir,
+            machine=this_machine(),
+            overrides=arguments.overrides,
+            steps=arguments.steps,
+            epochs=arguments.epochs,
+            say=say_aside,
+            on_image=lambda stage, done, total: progress(done, total),
+        )

@@ -17,6 +17,7 @@ from stillbox.checking.memory.machine import Machine
 from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.pretrained import find_weights
+from stillbox.devices.job import main_process_first
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.run_length import with_batch
@@ -62,7 +63,9 @@ def plan_run(
     if is_model_directory(model_directory) and ModelDirectory.open(model_directory).steps():
         say(f"the experiment is that of the run in {model_directory}; {data} is not read again")
         return set_length(read_config(own, overrides), overrides, steps=steps, epochs=epochs)
-    records = records_of(Path(data), model_directory / _RECORDS_FOLDER, on_image)
+    # The other processes of a job use what the first one has converted.
+    with main_process_first():
+        records = records_of(Path(data), model_directory / _RECORDS_FOLDER, on_image)
     for line in records.said:
         say(line)
     facts = read_facts(Records(paths=records.train, label_map=records.label_map))
@@ -140,6 +143,7 @@ def _first_weights(experiment: Experiment, say: Say) -> list[str]:
         say(f"weights to start from: {checkpoint}")
         return []
     fitting = [row for row in known_weights().values() if row.fits(experiment.model)]
+    fitting.sort(key=lambda row: experiment.name not in row.recipes)
     for row in fitting:
         if find_weights(row.name) is not None:
             say(f"weights to start from: {row.name}, {row.about}")
