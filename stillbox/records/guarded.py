@@ -73,7 +73,12 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
 def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
     """Returns the content of JSON text at `where`, which is a file or a line of it."""
     try:
-        return json.loads(content)
+        found = json.loads(content)
+        # JSON can spell halves of characters, which no file and no record can hold.
+        marks: Any = (b"\\ud", b"\\uD") if isinstance(content, bytes) else ("\\ud", "\\uD")
+        if any(mark in content for mark in marks):
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+        return found
     except json.JSONDecodeError as error:
         line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
         raise UserError(f"this is not JSON: {error.msg}", where=line) from error

@@ -3,7 +3,7 @@
 import json
 import struct
 
-from tools.fuzz.readers import _COCO, _PICKLES
+from tools.fuzz.readers import _COCO, _LABEL_STUDIO, _LABELME, _PICKLES
 
 
 def _coco(**changes):
@@ -40,7 +40,12 @@ FAILURES = [
     ("folder_label_studio", b'[{"data": {}, "annotations": 50}]'),
     ("folder_labelme", b'{"imagePath": "a.jpg", "shapes": [{"label": "a", "shape_type": "circle", '
         b'"points": [[1e300, 1], [1, 1e300]]}]}'),
+    ("folder_label_studio",
+        json.dumps(_LABEL_STUDIO).replace('"rotation": 30', '"rotation": 1e999').encode()),
     # Names that no file can have.
+    ("folder_labelme", json.dumps(_LABELME | {"imagePath": "\ud800"}).replace("dog", "\\ud800")
+        .encode()),
+    ("folder_label_studio", json.dumps(_LABEL_STUDIO).replace("/1/", "/1/" + 200 * "é").encode()),
     ("coco", _coco(images=[_IMAGE | {"file_name": "a\0.jpg"}])),
     ("coco", _coco(images=[_IMAGE | {"file_name": "\ud800.jpg"}])),
     ("coco", _coco(categories=[_CATEGORY | {"name": "\ud800"}])),

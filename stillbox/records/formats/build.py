@@ -68,6 +68,8 @@ def bounds(points: Sequence[tuple[float, float]]) -> Box:
 
 def rotated(box: Box, degrees: float, *, centre: bool) -> Box:
     """Returns the box around a box turned clockwise about its centre or its first corner."""
+    if not math.isfinite(degrees):
+        return NO_BOX
     ymin, xmin, ymax, xmax = box
     x, y = ((xmin + xmax) / 2, (ymin + ymax) / 2) if centre else (xmin, ymin)
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))

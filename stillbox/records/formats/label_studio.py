@@ -3,6 +3,7 @@
 Source: labelstud.io, "Label Studio JSON format of annotated tasks".
 """
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,7 +102,8 @@ def _image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> 
         raise UserError(what, where=line_of(file, address), fix="export the project again")
     last = Path(name).name or "image"
     path = folder.image(last, file, file.parent, log)
-    if path is not None and not path.is_file() and _PREFIX.match(last):
+    # os.path: a name may be too long for a file.
+    if path is not None and not os.path.isfile(path) and _PREFIX.match(last):  # noqa: PTH113
         return folder.image(_PREFIX.sub("", last), file, file.parent, log)
     return path
 
