@@ -1,6 +1,7 @@
 """The progress of a verb: a bar on a terminal, lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -45,10 +46,11 @@ class _Speed(ProgressColumn):
 @contextmanager
 def _progress_lines(name: str) -> Iterator[Callable[[int, int], None]]:
     # Emptied by each report: what does not move is not repeated.
-    so_far = [""]
+    so_far, began = [""], time.monotonic()
 
     def update(done: int, total: int) -> None:
-        so_far[0] = f"{name}: {done} of {total}"
+        rate = done / max(time.monotonic() - began, 1e-3)
+        so_far[0] = f"{name}: {done} of {total}, {rate:.1f}/s"
 
     def describe() -> str:
         text, so_far[0] = so_far[0], ""
