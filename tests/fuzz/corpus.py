@@ -3,7 +3,7 @@
 import json
 import struct
 
-from tools.fuzz.readers import _COCO, _LABEL_STUDIO, _LABELME, _PICKLES
+from tools.fuzz.readers import _COCO, _LABEL_STUDIO, _LABELME, _PICKLES, _VOC_CSV
 
 
 def _coco(**changes):
@@ -42,6 +42,7 @@ FAILURES = [
         b'"points": [[1e300, 1], [1, 1e300]]}]}'),
     ("folder_label_studio",
         json.dumps(_LABEL_STUDIO).replace('"rotation": 30', '"rotation": 1e999').encode()),
+    ("folder_voc_csv", _VOC_CSV.replace(b"\n", b"\x0c", 1)),
     # Names that no file can have.
     ("folder_labelme", json.dumps(_LABELME | {"imagePath": "\ud800"}).replace("dog", "\\ud800")
         .encode()),

@@ -1,6 +1,7 @@
 """The outlines of annotation files, by which formats recognise them."""
 
 import csv
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def csv_header(path: Path) -> tuple[str, ...]:
     except (UnicodeDecodeError, OSError):
         return ()
     try:
-        return tuple(next(csv.reader(text.splitlines()[:1]), ()))
+        # As `read_csv` reads it: other characters end a line elsewhere.
+        return tuple(next(csv.reader(io.StringIO(text, newline=""), strict=True), ()))
     except csv.Error:
         return ()
