@@ -34,10 +34,11 @@ _REFUSED_METRICS = {
     "precision_at_recall_detection_metrics": "precision within bounds of recall is not computed",
 }
 # Fields that change no score keep stillbox's defaults: those of the format are only slower and
-# quieter (batches of 1, no AP per class), or limits that are seldom meant (5000 images).
+# quieter (batches of 1, no AP per class), limits that are seldom meant (5000 images), or a score of
+# pictures that suits few models (0.5).
 _read = part(
     Evaluation,
-    ("batch_size", "per_category", "max_examples", "max_evaluations"),
+    ("batch_size", "per_category", "max_examples", "max_evaluations", "min_score"),
     per_category="include_metrics_per_category",
     max_examples="num_examples",
     max_evaluations="max_evals",
