@@ -1,9 +1,8 @@
 """Fixtures of all tests: caches outside the home folder, and small data, experiments and models."""
 
 import contextlib
+import gc
 import os
-import shutil
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,48 +19,75 @@ import pytest
 from stillbox.cli.main import main
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.records.scenes import write_scenes
+from tests.programs import Programs
 from tests.small import small_experiment, small_overrides
 
 # Before devices are started: two workers with the extra [tpu] would fight for its lock.
 silence_libtpu()
 
 
-KEPT_SECONDS = 14 * 24 * 3600
+# Groups of tests start in this order; short ones come last, so that no worker ends early.
+LONG_FIRST = ("training", "cli", "scaling", "serving", "exporting", "models", "devices")
+PROGRAMS = pytest.StashKey[Programs]()
+
+
+def pytest_configure(config):
+    """Compiles without optimisation: in the tests that are not slow, compiling takes longest.
+
+    What is computed and how much memory it takes does not depend on it. Proofs and the demo are
+    compiled as users compile.
+    """
+    if "not slow" in config.option.markexpr:
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Sorts by `LONG_FIRST`."""
+    order = {name: index for index, name in enumerate(LONG_FIRST)}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: order.get(item.path.relative_to(tests).parts[0], len(order)))
+
+
+def pytest_collection_finish():
+    """Collections of garbage pass over what lives as long as the session, and are rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Gives a worker whole files or groups: fixtures of modules and traces are made once."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_runtest_teardown(item):
+    """Other workers get what this test compiled."""
+    if programs := item.config.stash.get(PROGRAMS, None):
+        programs.exchange()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def caches(tmp_path_factory, request):
-    """Moves all caches into the session's folder; compiled programs are kept between sessions.
-
-    JAX writes entries in place, so processes must not share a folder while they run. Each worker
-    starts with a copy of the kept programs and adds its own to them at the end of the session.
-    """
+    """Moves all caches into the session's folder; compiled programs are kept between sessions."""
     folder = tmp_path_factory.mktemp("cache")
-    programs = folder / "stillbox" / "xla"
-    kept = request.config.cache.mkdir("xla")
-    copy_missing(kept, programs)
+    programs = Programs(folder / "stillbox" / "xla", request.config.cache.mkdir("xla"))
+    programs.exchange()
+    request.config.stash[PROGRAMS] = programs
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
-        jax.config.update("jax_compilation_cache_dir", str(programs))
+        jax.config.update("jax_compilation_cache_dir", str(programs.own))
         yield folder
-    # After a failure the folder may hold half an entry of a process that was killed.
-    if not request.session.testsfailed:
-        copy_missing(programs, kept)
-    for entry in kept.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - entry.stat().st_mtime > KEPT_SECONDS:
-                entry.unlink()
-
-
-def copy_missing(source: Path, target: Path) -> None:
-    """Copies cache entries that `target` lacks; each appears complete, by a rename."""
-    target.mkdir(parents=True, exist_ok=True)
-    for entry in source.glob("*-cache"):
-        if not (target / entry.name).exists():
-            partial_copy = target / f"{entry.name}.{os.getpid()}"
-            shutil.copyfile(entry, partial_copy)
-            partial_copy.replace(target / entry.name)
+    programs.exchange()
+    programs.remove_old()
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,8 @@ def scores(directory):
 
 def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, tmp_path, start):
     two, one = tmp_path / "two", tmp_path / "one"
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags}
     # The statistics of each batch norm are those of its replica, and there are two either way.
     processes = start(scenes, two, "train.steps=4")
     (code, said), (other_code, other_said) = ends(processes)

@@ -128,9 +128,10 @@ def test_two_devices_train_and_score_as_one_does(scenes, experiment, tmp_path):
     train(experiment(*overrides), tmp_path / "one")
     words = [w for text in small_overrides(scenes, *overrides) for w in ("--set", text)]
     program = [sys.executable, "-m", "stillbox.cli.main", "train", "demo_scenes", *words]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [*program, "--model-dir", str(tmp_path / "two")],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
     )

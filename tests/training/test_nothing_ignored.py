@@ -6,7 +6,7 @@ batches, in fresh parameters and anchors, or in a program as it is traced. Nothi
 
 import dataclasses
 import re
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -28,6 +28,7 @@ from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.models.abstract import abstract_detector
+from stillbox.models.build import build_detector
 from stillbox.models.detector import detect_function
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.predictions import Predictions
@@ -71,7 +72,7 @@ OTHERS = {
     "data.train.annotations": "{folder}/instances.json",
     "data.evaluation.label_map": "{folder}/swapped.pbtxt",
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
-    "model.neck.tap": "conv_5_pointwise",
+    "model.neck.tap": "conv_2_pointwise",
     "model.neck.block_conv": "{}",
     "model.backbone.last_depths": "[64, 32]",
     "model.backbone.last_layer": "conv_12_pointwise",
@@ -85,7 +86,7 @@ BASE = (
     "data.evaluation={paths: [{folder}/data.record], label_map: {folder}/labels.pbtxt}",
     "model.num_classes=4",
     "model.resizer={height: 40, width: 48}",
-    "model.backbone.last_layer=conv_5_pointwise",
+    "model.backbone.last_layer=conv_3_pointwise",
     "model.neck={extra_depths: [64], depthwise: true}",
     "model.anchors={num_layers: 3, scales: []}",
     "model.head={layers_before: 1, min_depth: 10, max_depth: 12, dropout: true}",
@@ -138,7 +139,7 @@ VARIANTS = {
     "model.backbone.last_depths": "[1024, 1024]",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
     "initializer: {kind: random_normal}}",
-    "model.neck": "{kind: fpn, min_level: 2, max_level: 6, depth: 24, depthwise: true}",
+    "model.neck": "{kind: fpn, min_level: 3, max_level: 6, depth: 24, depthwise: true}",
     "model.neck ": "{kind: ppn, tap: conv_3_pointwise, num_maps: 3, depth: 24}",
     "model.neck  ": "{kind: identity, min_level: 3, max_level: 5}",
     "model.neck   ": "{kind: retinanet_fpn, min_level: 4, max_level: 7, depth: 8, depthwise: true}",
@@ -193,23 +194,28 @@ VARIANTS = {
         "{kind: ssd_random_crop, operations: [{overlap_thresh: 0.2}, {min_area: 0.3}]}]"
     ),
 }
+_PLAIN_HEAD = "model.head={layers_before: 0, depthwise: false}"
 _BESIDE_SPINENET = (
     "model.neck={kind: identity, min_level: 2, max_level: 3}",
     "model.anchors.num_layers=2",
+    _PLAIN_HEAD,
 )
 # What else a variant needs, for the rules to let it be.
 BESIDE = {
     "model.backbone": (
+        _PLAIN_HEAD,
         "model.neck.taps=[block_1, block_2]",
         "model.backbone={last_layer: conv_1, conv: {force_bias: true, regularizer: {kind: l2}, "
         "batch_norm: {}}}",
     ),
     "model.backbone ": (
+        _PLAIN_HEAD,
         "model.neck.taps=[root, block_1]",
         "model.backbone.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
         "model.resizer={height: 136, width: 144}",
     ),
     "model.backbone  ": (
+        _PLAIN_HEAD,
         "model.neck={taps: [group_2, group_3], extra_depths: [16], extra_strides: [2]}",
         "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
         "model.backbone={last_layer: group_4, conv: {force_bias: true, "
@@ -218,24 +224,34 @@ BESIDE = {
     ),
     "model.backbone   ": _BESIDE_SPINENET,
     "model.backbone    ": _BESIDE_SPINENET,
-    "model.backbone.last_depths": ("model.backbone.last_layer=conv_13_pointwise",),
+    "model.backbone.last_depths": (
+        _PLAIN_HEAD,
+        "model.backbone.last_layer=conv_13_pointwise",
+    ),
     "model.neck": (
+        _PLAIN_HEAD,
         "model.resizer={height: 64, width: 96}",
-        "model.anchors.num_layers=5",
+        "model.anchors.num_layers=4",
         "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
     ),
-    "model.neck ": ("model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",),
+    "model.neck ": (
+        _PLAIN_HEAD,
+        "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
+    ),
     "model.neck   ": (
+        _PLAIN_HEAD,
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=4",
         "model.neck.conv.initializer.uniform=false",
     ),
     "model.neck    ": (
+        _PLAIN_HEAD,
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=2",
         "model.neck.conv.initializer.uniform=false",
     ),
     "model.neck     ": (
+        _PLAIN_HEAD,
         "model.resizer={height: 64, width: 96}",
         "model.anchors.num_layers=2",
         "model.neck.conv.initializer.uniform=false",
@@ -246,9 +262,12 @@ BESIDE = {
         "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "
         "batch_norm: {}}}",
     ),
-    "model.anchors  ": ("model.neck={taps: [conv_5_pointwise], extra_depths: []}",),
+    "model.anchors  ": ("model.neck={taps: [conv_3_pointwise], extra_depths: []}",),
     "model.similarity  ": ("model.matcher.ignore_thresholds=true",),
     "model.loss.hard_example_miner": ("model.loss.classification={kind: sigmoid}",),
+    "model.neck  ": (_PLAIN_HEAD,),
+    "model.neck.conv": (_PLAIN_HEAD,),
+    "model.backbone.conv": (_PLAIN_HEAD,),
 }
 
 LABELS = """
@@ -302,6 +321,7 @@ class Made:
         data, model = experiment.data, experiment.model
         self.dataset = open_dataset(data, data.train, model)
         self.evaluation = open_dataset(data, data.evaluation, model)
+        self.dtype = np.dtype(experiment.train.precision)
 
     def batches(self):
         train, data = self.experiment.train, self.experiment.data
@@ -319,24 +339,28 @@ class Made:
         cached = self.dataset.cache is None
         return repr((loader.steps, cached)), *(a.tobytes() for b in some + every for a in b)
 
-    @property
+    @cached_property
     def started(self):
-        if not hasattr(self, "_started"):
-            self._started = start_run(self.experiment, Path("nowhere"), self.dataset)
-        return self._started
+        return start_run(self.experiment, Path("nowhere"), self.dataset)
 
-    def arrays(self):
-        state, anchors = self.started.state, self.started.detector.anchors
-        leaves = jax.tree_util.tree_leaves_with_path(state)
-        named = [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
-        return anchors.tobytes(), sorted(self.started.trainable), named
+    def state(self):
+        return sorted(self.started.trainable), as_bytes(self.started.state)
+
+    @cached_property
+    def detector(self):
+        seed = self.experiment.train.seed
+        return build_detector(self.experiment.model, seed=seed, dtype=self.dtype)
+
+    def parameters(self):
+        _, params, stats = split_detector(self.detector)
+        return self.detector.anchors.tobytes(), as_bytes((params, stats))
 
     def optimizer(self):
         optimizer, value = build_optimizer(self.experiment.train), {"v": np.ones(2, np.float32)}
         return traced(optimizer.update, value, optimizer.init(value), value)
 
     def loss(self):
-        anchors, batch = self.started.detector.anchors, self.batch
+        anchors, batch = self.detector.anchors, self.batch
         count, slots = len(batch.records), self.experiment.model.num_classes
         slots += self.experiment.model.background_class
         code_size = self.experiment.model.box_coder.code_size
@@ -354,13 +378,12 @@ class Made:
             predictions = detector(images, train=True, dropout_key=jax.random.key(0))
             return predictions, detector.regularization(), read_statistics(detector)
 
-        _, params, stats = split_detector(self.started.detector)
         model = replicas_as_groups(self.experiment.model, len(self.batch.records), 2)
-        graph = abstract_detector(model, self.experiment.train.precision).graph
+        graph, params, stats = abstract_detector(model, self.experiment.train.precision)
         return traced(run, params, stats, self.batch.images)
 
     def detection(self):
-        graph, params, stats = split_detector(self.started.detector)
+        graph, params, stats = split_detector(self.detector)
         detect = detect_function(graph)
         return traced(detect, params, stats, self.batch.images, self.batch.true_sizes)
 
@@ -377,30 +400,38 @@ class Made:
         mesh = AbstractMesh((rows, parts), (DATA_AXIS, SPACE_AXIS))
         return train_program(self.experiment, mesh)
 
-    @property
+    @cached_property
     def batch(self):
         return TrainLoader(self.dataset, batch_size=4, workers=0).batch(0)
 
 
 # Where a field most likely shows comes first: nothing after it is made.
 PARTS = {
-    "data": ("batches", "arrays"),
+    "data": ("batches", "state"),
     "train.augmentations": ("batches",),
     "train.batch_size": ("batches",),
-    "train.optimizer": ("optimizer", "arrays"),
-    "train": ("arrays", "step"),
+    "train.optimizer": ("optimizer", "state"),
+    "train": ("state", "step"),
     "devices": ("placement", "step"),
     "model.resizer": ("batches",),
     "model.loss": ("loss",),
     "model.matcher": ("loss",),
     "model.box_coder": ("loss", "detection"),
     "model.postprocessing": ("detection",),
-    "model": ("arrays", "training", "detection", "loss"),
+    "model": ("parameters", "training", "detection", "loss"),
 }
+
+# The part in which a field of this name showed last: the same field of another section comes next.
+SHOWED: dict[str, str] = {}
 
 
 def parts_for(path):
     return next(parts for prefix, parts in PARTS.items() if path.startswith(prefix))
+
+
+def as_bytes(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
 
 
 def traced(function, *arguments):
@@ -457,8 +488,10 @@ def shows(folder, variant, path, text):
     """Whether a change is refused or makes another part of a run; cheap parts come first."""
     try:
         other = Made(changed(base(folder, variant), [f"{path}={text}"], folder))
-        for part in parts_for(path):
+        name = path.rpartition(".")[2]
+        for part in sorted(parts_for(path), key=lambda part: part != SHOWED.get(name)):
             if getattr(other, part)() != original(folder, variant, part):
+                SHOWED[name] = part
                 return True
     except UserError:
         return True
