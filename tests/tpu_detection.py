@@ -95,10 +95,17 @@ def without_draws(make: Callable[[], Any]) -> Any:
 
 
 @cache
+def abstract(model: schema.OneStage) -> OneStageDetector:
+    """The detector with shapes instead of arrays; tests leave it as it is."""
+    detector: OneStageDetector = without_draws(
+        lambda: nnx.eval_shape(lambda: build_detector(model))
+    )
+    return detector
+
+
 def shapes(model: schema.OneStage) -> dict[str, tuple[int, ...]]:
     """Shape of every array of the detector by path; nothing is allocated."""
-    detector = without_draws(lambda: nnx.eval_shape(lambda: build_detector(model)))
-    return {path: tuple(array.shape) for path, array in _variables(detector).items()}
+    return {path: tuple(array.shape) for path, array in _variables(abstract(model)).items()}
 
 
 def count_parameters(model: schema.OneStage, part: str = "") -> int:

@@ -125,7 +125,7 @@ VARIANTS = {
     ),
     "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone ": "{kind: resnet_v1}",
-    "model.backbone  ": "{kind: resnet, depth: 18, drop_block: {block_size: 3}}",
+    "model.backbone  ": "{kind: resnet, depth: 10, drop_block: {block_size: 3}}",
     "model.backbone   ": (
         "{kind: spinenet, filter_scale: 0.2, min_level: 2, max_level: 3, conv: {force_bias: true}, "
         "blocks: [{block: residual, output: true}, {level: 2, inputs: [1, 2], output: true}]}"
@@ -218,7 +218,7 @@ BESIDE = {
         _PLAIN_HEAD,
         "model.neck={taps: [group_2, group_3], extra_depths: [16], extra_strides: [2]}",
         "model.neck.conv={force_bias: true, regularizer: {kind: l2}, batch_norm: {}}",
-        "model.backbone={last_layer: group_4, conv: {force_bias: true, "
+        "model.backbone={last_layer: group_3, conv: {force_bias: true, "
         "regularizer: {kind: l2}, batch_norm: {}}}",
         "model.resizer={height: 136, width: 144}",
     ),
