@@ -26,8 +26,11 @@ from tests.small import small_experiment, small_overrides
 silence_libtpu()
 
 
-# Groups of tests start in this order; short ones come last, so that no worker ends early.
-LONG_FIRST = ("training", "cli", "scaling", "serving", "exporting", "models", "devices")
+# Tests run in this order; short files come last, so that no worker ends early.
+LONG_FIRST = (
+    *("training", "test_documentation.py", "cli", "scaling", "serving", "exporting", "models"),
+    *("devices", "boxes", "checking"),
+)
 PROGRAMS = pytest.StashKey[Programs]()
 
 
