@@ -37,8 +37,8 @@ PROGRAMS = pytest.StashKey[Programs]()
 def pytest_configure(config):
     """Compiles without optimisation: in the tests that are not slow, compiling takes longest.
 
-    What is computed and how much memory it takes does not depend on it. Proofs and the demo are
-    compiled as users compile.
+    LLVM then takes no pains; XLA's own passes, and with them its text and memory, stay the same.
+    Processes that tests start inherit the flag. Proofs and the demo are compiled as users compile.
     """
     if "not slow" in config.option.markexpr:
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
