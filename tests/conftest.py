@@ -60,8 +60,11 @@ def pytest_collection_finish():
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Gives a worker whole files or groups: fixtures of modules and traces are made once."""
+    """With `--dist loadgroup` workers get whole files, whose fixtures and traces are made once."""
     from xdist.scheduler import LoadGroupScheduling
+
+    if config.option.dist != "loadgroup":
+        return None
 
     class ByFile(LoadGroupScheduling):
         def _split_scope(self, nodeid):
