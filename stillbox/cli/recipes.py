@@ -3,15 +3,14 @@
 import argparse
 import json
 import sys
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from stillbox.experiment.recipes.headers import RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+_LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"
 _NOTE = (
     "AP in percent, as published or measured; memory is an estimate for the recipe's batch over "
     "all devices, a smaller train.batch_size needs less. The head of each recipe's file says on "
@@ -31,12 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return 0
-    # Imported here: other verbs' --help needs no tables.
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(_table(rows))
-    console.print(_NOTE)
+    sys.stdout.write("\n".join((*_lines(rows), "", *textwrap.wrap(_NOTE, 100), "")))
     return 0
 
 
@@ -44,31 +38,19 @@ def _input(name: str) -> tuple[int, int]:
     return resolve(name).experiment.model.resizer.input_size
 
 
-def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in (
-        "recipe",
-        "input",
-        "parameters",
-        "AP",
-        "memory",
-        "batch",
-        "hardware",
-        "speed here",
-    ):
-        right = column in ("parameters", "memory", "batch")
-        table.add_column(column, justify="right" if right else "left", no_wrap=column == "recipe")
+def _lines(rows: list[tuple[RecipeHeader, tuple[int, int]]]) -> Iterator[str]:
+    """Yields a line of figures for each recipe, and one of hardware and speed where known."""
+    longest = max(len(header.name) for header, _ in rows)
+    yield _LINE.format("recipe", "input", "parameters", "memory", "batch", "AP", width=longest)
     for header, (height, width) in rows:
-        table.add_row(
+        yield _LINE.format(
             header.name,
             f"{height}x{width}",
             f"{header.parameters:g} M",
-            header.ap,
             f"{header.memory:,.4g} GiB",
-            f"{header.batch}",
-            header.hardware or "-",
-            header.speed or "-",
+            header.batch,
+            header.ap,
+            width=longest,
         )
-    return table
+        if header.hardware or header.speed:
+            yield f"    {'; '.join(filter(None, (header.hardware, header.speed)))}"

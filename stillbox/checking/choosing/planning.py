@@ -103,7 +103,7 @@ def _choose(
         say(f"{length.value} epochs: {length.reason}")
         epochs = float(length.value)
     measured = set_length(read_config(scaled, overrides), overrides, steps=steps, epochs=epochs)
-    every = evaluate_every(measured.experiment.train.steps or 1)
+    every = evaluate_every(measured.experiment.train.steps or 1, facts, size)
     last = [
         *weights,
         f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",

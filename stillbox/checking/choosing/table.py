@@ -84,6 +84,6 @@ def choose_epochs(facts: Facts, batch_size: int) -> Choice:
     return Choice(str(epochs), f"usual for {facts.images:,} images; --epochs changes it")
 
 
-def evaluate_every(steps: int) -> int:
-    """Returns the steps between two evaluations."""
-    return max(1, steps // _EVALUATIONS)
+def evaluate_every(steps: int, facts: Facts, batch_size: int) -> int:
+    """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
+    return max(steps // _EVALUATIONS, -(-facts.images // batch_size))
