@@ -42,7 +42,7 @@ PAGES = {
 
 # Page -> what of the prepared folder its commands make themselves.
 RUN_HERE = {
-    "README.md": ("owls/records", "runs"),
+    "README.md": ("runs",),
     "CONTRIBUTING.md": (),
     "CHANGELOG.md": (),
     "docs/README.md": (),
@@ -52,6 +52,8 @@ RUN_HERE = {
     "docs/security.md": (),
     "docs/checking.md": (),
     "docs/failures.md": (),
+    "docs/tutorial.md": ("runs",),
+    "docs/trials.md": (),
     "docs/training.md": ("runs",),
     "docs/evaluation.md": (),
     "docs/predicting.md": (),

@@ -71,7 +71,9 @@ def test_detections_equal_the_published_test_and_zeros_follow():
     np.testing.assert_array_equal(detections.classes[0], [0, 0, 1, 0, 0])
     np.testing.assert_array_equal(detections.count, [4])
     np.testing.assert_array_equal(detections.anchors[0, :4], [3, 0, 6, 5])
-    assert [part.dtype for part in detections] == [np.float32] * 2 + [np.int32] * 3
+    *arrays, finite = detections
+    assert [part.dtype for part in arrays] == [np.float32] * 2 + [np.int32] * 3
+    assert finite is None  # the detector says it, which sees the predictions
 
 
 @pytest.mark.parametrize("caps, kept", [((2, 5), 3), ((4, 2), 2)])
@@ -338,7 +340,7 @@ def test_images_do_not_disturb_each_other():
     together = jitted_nms(boxes, scores, **OPTIONS)
     for image in range(4):
         alone = nms_of_one(boxes[image], scores[image], **OPTIONS)
-        for part, whole in zip(alone, together, strict=True):
+        for part, whole in zip(alone[:5], together[:5], strict=True):
             np.testing.assert_array_equal(part[0], whole[image])
 
 

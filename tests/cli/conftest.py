@@ -72,3 +72,9 @@ def here(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def much_memory(monkeypatch):
+    """Gives the check of memory a terabyte, whatever this machine has."""
+    monkeypatch.setattr("stillbox.checking.memory.machine.total_memory", lambda: 2**40)

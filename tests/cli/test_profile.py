@@ -57,7 +57,7 @@ def test_other_texts_than_steps_are_refused(stillbox, trained, scenes, tmp_path,
     assert "--profile: '3' is not the first and the last step of a trace" in err
 
 
-def test_the_front_doors_hand_it_on(tmp_path, monkeypatch, scenes):
+def test_the_front_doors_hand_it_on(tmp_path, monkeypatch, scenes, much_memory):
     seen = []
 
     def train(experiment, directory, origins, profile):

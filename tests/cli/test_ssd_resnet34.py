@@ -45,7 +45,7 @@ def here(tmp_path, monkeypatch, scenes):
 
 
 @pytest.fixture
-def trained_with(monkeypatch):
+def trained_with(monkeypatch, much_memory):
     """Takes the place of training and remembers what it was called with."""
     seen = []
 

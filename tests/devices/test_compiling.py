@@ -11,7 +11,9 @@ from stillbox.devices.compiling import compilation_left_behind, compile_program
 
 # Sleeping in the C library is as deaf as compiling in XLA: no handler in Python is called.
 CHILD = """
-import ctypes, sys
+import ctypes, signal, sys
+# A shell starts what it runs in the background with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from stillbox.cli import main as cli
 from stillbox.devices.compiling import compile_program
 from stillbox.training.signals import StopRequest
@@ -48,7 +50,10 @@ def test_a_signal_ends_a_process_that_compiles(tmp_path, number, verb, code, sai
     ) as process:
         assert process.stdout.readline() == "compiling\n"
         process.send_signal(number)
-        _, err = process.communicate(timeout=300)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == code
     assert said in err
     assert "Traceback" not in err

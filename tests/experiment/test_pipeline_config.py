@@ -266,7 +266,9 @@ def test_a_miner_is_read_and_zero_means_no_limit():
         ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
         (
             "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
-            schema.CosineSchedule(learning_rate=0.9, hold_steps=5),
+            schema.CosineSchedule(
+                learning_rate=0.9, total_steps=4_000_000, warmup_steps=10_000, hold_steps=5
+            ),
         ),
         (
             "manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
