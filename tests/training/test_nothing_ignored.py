@@ -27,7 +27,6 @@ from stillbox.experiment.rules import check, check_trainable
 from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
-from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
 from stillbox.models.detector import detect_function
 from stillbox.models.one_stage.loss import detection_loss
@@ -321,7 +320,6 @@ class Made:
         data, model = experiment.data, experiment.model
         self.dataset = open_dataset(data, data.train, model)
         self.evaluation = open_dataset(data, data.evaluation, model)
-        self.dtype = np.dtype(experiment.train.precision)
 
     def batches(self):
         train, data = self.experiment.train, self.experiment.data
@@ -348,8 +346,9 @@ class Made:
 
     @cached_property
     def detector(self):
-        seed = self.experiment.train.seed
-        return build_detector(self.experiment.model, seed=seed, dtype=self.dtype)
+        seed, dtype = self.experiment.train.seed, np.dtype(self.experiment.train.precision)
+        model = replicas_as_groups(self.experiment.model, len(self.batch.records), 2)
+        return build_detector(model, seed=seed, dtype=dtype)
 
     def parameters(self):
         _, params, stats = split_detector(self.detector)
@@ -378,8 +377,7 @@ class Made:
             predictions = detector(images, train=True, dropout_key=jax.random.key(0))
             return predictions, detector.regularization(), read_statistics(detector)
 
-        model = replicas_as_groups(self.experiment.model, len(self.batch.records), 2)
-        graph, params, stats = abstract_detector(model, self.experiment.train.precision)
+        graph, params, stats = split_detector(self.detector)
         return traced(run, params, stats, self.batch.images)
 
     def detection(self):
