@@ -59,6 +59,7 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 100)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadgroup` workers get whole files, whose fixtures and traces are made once."""
     from xdist.scheduler import LoadGroupScheduling
