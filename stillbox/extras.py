@@ -34,7 +34,7 @@ def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401
 def install_command(extra: str) -> str:
     """Returns the command that adds an extra to this installation, from where it came.
 
-    A bare `stillbox[tpu]` would ask an index of packages for the name, where somebody else may
+    A bare `stillbox[tpu]` would ask an index of packages for the name, where another project may
     have taken it.
     """
     if (_SOURCE / "pyproject.toml").is_file():

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with the numbers of bytes done and in all; 0: unknown."""
 
 MOST_BYTES = 2**32
-"""Of a file whose size nobody publishes."""
+"""Of a file without a published size."""
 _SCHEMES = ("https",)
 _SECONDS = 30
 _CHUNK = 1 << 20

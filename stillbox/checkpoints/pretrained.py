@@ -95,7 +95,7 @@ def get_weights(
         for file in row.files:
             if _is_archive(file):
                 _unpack(row, folder / file.name, folder)
-        _remember(folder, found)
+        _write_receipt(folder, found)
     return folder / row.path
 
 
@@ -147,8 +147,8 @@ def _by_hand(row: KnownWeights, folder: Path) -> str:
     )
 
 
-def _remember(folder: Path, found: dict[str, dict[str, int | str]]) -> None:
-    """Writes the receipt: what came, for files whose checksum nobody publishes."""
+def _write_receipt(folder: Path, found: dict[str, dict[str, int | str]]) -> None:
+    """Writes size and SHA-256 of the downloaded files without a published checksum."""
     replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
 
 

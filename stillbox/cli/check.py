@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stillbox.cli.arguments import add_config
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from stillbox.cli.arguments import add_processes, add_profile, warn
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import batch_profiler, say_aside, score_checkpoints
+from stillbox.cli.running import batch_profiler, score_checkpoints
+from stillbox.devices.announcing import say_aside
 
 _ALL = "all"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option
 from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings
 

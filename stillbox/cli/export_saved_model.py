@@ -9,7 +9,7 @@ from typing import Any
 
 from stillbox.cli.arguments import add_option, add_overrides, add_switch, note, show_remarks
 from stillbox.cli.export import image_size, show_export
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.resolve import resolve_reading

@@ -8,7 +8,7 @@ import argparse
 from stillbox.cli.arguments import add_option, add_switch, note
 from stillbox.cli.export import show_export
 from stillbox.cli.exporter_main_v2 import add_model_flags, model_flags
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 
 SPELLINGS = ("export_tflite_graph_tf2.py",)
 

@@ -16,7 +16,7 @@ from stillbox.cli.arguments import (
     show_remarks,
 )
 from stillbox.cli.export import show_export
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
 from stillbox.textformat.text_file import read_text_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stillbox.cli.arguments import add_option, add_profile
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import say_aside
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import batch_profiler, say_aside
+from stillbox.cli.running import batch_profiler
+from stillbox.devices.announcing import say_aside
 from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
 from stillbox.predicting.detections import Detections

@@ -1,6 +1,5 @@
 """Functions that verbs share: training, scoring, traces, lines of a log."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 def say(line: str) -> None:
     """Prints a line to standard output and flushes it, for readers of a log."""
     print(line, flush=True)
-
-
-def say_aside(line: str) -> None:
-    """Prints a line to standard error and flushes it."""
-    # Looked up at each call, since a progress bar replaces the stream.
-    print(line, file=sys.stderr, flush=True)
 
 
 def batch_profiler(

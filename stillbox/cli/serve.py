@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from stillbox.cli.arguments import add_option, note
 from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import say, say_aside
+from stillbox.cli.running import say
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.extras import install_command
 from stillbox.serving.settings import BATCH_SIZES, ServeSettings

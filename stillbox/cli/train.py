@@ -5,7 +5,8 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import run_training, say_aside
+from stillbox.cli.running import run_training
+from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, read_config
 

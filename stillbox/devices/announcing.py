@@ -32,7 +32,7 @@ def announcing(
         after = patience
         while not ended.wait(after - (time.monotonic() - began)):
             if work := what():
-                (say or _say_aside)(f"{work}: {time.monotonic() - began:.0f} s")
+                (say or say_aside)(f"{work}: {time.monotonic() - began:.0f} s")
             after += min(after, _RAREST_SECONDS)
 
     thread = threading.Thread(target=report, name="stillbox-announcing", daemon=True)
@@ -44,7 +44,8 @@ def announcing(
         thread.join()
 
 
-def _say_aside(line: str) -> None:
+def say_aside(line: str) -> None:
+    """Prints a line to standard error and flushes it."""
     # Looked up at each call, since a progress bar replaces the stream. That of all processes but
     # the first is silenced.
     print(line, file=sys.stderr, flush=True)

@@ -78,7 +78,7 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
 def _refuse_other_files(root: Node) -> None:
     """Refuses what is no experiment at all without quoting it.
 
-    A model directory of a stranger may hold a link to a file that is nobody's business.
+    A model directory that is not trusted may hold a link to a private file.
     """
     valid = ["recipe", "imports", *(field.name for field in dataclasses.fields(Experiment))]
     names = root.value if isinstance(root.value, dict) else {"": root}

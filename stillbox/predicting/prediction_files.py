@@ -20,18 +20,18 @@ def json_lines(path: Path) -> Iterator[Write]:
     Raises:
         UserError: it cannot be written.
     """
-    with _told(path):
+    with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w", encoding="utf-8", buffering=1)
 
     def append(entry: Mapping[str, Any]) -> None:
-        with _told(path):
+        with _naming(path):
             print(json.dumps(entry), file=file)
 
     try:
         yield append
     finally:
-        with _told(path):
+        with _naming(path):
             file.close()
 
 
@@ -43,7 +43,7 @@ def write_list(lines: Path, path: Path) -> Path:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with _told(path), lines.open("rb") as source, partial.open("wb") as target:
+        with _naming(path), lines.open("rb") as source, partial.open("wb") as target:
             target.write(b"[")
             for number, line in enumerate(source):
                 target.write((b",\n" if number else b"\n") + line.rstrip(b"\n"))
@@ -54,7 +54,7 @@ def write_list(lines: Path, path: Path) -> Path:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Raises errors of the system with the file's name."""
     try:
         yield

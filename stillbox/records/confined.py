@@ -1,6 +1,6 @@
 """Image files that annotations name: always inside the folder of the images.
 
-An annotation comes from somebody else. A name such as `../../x`, an absolute one, or one that
+Annotations are not trusted. A name such as `../../x`, an absolute one, or one that
 passes through a symbolic link could make any file of this machine part of the records.
 """
 

@@ -1,4 +1,4 @@
-"""A folder of images and annotations as somebody left it: its files, listed once."""
+"""A folder of images and annotations in any layout: its files, listed once."""
 
 import os
 import re

@@ -12,8 +12,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.models.abstract import abstract_detector
 
 
-def test_all_recipes_are_listed_with_all_columns(stillbox, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_all_recipes_are_listed_with_all_columns(stillbox):
     code, out, err = stillbox("recipes")
     assert (code, err) == (0, "")
     assert all(name in out for name in recipe_names())

@@ -1,4 +1,4 @@
-"""Compilation does not make the process deaf."""
+"""Signals end a process that compiles."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from stillbox.devices.compiling import compilation_left_behind, compile_program
 
-# Sleeping in the C library is as deaf as compiling in XLA: no handler in Python is called.
+# As during a compilation in XLA, no handler in Python is called while the C library sleeps.
 CHILD = """
 import ctypes, signal, sys
 # A shell starts what it runs in the background with SIGINT ignored.

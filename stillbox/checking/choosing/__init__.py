@@ -1,1 +1,1 @@
-"""A first experiment for somebody's data: records, recipe, batch and length of the run."""
+"""A first experiment for a data set: records, recipe, batch and length of the run."""
