@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_all(arguments)
 
     from stillbox.api import evaluate
-    from stillbox.evaluation.table import scores_table
+    from stillbox.evaluation.table import scores_table, threshold_text
 
     output = arguments.output or (None if not arguments.weights else Path("evaluation"))
     traced = output or Path(arguments.config) / "evaluation"
@@ -52,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         all_metrics=settings.all_metrics_per_category,
     )
     print(table)
+    best = threshold_text(scored.result.analysis.overall)
+    folder = scored.report.parent
+    print(f"{best}; of each class: {folder}/report.json and csv/classes.csv")
     print(f"report: {scored.report}")
     return 0
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
+from stillbox.evaluation.confidence import Confidence
 from stillbox.evaluation.scores import Scores
 
 # The numbers by which checkpoints are compared.
@@ -15,6 +16,14 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
     width = max(6, *map(len, keys))
     lines = [f"{key:{width}} {scores.text(key):>6}  {scores.meaning(key)}" for key in keys]
     return "\n".join([*lines, *(_class_lines(scores, all_metrics) if per_category else ())])
+
+
+def threshold_text(overall: Confidence) -> str:
+    """Returns the threshold with the highest F1 of all classes together, and what it gives."""
+    if overall.threshold is None:
+        return "best threshold: none, because no detection is correct"
+    numbers = ", ".join(f"{name} {value:.3f}" for name, value in overall.at_best.items())
+    return f"best threshold: {overall.threshold:.3f}, {numbers}"
 
 
 def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], best: str) -> str:

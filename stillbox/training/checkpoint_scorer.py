@@ -15,6 +15,7 @@ from stillbox.evaluation.program import DetectProgram, score_program
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
+from stillbox.evaluation.table import threshold_text
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
@@ -158,4 +159,6 @@ class CheckpointScorer:
         )
         for warning in result.warnings:
             self._say(f"warning: {warning}")
-        self._say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images; {page}")
+        best = threshold_text(result.analysis.overall)
+        scored = f"{result.scores.headline()} on {len(result.truths)} images"
+        self._say(f"step {step}: {scored}; {best}; {page}")

@@ -27,9 +27,13 @@ def test_a_model_directory_is_scored_and_a_report_is_left(stillbox, trained):
     assert code == 0
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:12]] == list(SUMMARY_MEANINGS)
-    assert {line.split()[0] for line in lines[14:-1]} == {
+    assert {line.split()[0] for line in lines[14:-2]} == {
         *("disc", "ring", "square", "triangle", "star", "cross")
     }
+    figures = trained / "evaluation/report.json"
+    best = json.loads(figures.read_text())["threshold"]
+    assert lines[-2].startswith(f"best threshold: {best:.3f}, precision " if best else "best thr")
+    assert lines[-2].endswith(f"; of each class: {figures} and csv/classes.csv")
     assert lines[-1] == f"report: {trained}/evaluation/report.html"
     assert f"{trained}, step 2: scoring 6 images" in err
     assert metrics(trained / "evaluation")["images"] == 6
@@ -60,6 +64,7 @@ def test_all_checkpoints_are_scored_and_compared(stillbox, refused, trained, tmp
         report = metrics(tmp_path / "out" / row[0])
         assert report["weights"] == f"{trained}, step {row[0]}"
         assert row[1:4] == [f"{report['summary'][key]:.5f}" for key in title[1:]]
+    assert err.count("; best threshold: ") == 2
     assert f"2 checkpoints scored; results in {tmp_path}/out" in err
     _, again, err = stillbox(*everything)
     assert again == out

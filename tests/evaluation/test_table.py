@@ -1,8 +1,9 @@
 """Scores on a terminal."""
 
+from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.scores import score
-from stillbox.evaluation.table import scores_table, steps_table
+from stillbox.evaluation.table import scores_table, steps_table, threshold_text
 from tests.evaluation.builders import result, truth
 
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
@@ -74,3 +75,16 @@ def test_checkpoints_are_compared_line_by_line_and_the_best_is_marked():
 
 def test_nothing_is_best_where_nothing_was_found():
     assert "best" not in steps_table([(5, {"AP": 0.0}), (6, {"AP": None})], "AP")
+
+
+def test_the_best_threshold_stands_with_what_it_gives():
+    box, far = [10, 10, 60, 60], [100, 100, 150, 150]
+    truths = [truth("1", [box, far], [1, 2])]
+    found = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]
+    # F1 from 0.9 on: 2 * 1 / (1 + 2); from 0.7 on: 2 / (2 + 2); from 0.5 on: 4 / (3 + 2).
+    assert threshold_text(analyse(truths, found, NAMES).overall) == (
+        "best threshold: 0.500, precision 0.667, recall 1.000, F1 0.800"
+    )
+    wrong = [result("1", [far], [0.9], [1])]
+    text = threshold_text(analyse(truths, wrong, NAMES).overall)
+    assert text == "best threshold: none, because no detection is correct"
