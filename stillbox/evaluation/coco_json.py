@@ -4,7 +4,6 @@ Boxes are `[x, y, width, height]` there. An image id that is an integer stays on
 other is written as text.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.records.guarded import read_json
 
 
 def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
@@ -26,7 +26,7 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
     Raises:
         UserError: the file is no COCO ground truth.
     """
-    content = _read_json(path)
+    content = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
         raise UserError(
             "no COCO ground truth: it has no images, annotations and categories",
@@ -55,7 +55,7 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
     Raises:
         UserError: the file is no such list.
     """
-    content = _read_json(path)
+    content = read_json(Path(path))
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))
     by_image: dict[Any, list[dict[str, Any]]] = {}
@@ -118,15 +118,6 @@ def truths_to_coco(
             annotations.append(annotation)
     categories = [{"id": i, "name": name} for i, name in sorted(class_names.items())]
     return {"images": images, "annotations": annotations, "categories": categories}
-
-
-def _read_json(path: str | Path) -> Any:  # noqa: ANN401
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"not JSON: {error}", where=str(path)) from error
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def read_coco(
     *,
     label_map: LabelMap | None = None,
     renumber: bool | None = False,
+    read: Callable[[Path], Any] = read_json,
 ) -> tuple[list[AnnotatedImage], LabelMap]:
     """Reads a COCO file of object instances.
 
@@ -41,6 +42,7 @@ def read_coco(
         label_map: gives the ids by category name; by default the category ids are kept.
         renumber: give the categories the ids 1, 2, ... in the order of theirs; None: if one of them
             is below 1 and has boxes.
+        read: returns the content of the JSON file.
 
     Raises:
         UserError: the file is no such JSON, its categories make no label map, or a policy is
@@ -49,7 +51,7 @@ def read_coco(
     path = Path(annotations)
     if not callable(images):
         images = _in_folder(Path(images), path)
-    content = _load(path)
+    content = _checked(read(path), path)
     names = _category_names(content, path)
     if label_map is not None:
         ids = {category: label_map.find(name) for category, name in names.items()}
@@ -75,13 +77,7 @@ def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
     return lambda name: root.path(name, annotations)
 
 
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-    except FileNotFoundError as error:
-        raise UserError(
-            "there is no such annotation file", where=str(path), fix="see --annotations"
-        ) from error
+def _checked(content: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
     lists = content if isinstance(content, dict) else {}
     keys = ("images", "annotations", "categories")
     wrong = [key for key in keys if not isinstance(lists.get(key), list)]

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.records.confined import ImageRoot, line_of
+from stillbox.records.guarded import read_json
 from stillbox.records.problems import ConversionLog
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
@@ -61,6 +62,7 @@ class DataFolder:
             self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
         self._image_set = set(self.images)
         self._memo: dict[tuple[Any, Path], Any] = {}
+        self._parsed: tuple[Path | None, int, Any] = (None, 0, None)
 
     @cached_property
     def images(self) -> list[Path]:
@@ -71,13 +73,33 @@ class DataFolder:
         """Returns the files with one of the suffixes, in lower case."""
         return [file for file in self.files if file.suffix.lower() in suffixes]
 
-    def once(self, look: Callable[[Path], T], file: Path) -> T:
-        """Returns `look(file)`, which is called once however many formats ask for it."""
+    def once(self, look: Callable[..., T], file: Path, *others: object) -> T:
+        """Returns `look(file, *others)`, which is called once however many formats ask for it."""
         key = look, file
         if key not in self._memo:
-            self._memo[key] = look(file)
+            self._memo[key] = look(file, *others)
         found: T = self._memo[key]
         return found
+
+    def json(self, file: Path) -> Any:  # noqa: ANN401
+        """Returns the content of a JSON file.
+
+        That of the largest file is kept until `forget`, so that recognising and reading parse it
+        once. All files may need more memory than the machine has.
+
+        Raises:
+            UserError: see `read_json`.
+        """
+        kept, most, content = self._parsed
+        if file != kept:
+            content = read_json(file)
+            if (size := file.stat().st_size) >= most:
+                self._parsed = file, size, content
+        return content
+
+    def forget(self) -> None:
+        """Releases the memory of `json`."""
+        self._parsed = (None, 0, None)
 
     def relative(self, path: Path) -> str:
         """Returns the name of a file within the folder."""

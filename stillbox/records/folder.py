@@ -28,7 +28,7 @@ from stillbox.records.splits import (
 )
 
 REPORT_NAME = "conversion.txt"
-_VERSION = "stillbox conversion 1"
+_VERSION = "stillbox conversion 2"
 _SETS: tuple[Split, ...] = ("train", "val", "test")
 
 Progress = Callable[[str, int, int], None]
@@ -212,6 +212,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
     for title, count in recognised.others.items():
         log.add(f"{title}", f"{count:,} file{'s' * (count != 1)}", action="passed over")
     reading = recognised.format.read(data, recognised.files, log)
+    data.forget()
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise UserError(

@@ -26,16 +26,20 @@ def read_head(path: Path) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    if path.exists() and not path.is_file():  # a pipe would be waited for without end
-        raise UserError("this is no file", where=str(path), fix="give a file")
-    return path.read_bytes()
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+            raise UserError("this is no file", where=str(path), fix="give a file")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def read_xml(path: Path) -> ElementTree.Element:
     """Returns the root element of an XML file.
 
     Raises:
-        UserError: it is no XML, or its entities multiply it, which expat recognises since 2.4.1.
+        UserError: it cannot be read, it is no XML, or its entities multiply it, which expat
+            recognises since 2.4.1.
     """
     content = _content(path)
     try:
@@ -65,7 +69,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     """Returns the content of a JSON file.
 
     Raises:
-        UserError: it is no JSON, or it is nested too deep.
+        UserError: it cannot be read, it is no JSON, or it is nested too deep.
     """
     return parse_json(_content(path), str(path))
 

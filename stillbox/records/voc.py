@@ -127,8 +127,8 @@ def read_voc_file(file: Path) -> ElementTree.Element:
     """
     try:
         tree = read_xml(file)
-    except (UserError, OSError) as error:  # or a folder with such a name
-        detail = str(getattr(error, "what", error)).removeprefix("this is not XML: ")
+    except UserError as error:  # or a folder with such a name
+        detail = error.what.removeprefix("this is not XML: ")
         raise BadRecordError("annotation file is no XML", detail) from error
     if tree.tag != "annotation":
         raise UserError(

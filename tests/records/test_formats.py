@@ -1,12 +1,16 @@
 """Each format as its own tool writes it: what is read, and what is refused."""
 
+import base64
 import json
+import struct
+import zlib
 
 import numpy as np
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.folder import convert_folder
+from stillbox.records.guarded import read_json
 from tests.records.builders import write_records
 from tests.records.test_folder import SIZE, examples, picture, voc_folder, voc_xml
 
@@ -14,6 +18,18 @@ HEIGHT, WIDTH = SIZE
 BOX = (4, 6, 24, 36)
 """ymin, xmin, ymax, xmax in pixels of 40 x 60."""
 NAMES = ("a", "b", "c")
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+# A PNG of a few bytes that claims 8,000 x 8,000 pixels.
+BOMB = (
+    b"\x89PNG\r\n\x1a\n"
+    + chunk(b"IHDR", struct.pack(">IIBBBBB", 8000, 8000, 8, 2, 0, 0, 0))
+    + chunk(b"IDAT", b"")
+)
 
 
 @pytest.fixture
@@ -156,6 +172,116 @@ def test_parquet_files_keep_their_images(folder, tmp_path):
     assert sorted(read) == sorted(row["image"]["bytes"] for row in rows)
 
 
+def numbered(folder):
+    image_folder(folder)
+    file = folder / "images/metadata.jsonl"
+    file.write_text(file.read_text().replace('"cat"', "1"))
+
+
+CARD = """---
+license: mit
+dataset_info:
+  features:
+  - name: image
+    dtype: image
+  - name: label
+    dtype:
+      class_label:
+        names: {'0': indoors, '1': outdoors}
+  - name: objects
+    sequence:
+    - {name: bbox, sequence: float32, length: 4}
+    - name: category
+      dtype:
+        class_label:
+          names:
+            '0': dog
+            '1': cat
+---
+# Pets
+"""
+INFOS = {"default": {"features": {
+    "label": {"names": ["indoors", "outdoors"], "_type": "ClassLabel"},
+    "objects": {"feature": {"category": {"names": ["dog", "cat"], "_type": "ClassLabel"}}},
+}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("README.md", CARD),
+        ("README.md", CARD.replace("\n            '0': dog\n            '1': cat", " [dog, cat]")),
+        ("dataset_infos.json", INFOS),
+    ],
+)
+def test_numbers_get_the_names_of_the_data_set(folder, tmp_path, name, content):
+    numbered(folder)
+    put(folder, name, content)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert (converted.classes, converted.boxes) == (("dog", "cat"), 2)
+    both = examples(converted) | examples(converted, "validation")
+    assert both["a.png"].class_ids == 2
+
+
+@pytest.mark.parametrize("card", ["# Pets\n", "---\nlicense: mit\n---\n", "---\nno end\n"])
+def test_numbers_without_names_stay_numbers(folder, tmp_path, card):
+    numbered(folder)
+    put(folder, "README.md", card)
+    assert convert_folder(folder, tmp_path / "out").classes == ("class_1",)
+
+
+def test_a_damaged_card_is_passed_over_and_named(folder, tmp_path):
+    numbered(folder)
+    put(folder, "README.md", "---\na: &a [*b]\n---\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.classes == ("class_1",)
+    assert any("no class names can be read" in p and "README.md" in p for p in converted.problems)
+
+
+def test_an_embedded_image_is_used_if_there_is_no_file(folder, tmp_path):
+    labelme(folder)
+    pixels = {name: (folder / f"images/{name}.png").read_bytes() for name in NAMES}
+    for name, place in (("a", "../images/a.png"), ("b", "C:\\elsewhere\\b.png"), ("c", "c.png")):
+        content = json.loads((folder / f"json/{name}.json").read_text())
+        # The file of c is there, and another image is embedded.
+        data = base64.b64encode(pixels["a" if name == "c" else name]).decode()
+        put(folder, f"json/{name}.json", content | {"imagePath": place, "imageData": data})
+    for name in "ab":
+        (folder / f"images/{name}.png").unlink()
+    converted = convert_folder(folder, tmp_path / "out")
+    both = examples(converted) | examples(converted, "validation")
+    assert {name: one.encoded for name, one in both.items()} == {
+        "a.png": pixels["a"], "b.img": pixels["b"], "c.png": pixels["c"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("%%%%", "image file cannot be opened"),
+        (base64.b64encode(BOMB).decode(), "bytes claim to have 8000 x 8000"),
+    ],
+)
+def test_an_embedded_image_has_the_limits_of_files(folder, tmp_path, data, reason):
+    labelme(folder)
+    (folder / "images/a.png").unlink()
+    content = json.loads((folder / "json/a.json").read_text())
+    put(folder, "json/a.json", content | {"imageData": data})
+    converted = convert_folder(folder, tmp_path / "out")
+    assert any(reason in problem and "json/a.json" in problem for problem in converted.problems)
+
+
+def test_a_json_file_is_parsed_once(folder, tmp_path, monkeypatch):
+    coco(folder)
+    parsed = []
+    monkeypatch.setattr(
+        "stillbox.records.data_folder.read_json",
+        lambda file: parsed.append(file) or read_json(file),
+    )
+    convert_folder(folder, tmp_path / "out")
+    assert parsed == [folder / "_annotations.coco.json"]
+
+
 KEYPOINTS = {
     "images": [{"id": 1, "file_name": "a.png"}],
     "annotations": [
@@ -177,6 +303,7 @@ FOREIGN = {
     ),
     "imglab": ("a.xml", "<?xml version='1.0'?><!-- x --><dataset><images></images></dataset>"),
     "TFRecord data": ("a.record", b"payload"),
+    "a Hugging Face data set whose rows": ("dataset_infos.json", json.dumps(INFOS)),
 }
 
 

@@ -5,6 +5,7 @@ commands do. It may raise `UserError` and nothing else, within a second and with
 Where a checksum would stop every changed byte, the reader under test is given right ones.
 """
 
+import base64
 import gzip
 import io
 import json
@@ -224,6 +225,7 @@ _CVAT = b"""<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</ver
 """
 _YOLO = b"0 0.5 0.5 0.2 0.3\n1 .1 0.1 0.5 0.1 4e-1 0.6\n\n"
 _YOLO_YAML = b"path: .\ntrain: images\nval: [a.txt, ../x]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
+_PIXEL = base64.b64encode(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1]).decode()
 _LABELME = {
     "imagePath": "a.jpg", "imageHeight": 8, "imageWidth": 6,
     "shapes": [
@@ -232,6 +234,7 @@ _LABELME = {
         {"label": "cat", "points": [[3, 3], [3, 4], [5, 5]]},
     ],
 }  # fmt: skip
+_EMBEDDED = _LABELME | {"imagePath": "no.png", "imageData": _PIXEL}
 _SHAPE = {"original_width": 6, "original_height": 8}
 _LABEL_STUDIO = [
     {"id": 1, "data": {"image": "/data/upload/1/0123abcd-a.jpg"}, "annotations": [{"result": [
@@ -250,6 +253,14 @@ _HUGGING_FACE = (
     b'{"file_name": "a.jpg", "objects": {"bbox": [[1, 1, 2, 3]], "category": [0]}}\n'
     b'{"file_name": "a.jpg", "objects": [{"bbox": [1, 1, 2, 3], "label": "cat"}]}\n'
 )
+_CARD = b"""---
+dataset_info:
+  features:
+  - name: objects
+    sequence:
+    - {name: category, dtype: {class_label: {names: {'0': dog, '1': cat}}}}
+---
+"""
 
 
 def _folder(
@@ -475,12 +486,16 @@ READERS: Mapping[str, Reader] = {
     "folder_yolo": Reader(_folder("a.txt", {"data.yaml": _YOLO_YAML}), _plain(_YOLO)),
     "folder_yolo_yaml": Reader(_folder("data.yaml", {"a.txt": _YOLO}), _plain(_YOLO_YAML)),
     "folder_labelme": Reader(_folder("a.json"), _plain(json.dumps(_LABELME).encode())),
+    "folder_labelme_embedded": Reader(_folder("b.json"), _plain(json.dumps(_EMBEDDED).encode())),
     "folder_label_studio": Reader(_folder("x.json"), _plain(json.dumps(_LABEL_STUDIO).encode())),
     "folder_open_images": Reader(
         _folder("x.csv", {"class-descriptions.csv": b"/m/0bt9lr,Dog\n"}), _plain(_OPEN_IMAGES)
     ),
     "folder_voc_csv": Reader(_folder("x.csv"), _plain(_VOC_CSV)),
     "folder_hugging_face": Reader(_folder("metadata.jsonl"), _plain(_HUGGING_FACE)),
+    "folder_hugging_face_card": Reader(
+        _folder("README.md", {"metadata.jsonl": _HUGGING_FACE}), _plain(_CARD)
+    ),
     "tf1_index": Reader(
         _weights("w.index", {"w.data-00000-of-00001": bytes(64)}),
         lambda folder: [_tf1_files(folder)[1]],

@@ -1,7 +1,7 @@
 """What the readers of several formats need: an annotated image of plain values, boxes of shapes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def labelled(
     size: tuple[int, int] = (0, 0),
     split: Split | None = None,
     relative: bool = False,
+    stored: Callable[[], bytes] | None = None,
     **columns: Sequence[Any],
 ) -> Labelled:
     """Returns the annotation of the image `path`.
@@ -37,6 +38,7 @@ def labelled(
         size: height and width that the annotation claims, 0 if it does not.
         split: the split that the format states.
         relative: see `boxes`.
+        stored: returns the image file, where it is part of another file.
         columns: further columns of `AnnotatedImage`, as `truncated`.
     """
     flags = {name: np.array(values, np.bool_) for name, values in columns.items()}
@@ -50,6 +52,7 @@ def labelled(
         pixel_boxes=np.array(boxes, np.float64).reshape(-1, 4),
         class_ids=np.zeros(len(boxes), np.int32),
         relative=relative,
+        stored=stored,
         **flags,  # type: ignore[arg-type]
     )
     return Labelled(image, list(names), split)

@@ -14,11 +14,11 @@ from stillbox.records.problems import ConversionLog
 
 def _find(kind: str, folder: DataFolder) -> list[Path]:
     """Returns the COCO files that annotate boxes, keypoints, captions or panoptic segments."""
-    return [file for file in folder.with_suffix(".json") if folder.once(_kind, file) == kind]
+    return [file for file in folder.with_suffix(".json") if _kind(folder, file) == kind]
 
 
-def _kind(file: Path) -> str:
-    outline = json_outline(file)
+def _kind(folder: DataFolder, file: Path) -> str:
+    outline = json_outline(folder, file)
     if outline.is_list or not outline.keys >= {"images", "annotations"}:
         return ""
     annotation = outline.inner.get("annotations", frozenset())
@@ -41,7 +41,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
         def locate(name: str, file: Path = file) -> Path | None:
             return folder.image(name, file, file.parent, log)
 
-        items, label_map = read_coco(file, locate, log, renumber=None)
+        items, label_map = read_coco(file, locate, log, renumber=None, read=folder.json)
         maps.append(label_map)
         stated = name_split(file.relative_to(folder.root))
         for item in items:

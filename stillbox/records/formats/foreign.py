@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from stillbox.records.data_folder import DataFolder
+from stillbox.records.formats.hugging_face_names import INFOS
 from stillbox.records.formats.registry import register_foreign
 from stillbox.records.formats.sniff import json_outline, xml_outline
 from stillbox.records.framing import HEADER_BYTES, is_header
@@ -37,16 +38,22 @@ def _is_imglab(file: Path) -> bool:
     return xml_outline(file)[0] == "dataset"
 
 
-def _is_via(file: Path) -> bool:
-    outline = json_outline(file)
+def _is_via(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
     return "_via_img_metadata" in outline.keys
 
 
-def _is_createml(file: Path) -> bool:
-    outline = json_outline(file)
+def _is_createml(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
     return (
         outline.is_list and {"image", "annotations"} <= outline.keys and "data" not in outline.keys
     )
+
+
+def _without_rows(folder: DataFolder) -> list[Path]:
+    """Returns the descriptions of Hugging Face data sets whose rows are elsewhere."""
+    rows = folder.with_suffix(".jsonl", ".parquet")
+    return [] if rows else [file for file in folder.files if file.name == INFOS]
 
 
 def _is_arrow(file: Path) -> bool:
@@ -77,13 +84,13 @@ register_foreign(
 register_foreign(
     "via",
     "a VGG Image Annotator project",
-    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_via, f)],
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_via(folder, f)],
     "export it as COCO",
 )
 register_foreign(
     "createml",
     "Create ML JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_createml, f)],
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_createml(folder, f)],
     "export the data set as COCO or YOLO",
 )
 register_foreign(
@@ -91,4 +98,11 @@ register_foreign(
     "Hugging Face datasets as Arrow (save_to_disk)",
     lambda folder: [f for f in folder.with_suffix(".arrow") if _is_arrow(f)],
     "write it with `dataset.to_parquet(...)`",
+)
+register_foreign(
+    "hugging_face_script",
+    "a Hugging Face data set whose rows a script makes",
+    _without_rows,
+    "load it with `datasets` and write it with `dataset.to_parquet(...)`",
+    beside=("*",),
 )

@@ -4,7 +4,6 @@
 numbers or names. Source: huggingface.co/docs/datasets, "Object detection".
 """
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -14,6 +13,7 @@ from typing import Any
 from stillbox.extras import import_extra
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.build import NO_BOX, Box, labelled
+from stillbox.records.formats.hugging_face_names import class_names, stated_names
 from stillbox.records.formats.registry import Labelled, Reading, register
 from stillbox.records.guarded import number, parse_json, read_head, read_lines
 from stillbox.records.problems import ConversionLog
@@ -36,16 +36,17 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     """
     reading = Reading()
     for file in files:
-        if file.suffix.lower() == ".jsonl":
-            reading.images += _from_lines(folder, file, log)
-        else:
-            images, names = _from_parquet(folder, file, log)
-            reading.images += images
-            reading.classes = reading.classes or names
+        read_one = _from_lines if file.suffix.lower() == ".jsonl" else _from_parquet
+        images, names = read_one(folder, file, log)
+        reading.images += images
+        reading.classes = reading.classes or names
     return reading
 
 
-def _from_lines(folder: DataFolder, file: Path, log: ConversionLog) -> list[Labelled]:
+def _from_lines(
+    folder: DataFolder, file: Path, log: ConversionLog
+) -> tuple[list[Labelled], Sequence[str]]:
+    classes = stated_names(folder, file, log)
     images = []
     for line, text in enumerate(read_lines(file), start=1):
         row = parse_json(text, f"{file}:{line}")
@@ -56,10 +57,10 @@ def _from_lines(folder: DataFolder, file: Path, log: ConversionLog) -> list[Labe
             continue
         path = folder.image(name, file, file.parent, log)
         if path is not None:
-            names, boxes = _objects(row.get("objects"), [], where, log)
+            names, boxes = _objects(row.get("objects"), classes, where, log)
             split = folder_split(path.relative_to(folder.root))
             images.append(labelled(path, where, names, boxes, split=split))
-    return images
+    return images, classes
 
 
 def _objects(
@@ -105,7 +106,7 @@ def _from_parquet(
         where = folder.relative(file)
         log.bad_record("parquet file without image and objects", where, ", ".join(schema.names))
         return [], ()
-    classes = _class_names(json.loads((schema.metadata or {}).get(b"huggingface", b"{}")))
+    classes = class_names(parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), str(file)))
     images = []
     split = name_split(file.relative_to(folder.root))
     for group in range(table.num_row_groups):
@@ -113,22 +114,9 @@ def _from_parquet(
         for row, content in enumerate(rows):
             where = f"{folder.relative(file)}: row {group}.{row}"
             names, boxes = _objects(content, classes, where, log)
-            one = labelled(Path(f"{file}#{group}.{row}.img"), where, names, boxes, split=split)
-            item = one.image.__class__(
-                **{**vars(one.image), "stored": partial(_stored, file, group, row)}
-            )
-            images.append(one._replace(image=item))
+            path, stored = Path(f"{file}#{group}.{row}.img"), partial(_stored, file, group, row)
+            images.append(labelled(path, where, names, boxes, split=split, stored=stored))
     return images, classes
-
-
-def _class_names(content: Any) -> Sequence[str]:  # noqa: ANN401
-    """Returns the names of the first `ClassLabel` of the features, none if there is none."""
-    if isinstance(content, dict):
-        if content.get("_type") == "ClassLabel" and isinstance(content.get("names"), list):
-            return [str(name) for name in content["names"]]
-        content = list(content.values())
-    found = (_class_names(inner) for inner in content) if isinstance(content, list) else iter(())
-    return next((names for names in found if names), ())
 
 
 def _stored(file: Path, group: int, row: int) -> bytes:

@@ -16,7 +16,7 @@ from stillbox.records.data_folder import DataFolder, folder_split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled, rotated
 from stillbox.records.formats.registry import Reading, register
 from stillbox.records.formats.sniff import json_outline
-from stillbox.records.guarded import number, read_json, whole
+from stillbox.records.guarded import number, whole
 from stillbox.records.problems import ConversionLog
 
 # Label Studio puts this before the names of files that it is given.
@@ -24,8 +24,8 @@ _PREFIX = re.compile(r"^[0-9a-f]{8}-")
 _LABELS = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
 
 
-def _is_export(file: Path) -> bool:
-    outline = json_outline(file)
+def _is_export(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
     return (
         outline.is_list
         and "data" in outline.keys
@@ -36,13 +36,13 @@ def _is_export(file: Path) -> bool:
 @register(
     "label_studio",
     "Label Studio JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_export, f)],
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_export(folder, f)],
 )
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
     reading = Reading()
     for file in files:
-        for place, task in enumerate(read_json(file)):
+        for place, task in enumerate(folder.json(file)):
             where = f"{folder.relative(file)}: task {place}"
             address = _address(task)
             results = _results(task, where, log)

@@ -1,6 +1,13 @@
-"""LabelMe JSON: one file for each image, shapes of points in pixels."""
+"""LabelMe JSON: one file for each image, shapes of points in pixels.
 
+`imageData` may hold the image file in Base64.
+"""
+
+import base64
 import math
+import os.path
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +22,29 @@ from stillbox.records.problems import ConversionLog
 _WITH_AREA = ("rectangle", "polygon", "circle", "mask")
 
 
-def _is_labelme(file: Path) -> bool:
-    outline = json_outline(file)
+def _is_labelme(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
     return not outline.is_list and outline.keys >= {"shapes", "imagePath"}
 
 
 @register(
     "labelme",
     "LabelMe JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if folder.once(_is_labelme, f)],
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_labelme(folder, f)],
 )
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     """Reads JSON files; polygons and circles become the boxes around them."""
     reading = Reading()
     for file in files:
         try:
-            content = read_json(file)
+            content = folder.json(file)
         except UserError as error:
             log.bad_record("annotation file is no JSON", folder.relative(file), error.what)
             continue
-        near = folder.image_of_stem(file.stem, file)
-        path = near or folder.image(str(content["imagePath"]), file, file.parent, log)
-        if path is None:
+        image = _image(folder, file, content, log)
+        if image is None:
             continue
+        path, stored = image
         where = folder.relative(file)
         names: list[str] = []
         boxes: list[Box] = []
@@ -52,8 +59,37 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
             boxes.append(box)
         size = (whole(content.get("imageHeight")), whole(content.get("imageWidth")))
         split = folder_split(file.relative_to(folder.root))
-        reading.images.append(labelled(path, where, names, boxes, size=size, split=split))
+        reading.images.append(
+            labelled(path, where, names, boxes, size=size, split=split, stored=stored)
+        )
     return reading
+
+
+def _image(
+    folder: DataFolder,
+    file: Path,
+    content: dict[str, Any],
+    log: ConversionLog,
+) -> tuple[Path, Callable[[], bytes] | None] | None:
+    """Returns the image file, or what returns the embedded image; None if it is left out."""
+    near = folder.image_of_stem(file.stem, file)
+    if near is not None:
+        return near, None
+    embedded = partial(_embedded, file) if isinstance(content.get("imageData"), str) else None
+    try:
+        path = folder.image(str(content["imagePath"]), file, file.parent, log)
+    except UserError:
+        if embedded is None:
+            raise
+        return file.with_suffix(".img"), embedded  # the name leads elsewhere; nothing is opened
+    # os.path: a name that is too long for a file is no error.
+    there = path is not None and os.path.isfile(path)  # noqa: PTH113
+    return None if path is None else (path, None if there else embedded)
+
+
+def _embedded(file: Path) -> bytes:
+    """Returns the embedded image, which is read when it is wanted: all may exceed the memory."""
+    return base64.b64decode(read_json(file)["imageData"], validate=True)
 
 
 def _kind(shape: Any) -> str:  # noqa: ANN401

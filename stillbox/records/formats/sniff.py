@@ -2,11 +2,14 @@
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.records.guarded import read_head, read_json, xml_root
+from stillbox.records.data_folder import DataFolder
+from stillbox.records.guarded import read_head, xml_root
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -22,11 +25,15 @@ class JsonOutline:
     """Keys of the first object in each list of the object."""
 
 
-def json_outline(path: Path) -> JsonOutline:
+def json_outline(folder: DataFolder, file: Path) -> JsonOutline:
     """Returns the keys of a JSON file, none if it is not JSON."""
+    return folder.once(_outline, file, folder.json)
+
+
+def _outline(file: Path, read: Callable[[Path], Any]) -> JsonOutline:
     try:
-        content = read_json(path)
-    except (UserError, OSError):
+        content = read(file)
+    except UserError:
         return JsonOutline()
     if isinstance(content, list):
         return JsonOutline(_keys(content), is_list=True)
