@@ -3,7 +3,11 @@
 from stillbox.errors import UserError
 
 
-def not_finite(image: str) -> UserError:
+class NotFiniteError(UserError):
+    """The model's predictions are not finite: a fault of its weights, not of the image."""
+
+
+def not_finite(image: str) -> NotFiniteError:
     """Returns the error for an image whose predictions are not finite.
 
     Suppression takes NaN for no candidate: without this check such a model finds no object.
@@ -11,7 +15,7 @@ def not_finite(image: str) -> UserError:
     Args:
         image: the image that it was found at.
     """
-    return UserError(
+    return NotFiniteError(
         "the model's predictions for this image are not finite (NaN or infinity)",
         where=image,
         fix="check the weights: take an earlier checkpoint with --step, train again with a lower "

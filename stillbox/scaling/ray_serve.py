@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
+from stillbox.evaluation.finite import NotFiniteError
 from stillbox.extras import import_extra
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.images import read_image
@@ -27,8 +28,8 @@ def deployment(
     """Returns an application for `ray.serve.run`.
 
     The response to a POST of an image file is `Detections.to_dict` as JSON, as is the result of
-    `handle.remote` with the file's bytes. If it is no image, the response is 400 with `error`, and
-    the handle raises `UserError`.
+    `handle.remote` with the file's bytes. If it is no image, the response is 400 with `error`; if
+    the model's predictions are not finite, it is 500. The handle raises `UserError`.
 
     Args:
         predictor: sent to every replica, which compiles a program for each batch size at its start.
@@ -76,6 +77,7 @@ def deployment(
             try:
                 return await self.detect(await request.body())
             except UserError as error:
-                return JSONResponse({"error": error.what}, status_code=400)
+                status = 500 if isinstance(error, NotFiniteError) else 400
+                return JSONResponse({"error": error.what}, status)
 
     return serve.deployment(**options)(Detector).bind(sized)

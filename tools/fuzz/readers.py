@@ -225,7 +225,7 @@ _CVAT = b"""<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</ver
 """
 _YOLO = b"0 0.5 0.5 0.2 0.3\n1 .1 0.1 0.5 0.1 4e-1 0.6\n\n"
 _YOLO_YAML = b"path: .\ntrain: images\nval: [a.txt, ../x]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
-_PIXEL = base64.b64encode(cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1]).decode()
+_PIXEL = cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes()
 _LABELME = {
     "imagePath": "a.jpg", "imageHeight": 8, "imageWidth": 6,
     "shapes": [
@@ -234,7 +234,7 @@ _LABELME = {
         {"label": "cat", "points": [[3, 3], [3, 4], [5, 5]]},
     ],
 }  # fmt: skip
-_EMBEDDED = _LABELME | {"imagePath": "no.png", "imageData": _PIXEL}
+_EMBEDDED = _LABELME | {"imagePath": "no.png", "imageData": base64.b64encode(_PIXEL).decode()}
 _SHAPE = {"original_width": 6, "original_height": 8}
 _LABEL_STUDIO = [
     {"id": 1, "data": {"image": "/data/upload/1/0123abcd-a.jpg"}, "annotations": [{"result": [

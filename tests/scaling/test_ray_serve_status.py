@@ -1,0 +1,72 @@
+"""The status of the responses of Ray Serve's deployment, in this process and without Ray."""
+
+import asyncio
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stillbox.errors import UserError
+from stillbox.predicting.predictor import Predictor
+from stillbox.scaling.ray_serve import deployment
+from tests.serving.conftest import FakeBackend
+
+pytest.importorskip("starlette")
+
+
+def batch(**options):
+    """As `serve.batch`, with batches of one."""
+
+    def decorate(run):
+        async def run_one(self, one):
+            return (await run(self, [one]))[0]
+
+        return run_one
+
+    return decorate
+
+
+@pytest.fixture
+def detector(monkeypatch):
+    """The object that a replica holds."""
+    serve = SimpleNamespace(batch=batch, deployment=lambda: lambda kind: SimpleNamespace(bind=kind))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(serve=serve))
+    monkeypatch.setitem(sys.modules, "ray.serve", serve)
+    return deployment(Predictor(FakeBackend()), batch_sizes=(1,))
+
+
+def post(detector, content):
+    async def body():
+        return content
+
+    answer = asyncio.run(detector(SimpleNamespace(body=body)))
+    return answer if isinstance(answer, dict) else (answer.status_code, json.loads(answer.body))
+
+
+def photo():
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((4, 6, 3), 200, np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_what_is_no_image_is_the_client_s_fault(detector):
+    assert len(post(detector, photo())["detections"]) == 2
+    status, answer = post(detector, b"no image")
+    assert status == 400
+    assert "no known image format" in answer["error"]
+
+
+def test_predictions_that_are_not_finite_are_a_fault_of_the_server(detector, monkeypatch):
+    found = FakeBackend._found
+    monkeypatch.setattr(
+        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+    )
+    status, answer = post(detector, photo())
+    assert status == 500
+    assert "not finite" in answer["error"]
+    with pytest.raises(UserError, match="not finite"):
+        asyncio.run(detector(photo()))
