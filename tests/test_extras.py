@@ -1,4 +1,4 @@
-"""What a message tells people to install comes from where stillbox came, never from a stranger."""
+"""What a message tells people to install comes from where stillbox came, not from elsewhere."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""docs/security.md: what a stranger's file cannot do, where no other test shows it."""
+"""docs/security.md: what an untrusted file cannot do, where no other test shows it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Installs a wheel or an sdist as a stranger would, and uses it.
+"""Installs a wheel or an sdist as a user would, and uses it.
 
 `python -m tools.smoke dist/stillbox-0.1.0-py3-none-any.whl python3.11 python3.12` makes a clean
 environment with each of these Pythons, installs the file with the versions of `constraints.txt`,

@@ -177,7 +177,7 @@ def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
     if stored != _index_head(state, body) or len(body) % 8:
         return None
     offsets = np.frombuffer(body, "<u8")
-    # The cache may be a stranger's, as the records are.
+    # The cache is not trusted, as the records are not.
     rising = len(offsets) and np.all(offsets[1:] > offsets[:-1])
     return offsets if rising and offsets[0] == 0 and offsets[-1] <= state.st_size else None
 

@@ -59,7 +59,7 @@ def blocks(language):
 
 def test_commands_and_program_run(folder, capsys):
     commands = [line for block in blocks("") for line in block.splitlines()]
-    assert len(commands) == 11
+    assert len(commands) == 12
     for command in commands:
         name, *words = shlex.split(command)
         assert name == "stillbox"

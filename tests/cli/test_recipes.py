@@ -1,12 +1,14 @@
 """`stillbox recipes`: what the head of each recipe's file says."""
 
 import json
+import re
 
 import pytest
 
 from stillbox.checking.memory.estimate import estimate
 from stillbox.checking.memory.traced import sizes_of
-from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.known_weights import known_weights
+from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.recipes.headers import read_header
 from stillbox.experiment.resolve import resolve
 from stillbox.models.abstract import abstract_detector
@@ -28,6 +30,15 @@ def test_no_header_lacks_an_entry(name):
     assert header.about
     assert header.batch == resolve(name).experiment.train.batch_size
     assert float(header.ap.split(" to ")[0]) > 10
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_weights_of_a_command_can_be_had_by_name_or_are_explained(name):
+    text = recipe_path(name).read_text()
+    for weights in re.findall(r"^#.* train\.fine_tune\.checkpoint=(\S+)", text, re.MULTILINE):
+        known = known_weights().get(weights)
+        explained = weights == "resnet_v1_50_v2.ckpt" and "format V1, which is refused" in text
+        assert explained or (known and name in known.recipes)
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_other_folders_are_refused_with_what_to_do(watch, tmp_path):
         watch(checkpoints=holiday)
 
 
-def test_results_that_wait_for_a_run_do_not_make_its_folder_a_stranger(watch, tmp_path):
+def test_a_folder_with_results_alone_may_still_become_a_model_directory(watch, tmp_path):
     early = tmp_path / "early"
     (early / "eval_validation_data").mkdir(parents=True)
     assert watch(checkpoints=early, timeout=0.0)[0] == ()
