@@ -29,6 +29,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.models.build import build_detector
 from stillbox.models.detector import detect_function
+from stillbox.models.layers.lowering.calls import plain_lowering
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
@@ -276,8 +277,37 @@ item { id: 4 name: "star" display_name: "a star" }
 """
 
 
+def test_the_loop_follows_its_counters(experiment, tmp_path):
+    counters = ["train.log_every=2", "train.checkpoint_every=3", "train.keep_checkpoints=1"]
+    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
+    logged = [line["step"] for line in read_history(tmp_path / HISTORY).training]
+    assert logged == [2, 4, 6, 7]
+    assert ModelDirectory.open(tmp_path).steps() == (7,)
+    train(
+        experiment("train.steps=9", *counters, "train.keep_checkpoints=5", evaluated=False),
+        tmp_path,
+    )
+    assert ModelDirectory.open(tmp_path).steps() == (7, 9)
+
+
+def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capfd):
+    counters = ["train.log_every=2", "train.summary_every=3", "train.checkpoint_every=9"]
+    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
+    kept = [line["step"] for line in read_history(tmp_path / HISTORY).training]
+    assert kept == [3, 6, 7]
+    shown = re.findall(r"^step (\d)/7 ", capfd.readouterr().err, re.MULTILINE)
+    assert shown == ["1", "2", "4", "6", "7"]  # the first one always
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def plain_programs():
+    """One form of every operation: whether a field shows does not depend on the platform."""
+    with plain_lowering():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, plain_programs):
     """Records in which every field can show: a crowd, four boxes where three have room."""
     folder = tmp_path_factory.mktemp("records")
     corners = [(0.1, 0.1, 0.5, 0.5), (0.4, 0.3, 0.9, 0.8), (0.0, 0.6, 0.3, 1.0), (0.5, 0, 1, 0.3)]
@@ -547,25 +577,3 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     sections -= {schema.Range}
     # Without early stopping the section is not there; where it is, it is the loop's.
     assert sections - seen == {schema.EarlyStopping}
-
-
-def test_the_loop_follows_its_counters(experiment, tmp_path):
-    counters = ["train.log_every=2", "train.checkpoint_every=3", "train.keep_checkpoints=1"]
-    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
-    logged = [line["step"] for line in read_history(tmp_path / HISTORY).training]
-    assert logged == [2, 4, 6, 7]
-    assert ModelDirectory.open(tmp_path).steps() == (7,)
-    train(
-        experiment("train.steps=9", *counters, "train.keep_checkpoints=5", evaluated=False),
-        tmp_path,
-    )
-    assert ModelDirectory.open(tmp_path).steps() == (7, 9)
-
-
-def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capfd):
-    counters = ["train.log_every=2", "train.summary_every=3", "train.checkpoint_every=9"]
-    train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
-    kept = [line["step"] for line in read_history(tmp_path / HISTORY).training]
-    assert kept == [3, 6, 7]
-    shown = re.findall(r"^step (\d)/7 ", capfd.readouterr().err, re.MULTILINE)
-    assert shown == ["1", "2", "4", "6", "7"]  # the first one always
