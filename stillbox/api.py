@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config, resolve, with_overrides
@@ -252,13 +253,15 @@ def evaluate(
         model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
         experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
     folder = Path(output) if output else (directory or Path()) / "evaluation"
-    folder.mkdir(parents=True, exist_ok=True)  # before the scoring, which can take an hour
+    with announcing(lambda: f"waiting for the folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)  # before the scoring, which can take an hour
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
     say(f"{name}: scoring {min(limit, len(dataset))} images")
     result = score(dataset, progress)
     history = read_history(directory / HISTORY) if directory else History()
-    page = write_evaluation(result, experiment, dataset, folder, source=name, history=history)
+    with announcing(lambda: f"writing the report into {folder}"):
+        page = write_evaluation(result, experiment, dataset, folder, source=name, history=history)
     left_out = [f"{result.left_out} unusable records were not scored"] * bool(result.left_out)
     warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
     return Evaluation(

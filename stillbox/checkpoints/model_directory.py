@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -98,19 +99,23 @@ class ModelDirectory:
         """
         directory = cls(path, keep=keep)
         directory._writes = writes
-        if directory.path.exists() and not directory.path.is_dir():
-            raise UserError("the model directory is a file", where=str(path))
-        if not writes:
-            return directory
-        directory._checkpoints.mkdir(parents=True, exist_ok=True)
-        directory._lock = DirectoryLock(directory.path)
-        for leftover in directory._checkpoints.iterdir():
+        files = {EXPERIMENT: experiment, LABEL_MAP: label_map}
+        files[VERSIONS] = json.dumps(dict(versions), indent=1)
+        with _waiting(directory.path):
+            if directory.path.exists() and not directory.path.is_dir():
+                raise UserError("the model directory is a file", where=str(path))
+            if writes:
+                directory._begin(files)
+        return directory
+
+    def _begin(self, files: Mapping[str, str]) -> None:
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(self.path)
+        for leftover in self._checkpoints.iterdir():
             if leftover.name.startswith((_UNFINISHED, DELETED)):
                 shutil.rmtree(leftover)
-        replace_durably(directory.path / EXPERIMENT, experiment)
-        replace_durably(directory.path / LABEL_MAP, label_map)
-        replace_durably(directory.path / VERSIONS, json.dumps(dict(versions), indent=1))
-        return directory
+        for name, content in files.items():
+            replace_durably(self.path / name, content)
 
     @classmethod
     def open(cls, path: str | Path) -> "ModelDirectory":
@@ -206,7 +211,9 @@ class ModelDirectory:
             return
         self.wait()
         target = self._checkpoints / str(step)
-        if target.exists():
+        with _waiting(self.path):
+            there = target.exists()
+        if there:
             raise FileExistsError(f"{target} exists")
         # Copied to the host now: the next training step may donate the buffers.
         sections = {name: flatten_section(tree) for name, tree in arrays.items()}
@@ -220,7 +227,7 @@ class ModelDirectory:
         """Waits for a checkpoint that is being written; raises as `save`."""
         pending, self._pending = self._pending, None
         if pending:
-            with announcing(lambda: "writing the checkpoint"):
+            with announcing(lambda: f"writing a checkpoint into {self.path}"):
                 pending.result()
 
     def close(self) -> None:
@@ -240,9 +247,10 @@ class ModelDirectory:
         if not self._writes:
             return
         self.wait()
-        best = Best(self.checkpoint(step).step, metric, value)
-        replace_durably(self.path / _BEST, json.dumps(best._asdict()))
-        self._prune()
+        with _waiting(self.path):
+            best = Best(self.checkpoint(step).step, metric, value)
+            replace_durably(self.path / _BEST, json.dumps(best._asdict()))
+            self._prune()
 
     def restore(self, step: int, like: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the sections that `like` names; see `Checkpoint.restore`."""
@@ -285,9 +293,15 @@ class ModelDirectory:
                 remove_folder(self._checkpoints / str(step))
 
 
+def _waiting(path: Path) -> AbstractContextManager[None]:
+    """Reports that a disk does not answer: a dead mount blocks every call."""
+    return announcing(lambda: f"waiting for the model directory {path}")
+
+
 def is_model_directory(path: Path) -> bool:
     """Whether training wrote a folder."""
-    return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()
+    with _waiting(path):
+        return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()
 
 
 def own_checkpoint(path: Path) -> Checkpoint | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.exporting.settings import ExportSettings
 from stillbox.records.files import write_whole
@@ -77,4 +78,6 @@ def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
 
 def is_export(path: Path) -> bool:
     """Returns whether `stillbox export` wrote this folder."""
-    return (path / MANIFEST).is_file()
+    # The first that many commands ask of a folder, whose disk may not answer.
+    with announcing(lambda: f"waiting for {path}"):
+        return (path / MANIFEST).is_file()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +11,7 @@ import numpy as np
 
 from stillbox.checkpoints.files import blamed
 from stillbox.devices.job import broadcast, is_main_process
+from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.training.loggers import Logger
@@ -38,9 +40,12 @@ class Summaries:
         self._path = directory / HISTORY
         self._loggers: tuple[Logger, ...] = ()
         self._writes = is_main_process()
+        # A disk may not answer.
+        self._stalls = StallReporter()
         if self._writes:
-            self._truncate(from_step)
-            self._loggers = open_loggers(directory, experiment, from_step)
+            with waiting_for(f"{self._path}, and the loggers of the run"):
+                self._truncate(from_step)
+                self._loggers = open_loggers(directory, experiment, from_step)
         so_far = read_history(self._path).evaluations if is_main_process() else ()
         self._evaluations: dict[int, Mapping[str, float | None]] = dict(broadcast(so_far))
 
@@ -48,9 +53,10 @@ class Summaries:
         """Records the metrics of one training step."""
         if not self._writes:
             return
-        self._append({"step": step, **values})
-        for logger in self._loggers:
-            logger.metrics(values, step)
+        with self._waiting():
+            self._append({"step": step, **values})
+            for logger in self._loggers:
+                logger.metrics(values, step)
 
     def evaluation(
         self, step: int, summary: Mapping[str, float | None], named: Mapping[str, float | None]
@@ -65,19 +71,21 @@ class Summaries:
         self._evaluations[step] = dict(summary)
         if not self._writes:
             return
-        self._append({"step": step, "evaluation": dict(summary)})
         # What has no value leaves no point.
         scores, original = (
             {name: value for name, value in values.items() if value is not None}
             for values in (summary, named)
         )
-        for logger in self._loggers:
-            logger.evaluation(scores, original, step)
+        with self._waiting():
+            self._append({"step": step, "evaluation": dict(summary)})
+            for logger in self._loggers:
+                logger.evaluation(scores, original, step)
 
     def image(self, step: int, name: str, image: np.ndarray) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
-        for logger in self._loggers:
-            logger.image(name, image, step)
+        with self._waiting():
+            for logger in self._loggers:
+                logger.image(name, image, step)
 
     def evaluations(self) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         """Returns step and scores of every evaluation so far, oldest first."""
@@ -93,11 +101,19 @@ class Summaries:
             logger.close(failed=failed)
 
     def __enter__(self) -> Self:
+        self._stalls.__enter__()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         # A run that was stopped goes on.
-        self.close(failed=error is not None and not issubclass(error, KeyboardInterrupt))
+        try:
+            with self._waiting():
+                self.close(failed=error is not None and not issubclass(error, KeyboardInterrupt))
+        finally:
+            self._stalls.__exit__()
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        return self._stalls.waiting(f"{self._path}, and the loggers of the run")
 
     def _append(self, line: Mapping[str, Any]) -> None:
         with blamed(self._path), self._path.open("a") as file:

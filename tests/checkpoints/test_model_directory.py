@@ -1,5 +1,7 @@
 import json
+import os
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.npz import write_npz
+from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 
 VERSIONS = {"stillbox": "0.1.0", "jax": "0.10.0"}
@@ -260,3 +263,24 @@ def test_a_missing_checkpoint_is_refused_with_the_existing_ones(directory):
 def test_only_what_training_wrote_is_a_model_directory(directory, tmp_path):
     assert is_model_directory(directory.path)
     assert not is_model_directory(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["mkdir", "fsync"])
+def test_a_directory_whose_disk_does_not_answer_is_named_while_it_is_waited_for(
+    tmp_path, monkeypatch, call
+):
+    said, told, answer = [], threading.Event(), getattr(os, call)
+
+    def say(line):
+        said.append(line)
+        told.set()
+
+    def answer_late(*arguments):
+        assert told.wait(30)
+        return answer(*arguments)
+
+    reported = partial(announcing, patience=0.01, say=say)
+    monkeypatch.setattr("stillbox.checkpoints.model_directory.announcing", reported)
+    monkeypatch.setattr(os, call, answer_late)
+    _create(tmp_path / "run").close()
+    assert said[0] == f"waiting for the model directory {tmp_path}/run: 0 s"

@@ -3,7 +3,9 @@
 import io
 import json
 import sys
+import threading
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
+from stillbox.devices.stalls import StallReporter
 from stillbox.evaluation.history import HISTORY
 from stillbox.training.event_file import EventFile
 from stillbox.training.summaries import Summaries
@@ -125,3 +128,25 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
         with pytest.raises(OSError, match="No space left on device") as caught:
             summaries.metrics(1, {"loss": 1.0})
     assert caught.value.filename == str(tmp_path / HISTORY)
+
+
+def test_a_history_whose_disk_does_not_answer_is_named_while_it_is_waited_for(
+    tmp_path, monkeypatch
+):
+    said, told, append = [], threading.Event(), Summaries._append
+
+    def say(line):
+        said.append(line)
+        told.set()
+
+    def append_late(self, line):
+        assert told.wait(30)
+        append(self, line)
+
+    reporter = partial(StallReporter, 0.01, say)
+    monkeypatch.setattr("stillbox.training.summaries.StallReporter", reporter)
+    monkeypatch.setattr(Summaries, "_append", append_late)
+    with Summaries(tmp_path, from_step=0) as summaries:
+        summaries.metrics(1, {"loss": 1.0})
+    assert f"still waiting after 0 s: {tmp_path / HISTORY}, and the loggers of the run" in said
+    assert steps_of(tmp_path) == [1]
