@@ -7,7 +7,7 @@ from rich.text import Text
 
 from stillbox.checking.anchor_overlaps import Coverage
 from stillbox.checking.anchors import AnchorReport
-from stillbox.evaluation.curves import add_legend, label_axes, new_figure
+from stillbox.evaluation.charts import add_legend, label_axes, new_figure
 from stillbox.evaluation.palette import PALETTE, css
 
 _CLASSES_SHOWN = 12

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_figure
     from stillbox.checking.anchors import examine_anchors
-    from stillbox.evaluation.curves import figure_png
+    from stillbox.evaluation.charts import figure_png
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")

@@ -13,7 +13,8 @@ from stillbox.cli.arguments import add_option
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_conversion, label_map_of, print_json
 from stillbox.records.conversion_job import ConversionOptions
-from stillbox.records.folder import ConvertedFolder, Progress, convert_folder
+from stillbox.records.converted_folder import ConvertedFolder
+from stillbox.records.folder import Progress, convert_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

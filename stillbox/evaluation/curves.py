@@ -1,130 +1,32 @@
-"""Figures: losses, learning rate, AP over steps, precision over recall.
+"""Figures of an evaluation: precision over recall and over scores, objects by size."""
 
-Drawn without pyplot, whose state is global: several threads may draw.
-"""
+from collections.abc import Mapping
 
-import io
-import warnings
-from collections.abc import Iterable, Mapping
-
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from stillbox.evaluation.analysis import Analysis
+from stillbox.evaluation.charts import (
+    BAD,
+    GOOD,
+    GREY,
+    INK,
+    MUTED,
+    add_legend,
+    label_axes,
+    new_figure,
+    short_name,
+)
 from stillbox.evaluation.flat import Floats
-from stillbox.evaluation.fonts import clipped, font_file, has_glyphs
-from stillbox.evaluation.history import History
-from stillbox.evaluation.palette import PALETTE, Color, css
-from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.evaluation.palette import PALETTE, css
+from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.shapes import Histogram
 
-_INK, _MUTED, _GRID, _GREY = "#212529", "#6c757d", "#e9ecef", "#adb5bd"
-_GOOD, _BAD, _PAPER = "#2f9e64", "#d9480f", "#fffffe"
-_ON_PAGE = {
-    _INK: "--ink",
-    _MUTED: "--muted",
-    _GRID: "--line",
-    _GREY: "--muted",
-    _GOOD: "--good",
-    _BAD: "--bad",
-    _PAPER: "--paper",
-}
-_LOSSES = {
-    "loss": "total",
-    "classification_loss": "classification",
-    "localization_loss": "localization",
-    "regularization_loss": "regularization",
-}
-_SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 # More lines are drawn in grey.
 _MOST_CURVES = 10
-
-
-def loss_figure(history: History) -> Figure | None:
-    """Returns the losses over steps (faint) and their moving averages, None if none was logged."""
-    all_series = {label: history.series(name) for name, label in _LOSSES.items()}
-    present = {label: series for label, series in all_series.items() if len(series[0])}
-    if not present:
-        return None
-    figure, (axes,) = new_figure(1)
-    label_axes(axes, "Training loss", "step", "loss")
-    for number, (label, (steps, values)) in enumerate(present.items()):
-        color = css(PALETTE[number])
-        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1.0)
-        smooth = moving_average(values, max(1, len(values) // 25))
-        axes.plot(steps, smooth, color=color, linewidth=2.0, label=label, marker=_marker(steps))
-    lowest = min(values.min() for _, values in present.values())
-    _, total = next(iter(present.values()))
-    # On a linear axis, a loss that starts in the hundreds hides the rest; on another, a part that
-    # is next to nothing squeezes it.
-    if total.min() > 0 and total.max() / total.min() > 50:
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=max(lowest, total.min() / 100) / 1.5)
-    else:
-        axes.set_ylim(bottom=min(0.0, lowest))
-    add_legend(axes)
-    return figure
-
-
-def rate_figure(history: History) -> Figure | None:
-    """Returns the learning rate over steps, None if it was not logged."""
-    return _step_figure(history, "learning_rate", "Learning rate", "learning rate", PALETTE[1])
-
-
-def speed_figure(history: History) -> Figure | None:
-    """Returns images per second over steps, None if they were not logged."""
-    return _step_figure(history, "images_per_second", "Speed", "images per second", PALETTE[2])
-
-
-def _step_figure(history: History, name: str, title: str, unit: str, color: Color) -> Figure | None:
-    steps, values = history.series(name)
-    if not len(steps):
-        return None
-    figure, (axes,) = new_figure(1)
-    label_axes(axes, title, "step", unit)
-    axes.plot(steps, values, color=css(color), linewidth=2.0, marker=_marker(steps))
-    axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)
-    return figure
-
-
-def _marker(steps: NDArray[np.int64]) -> str:
-    """Returns the marker of a curve: a single point has no line."""
-    return "o" if len(steps) == 1 else ""
-
-
-def score_figure(history: History) -> Figure | None:
-    """Returns AP, AP50, AP75 and VOC's mAP over steps, None if nothing was evaluated."""
-    all_series = {name: history.evaluation_series(name) for name in _SCORES}
-    present = {name: series for name, series in all_series.items() if len(series[0])}
-    if not present:
-        return None
-    figure, (axes,) = new_figure(1)
-    label_axes(axes, "Average precision on the evaluation set", "step", "average precision")
-    for number, (name, (steps, values)) in enumerate(present.items()):
-        color = css(PALETTE[number])
-        axes.plot(steps, values, color=color, linewidth=2.0, marker="o", markersize=4.5, label=name)
-        axes.annotate(
-            f"{values[-1]:.3f}",
-            (float(steps[-1]), float(values[-1])),
-            xytext=(6, 0),
-            textcoords="offset points",
-            color=color,
-            fontsize=9,
-            va="center",
-        )
-    # A detector at its beginning would be a line along the lower edge.
-    highest = max(float(values.max()) for _, values in present.values())
-    axes.set_ylim(0.0, min(max(1.2 * highest, 0.01), 1.02))
-    axes.margins(x=0.08)
-    add_legend(axes)
-    return figure
 
 
 def precision_recall_figure(scores: Scores) -> Figure | None:
@@ -134,7 +36,7 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     """
     named = scores.curves()
     curves: Mapping[str, NDArray[np.float64]] = {
-        f"{ap:.2f}  {_short(name)}": precision for name, (ap, precision) in named.items()
+        f"{ap:.2f}  {short_name(name)}": precision for name, (ap, precision) in named.items()
     }
     if not curves:
         return None
@@ -146,11 +48,11 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
             color = css(PALETTE[number % len(PALETTE)])
             axes.plot(recalls, precision, color=color, linewidth=2.0, label=label)
         else:
-            axes.plot(recalls, precision, color=_GREY, linewidth=0.8, alpha=0.7)
+            axes.plot(recalls, precision, color=GREY, linewidth=0.8, alpha=0.7)
     if len(curves) > 1:
         mean = np.mean(list(curves.values()), axis=0)
         label = f"{np.mean([ap for ap, _ in named.values()]):.2f}  mean"
-        axes.plot(recalls, mean, color=_INK, linewidth=2.2, linestyle="--", label=label)
+        axes.plot(recalls, mean, color=INK, linewidth=2.2, linestyle="--", label=label)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(0.0, 1.03)
     add_legend(axes, title="AP50  class")
@@ -168,7 +70,7 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
     for number, (label, values) in enumerate(curves.items()):
         axes.plot(overall.levels, values, color=css(PALETTE[number]), linewidth=2.0, label=label)
     best = overall.threshold
-    axes.axvline(best, color=_MUTED, linewidth=1.2, linestyle=":", label=f"best: {best:.3f}")
+    axes.axvline(best, color=MUTED, linewidth=1.2, linestyle=":", label=f"best: {best:.3f}")
     axes.set_xlim(overall.levels[0], overall.levels[-1])
     axes.set_ylim(0.0, 1.03)
     add_legend(axes)
@@ -194,7 +96,7 @@ def class_f1_figure(analysis: Analysis) -> Figure | None:
     overall = analysis.overall
     if len(known) > 1:
         axes.plot(
-            overall.levels, overall.f1, color=_INK, linewidth=2.2, linestyle="--", label="together"
+            overall.levels, overall.f1, color=INK, linewidth=2.2, linestyle="--", label="together"
         )
     axes.set_xlim(overall.levels[0], overall.levels[-1])
     axes.set_ylim(0.0, 1.03)
@@ -210,12 +112,12 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     label_axes(axes, title, measure, "objects")
     low, high = histogram.edges[:-1], histogram.edges[1:]
     width = 0.94 * (high - low)
-    axes.bar(low, histogram.correct, color=_GOOD, label="found", align="edge", width=width)
+    axes.bar(low, histogram.correct, color=GOOD, label="found", align="edge", width=width)
     axes.bar(
         low,
         histogram.missed,
         bottom=histogram.correct,
-        color=_BAD,
+        color=BAD,
         label="missed",
         align="edge",
         width=width,
@@ -230,103 +132,6 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
 def _class_line(axes: Axes, x: Floats, y: Floats, label: str, color: str, *, many: int) -> None:
     if many <= _MOST_CURVES:
         # A name that begins with an underscore would be left out of the legend.
-        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{_short(label)}")
+        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{short_name(label)}")
     else:
-        axes.plot(x, y, color=_GREY, linewidth=0.8, alpha=0.7)
-
-
-def figure_svg(figure: Figure, name: str) -> str:
-    """Returns the figure as SVG with text and with the colours of the page; `name` is unique."""
-    buffer = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name}
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # The browser has the glyphs that matplotlib's font lacks.
-        warnings.simplefilter("ignore")
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    for color, variable in _ON_PAGE.items():
-        text = text.replace(color, f"var({variable})")
-    return text.replace("<svg ", '<svg role="img" ', 1)
-
-
-def figure_png(figure: Figure, plain: Mapping[str, str] | None = None) -> bytes:
-    """Returns the figure as PNG, at twice its size on a page.
-
-    `plain` has the texts that replace names of which no font has the glyphs.
-    """
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure)
-    for axes in figure.axes:
-        if (legend := axes.get_legend()) is not None:
-            _use_fonts(legend.get_texts(), plain or {})
-    # Without a version in its metadata, the same figure gives the same bytes.
-    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _short(name: str) -> str:
-    """Returns a name in one line that leaves room for the curves."""
-    return clipped(" ".join(name.split()), 9, 170)
-
-
-def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
-    """Gives texts fonts with their glyphs, or replaces the names at their ends."""
-    for text in texts:
-        written = text.get_text().replace("\u200b", "")
-        if not has_glyphs(written):
-            shown = {_short(name): number for name, number in plain.items()}
-            name = max(filter(written.endswith, shown), key=len, default="")
-            written = written.removesuffix(name) + shown.get(name, "")
-        text.set_text(written)
-        if file := font_file(written):
-            text.set_fontproperties(FontProperties(fname=file, size=9))
-
-
-def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
-    """Returns `[S]`, the mean over up to `reach` neighbours on either side."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    places = np.arange(len(values))
-    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
-
-
-def new_figure(panels: int) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with panels side by side."""
-    figure = Figure(figsize=(6.4, 3.9), layout="constrained", facecolor="white")
-    return figure, [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
-
-
-def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    """Sets title, labels and style of a panel."""
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
-    axes.set_xlabel(x, fontsize=10, color=_MUTED)
-    axes.set_ylabel(y, fontsize=10, color=_MUTED)
-    axes.tick_params(labelsize=9, colors=_MUTED, length=0)
-    axes.grid(True, color=_GRID, linewidth=0.9)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_GRID)
-    if x == "step":
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-
-
-def add_legend(axes: Axes, title: str | None = None) -> None:
-    """Adds a legend where the lines leave room."""
-    legend = axes.legend(
-        fontsize=9,
-        frameon=True,
-        framealpha=0.85,
-        edgecolor="none",
-        facecolor=_PAPER,
-        title=title,
-        title_fontsize=9,
-    )
-    legend.get_title().set_color(_MUTED)
-    for text in legend.get_texts():
-        text.set_color(_INK)
-        text.set_parse_math(False)
+        axes.plot(x, y, color=GREY, linewidth=0.8, alpha=0.7)

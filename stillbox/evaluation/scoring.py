@@ -21,7 +21,8 @@ from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
-from stillbox.evaluation.report import REPORT, Report, write_report
+from stillbox.evaluation.report import Report
+from stillbox.evaluation.report_files import REPORT, write_report
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema

@@ -15,7 +15,7 @@ from stillbox.records.problems import ConversionLog
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 FINISHED = "conversion.json"
-"""File of a folder that `stillbox.records.folder` wrote; its records are no input."""
+"""File of a folder that `stillbox.records.converted_folder` wrote; its records are no input."""
 
 T = TypeVar("T")
 Split = Literal["train", "val", "test"]

@@ -11,7 +11,7 @@ from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_
 from stillbox.checking.anchors import examine_anchors
 from stillbox.checking.truth_boxes import read_truth
 from stillbox.errors import UserError
-from stillbox.evaluation.curves import figure_png
+from stillbox.evaluation.charts import figure_png
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import (

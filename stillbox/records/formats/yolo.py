@@ -5,32 +5,28 @@ the box around it. The classes are in `data.yaml`, `classes.txt` or Darknet's `*
 Source: docs.ultralytics.com, "Object Detection Datasets Overview".
 """
 
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from stillbox.errors import UserError
-from stillbox.records.data_folder import DataFolder, Split, folder_split
+from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled
 from stillbox.records.formats.registry import Labelled, Reading, register, register_foreign
-from stillbox.records.guarded import number, read_head, read_lines, read_yaml
+from stillbox.records.formats.yolo_data import Splits, class_names, is_data_yaml, pose_files
+from stillbox.records.guarded import number, read_head
 from stillbox.records.problems import ConversionLog
 
 _LINE = re.compile(rb"\s*\d+(\s+-?\d+(\.\d*)?([eE][+-]?\d+)?|\s+-?\.\d+){4,}\s*$")
 _KITTI = re.compile(rb"\s*[A-Za-z_]+(\s+-?\d+(\.\d+)?){14,15}\s*$")
-_NAME_FILES = ("classes.txt", "obj.names", "labels.txt")
-_SPLIT_KEYS: dict[str, Split] = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 _MOST_UNNAMED = 1000
 """Classes without a file of names."""
 
 
 def _find(folder: DataFolder) -> list[Path]:
     """Returns `data.yaml` files and label files, none if the YAML is of poses."""
-    if _poses(folder):
+    if pose_files(folder):
         return []
-    yamls = [f for f in folder.with_suffix(".yaml", ".yml") if folder.once(_is_data_yaml, f)]
+    yamls = [f for f in folder.with_suffix(".yaml", ".yml") if folder.once(is_data_yaml, f)]
     return yamls + [file for file in folder.with_suffix(".txt") if folder.once(_is_label, file)]
 
 
@@ -48,24 +44,6 @@ def _first_line(file: Path, pattern: re.Pattern[bytes]) -> bool:
     return bool(pattern.match(first.removeprefix(b"\xef\xbb\xbf")))
 
 
-def _is_data_yaml(file: Path) -> bool:
-    content = _yaml(file)
-    return "names" in content and bool(content.keys() & {*_SPLIT_KEYS, "nc", "path"})
-
-
-def _yaml(file: Path) -> Mapping[str, Any]:
-    try:
-        content = read_yaml(file)
-    except UserError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _poses(folder: DataFolder) -> list[Path]:
-    yamls = folder.with_suffix(".yaml", ".yml")
-    return [f for f in yamls if folder.once(_is_data_yaml, f) and "kpt_shape" in _yaml(f)]
-
-
 @register("yolo", "YOLO", _find)
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     """Reads label files; an image without one in a folder of the data set is background.
@@ -73,15 +51,16 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     Raises:
         UserError: there are several lists of classes that differ, or a list names a file outside.
     """
-    labels = [file for file in folder.with_suffix(".txt") if file in set(files) or _is_empty(file)]
+    known = set(files)
+    labels = [file for file in folder.with_suffix(".txt") if file in known or _is_empty(file)]
     yamls = [file for file in files if file.suffix.lower() != ".txt"]
-    names = _class_names(folder, yamls)
-    splits = _Splits(folder, yamls, log)
+    names = class_names(folder, yamls)
+    splits = Splits(folder, files, log)
     images: dict[Path, Labelled] = {}
     for file in labels:
         path = folder.image_of_stem(file.stem, file)
         if path is None:
-            if file in files:
+            if file in known:
                 log.bad_record("label file without an image", folder.relative(file))
             continue
         images[path] = _labelled(folder, path, file, names, splits.of(path), log)
@@ -144,38 +123,6 @@ def _box(values: Sequence[float]) -> Box:
     return NO_BOX
 
 
-def _class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
-    """Returns the classes in the order of their numbers, none if no file names them."""
-    lists = {file: _yaml_names(file) for file in yamls}
-    if not lists:
-        named = [f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names"]
-        lists = {file: read_lines(file) for file in named}
-    different = {tuple(names) for names in lists.values() if names}
-    if len(different) > 1:
-        shown = ", ".join(folder.relative(file) for file in lists)
-        raise UserError(
-            f"the lists of classes differ: {shown}",
-            where=str(folder.shown),
-            fix="keep the one that belongs to the label files",
-        )
-    return list(different.pop()) if different else []
-
-
-def _yaml_names(file: Path) -> list[str]:
-    names = _yaml(file)["names"]
-    if isinstance(names, dict):
-        numbers = [int(key) if str(key).isdecimal() else -1 for key in names]
-        if sorted(numbers) != list(range(len(names))):
-            raise UserError(
-                "the numbers of the classes have gaps", where=f"{file}: names", fix="use 0, 1, ..."
-            )
-        by_number = dict(zip(numbers, names.values(), strict=True))
-        return [str(by_number[n]) for n in range(len(names))]
-    if not isinstance(names, list):
-        raise UserError("the classes are no list", where=f"{file}: names", fix="names: [cat, dog]")
-    return [str(name) for name in names]
-
-
 def _numbered(images: Iterable[Labelled], log: ConversionLog) -> list[str]:
     """Returns `class_0`, `class_1`, ... up to the greatest number that occurs."""
     used = {int(name.removeprefix("class_")) for one in images for name in one.names}
@@ -184,74 +131,13 @@ def _numbered(images: Iterable[Labelled], log: ConversionLog) -> list[str]:
     return [f"class_{n}" for n in range(greatest + 1)]
 
 
-class _Splits:
-    """The split of each image by `data.yaml`, or by Darknet's `train.txt`, or by its folder."""
-
-    def __init__(self, folder: DataFolder, yamls: Sequence[Path], log: ConversionLog) -> None:
-        self._folder = folder
-        self._folders: dict[Path, Split] = {}
-        self._images: dict[Path, Split] = {}
-        for file in yamls:
-            content = _yaml(file)
-            for key in reversed(_SPLIT_KEYS):
-                for entry in _entries(content.get(key)):
-                    self._add(entry, content.get("path"), file, _SPLIT_KEYS[key], log)
-        if not yamls:
-            for file in folder.with_suffix(".txt"):
-                if file.stem in _SPLIT_KEYS and not folder.once(_is_label, file):
-                    self._add_list(file, _SPLIT_KEYS[file.stem], log)
-
-    def stated(self, path: Path) -> Split | None:
-        """Returns the split that a list or `data.yaml` states for an image."""
-        own = self._images.get(path)
-        return own or next((self._folders[p] for p in path.parents if p in self._folders), None)
-
-    def of(self, path: Path) -> Split | None:
-        return self.stated(path) or folder_split(path.relative_to(self._folder.root))
-
-    def _add(self, entry: str, base: object, file: Path, split: Split, log: ConversionLog) -> None:
-        for place in _places(entry, base, file.parent):
-            if not self._folder.images_root.holds(place):
-                continue
-            if place.is_dir():
-                self._folders[place] = split
-                return
-            if place.suffix == ".txt" and place.is_file():
-                return self._add_list(place, split, log)
-        log.add(
-            "folder of a split is not here",
-            f"{self._folder.relative(file)}: {split}",
-            entry,
-            action="split by the names of folders",
-        )
-        return None
-
-    def _add_list(self, file: Path, split: Split, log: ConversionLog) -> None:
-        for name in read_lines(file):
-            path = self._folder.image(name, file, file.parent, log)
-            if path is not None:
-                self._images[path] = split
-
-
-def _entries(value: object) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [entry for entry in values if isinstance(entry, str) and entry]
-
-
-def _places(entry: str, base: object, near: Path) -> list[Path]:
-    """Returns where an entry may lie; Roboflow writes `../train/images` for `train/images`."""
-    plain = PurePosixPath(*[part for part in PurePosixPath(entry).parts if part != ".."])
-    under = [near / base] if isinstance(base, str) else []
-    places = (*(folder / entry for folder in under), near / entry, near / plain)
-    return [Path(os.path.normpath(place)) for place in places]
-
-
 register_foreign(
     "yolo_pose",
     "YOLO poses (kpt_shape)",
-    _poses,
+    pose_files,
     "boxes are needed: export the data set as detection",
 )
+
 register_foreign(
     "kitti",
     "KITTI text labels",
