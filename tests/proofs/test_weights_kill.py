@@ -12,7 +12,8 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 
-pytestmark = pytest.mark.proof
+# `tests/training/test_kill.py` kills less often.
+pytestmark = [pytest.mark.proof, pytest.mark.slow]
 
 _SIZE = 200_000
 # Says what it finished before it begins the next, so that the test knows what may not be lost.
