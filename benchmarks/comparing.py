@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser, batch_size: int) -> None:
     parser.add_argument("--parts", action="store_true", help="what our step spends its time on")
 
 
-def own_row(name: str, precision: str, step: TrainStep) -> Row:
-    """Returns the row of a step of ours."""
+def own_row(name: str, precision: str, step: TrainStep, flops: int | None = None) -> Row:
+    """Returns the row of a step of ours; without its FLOPs, those of its convolutions."""
     print(f"  {name} {precision}: {step.parameters:,} trained parameters")
-    return Row(name, precision, forward_flops(step.detector), step.run)
+    return Row(name, precision, flops or forward_flops(step.detector), step.run)
 
 
 @contextmanager
@@ -97,13 +97,21 @@ def _described(described: dict[str, Any], ask: Callable[[str], float]) -> Peers:
     return Peers(rows, products)
 
 
-def compare(rows: list[Row], products: Products, arguments: argparse.Namespace) -> None:
+def compare(
+    rows: list[Row],
+    products: Products,
+    arguments: argparse.Namespace,
+    title: str = "train step",
+    passes: int = 3,
+) -> None:
     """Steps all rows in turn and prints the table.
 
     Args:
         rows: ours and the peers'.
         products: of the peers; ours come by themselves.
         arguments: with the options of `add_arguments`.
+        title: what a step is.
+        passes: forward passes that it counts as.
     """
     products = {f"XLA {p}": partial(peak, p) for p in arguments.precisions} | products
     speeds: dict[str, list[float]] = {name: [] for name in products}
@@ -117,19 +125,25 @@ def compare(rows: list[Row], products: Products, arguments: argparse.Namespace) 
                 times.append(last)
     for name, product in products.items():
         speeds[name].append(product())
-    show(_table(rows, seconds, speeds, arguments.batch_size))
+    table = Table(title=f"{title}, batch {arguments.batch_size}")
+    _fill(table, rows, seconds, speeds, arguments.batch_size, passes)
+    show(table)
 
 
-def _table(
-    rows: list[Row], seconds: list[list[float]], speeds: dict[str, list[float]], batch_size: int
-) -> Table:
-    table = Table(title=f"train step, batch {batch_size}")
+def _fill(
+    table: Table,
+    rows: list[Row],
+    seconds: list[list[float]],
+    speeds: dict[str, list[float]],
+    batch_size: int,
+    passes: int,
+) -> None:
     columns = ("precision", "s a step", "from .. to", "images/s", "forward GFLOP", "GFLOP/s")
     for column in ("step", *columns, "of the peak"):
         table.add_column(column, justify="right")
     for row, times in zip(rows, seconds, strict=True):
         middle = statistics.median(times)
-        speed = 3 * batch_size * row.forward_flops / middle / 1e9
+        speed = passes * batch_size * row.forward_flops / middle / 1e9
         best = max(max(s) for name, s in speeds.items() if name.endswith(row.precision))
         table.add_row(
             row.name,
@@ -146,4 +160,3 @@ def _table(
         spread = f"{min(values):.0f} .. {max(values):.0f}"
         best = f"{max(values):.0f}"
         table.add_row(f"{framework}, matrix product", precision, "", spread, "", "", best, "")
-    return table

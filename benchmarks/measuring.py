@@ -105,9 +105,19 @@ def forward_flops(detector: OneStageDetector) -> int:
     A multiply-add is two; nothing but convolutions counts.
     """
     image = jax.ShapeDtypeStruct((1, *detector.image_shape, 3), jnp.float32)
+    return count_flops(lambda images: detector(images, train=False), image)
+
+
+def count_flops(
+    function: Callable[..., Any],
+    *arguments: Any,  # noqa: ANN401
+    primitive: str = "conv_general_dilated",
+) -> int:
+    """Returns the FLOPs of all convolutions or, with `dot_general`, of all products of matrices."""
     with mock.patch.object(jax.lax, "platform_dependent", plain_lowering):
-        program = jax.make_jaxpr(lambda images: detector(images, train=False))(image)
-    return 2 * sum(map(_multiply_adds, _equations(program.jaxpr)))
+        program = jax.make_jaxpr(function)(*arguments)
+    equations = [e for e in _equations(program.jaxpr) if e.primitive.name == primitive]
+    return 2 * sum(map(_multiply_adds, equations))
 
 
 def plain_lowering(*arrays: jax.Array, default: Callable[..., Any], **_: Any) -> Any:  # noqa: ANN401
@@ -125,11 +135,13 @@ def _equations(program: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def _multiply_adds(equation: Any) -> int:  # noqa: ANN401
-    if equation.primitive.name != "conv_general_dilated":
-        return 0
-    _, kernel = (variable.aval.shape for variable in equation.invars)
+    first, kernel = (variable.aval.shape for variable in equation.invars)
+    results = math.prod(equation.outvars[0].aval.shape)
+    if equation.primitive.name == "dot_general":
+        (summed, _), _ = equation.params["dimension_numbers"]
+        return results * math.prod(first[axis] for axis in summed)
     # Kernels are HWIO, and in a depthwise one there is one input a group.
-    return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel[:3])
+    return results * math.prod(kernel[:3])
 
 
 def random_batch(

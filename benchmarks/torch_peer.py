@@ -94,12 +94,22 @@ class Peer:
         precision: of the convolutions, by autocast.
         weight_decay: of all but batch norm.
         counted: counts the FLOPs of one of its images.
+        inference: whether a step is no training, but finds boxes.
     """
 
-    def __init__(self, build: Build, precision: str, weight_decay: float, counted: Inputs) -> None:
+    def __init__(
+        self,
+        build: Build,
+        precision: str,
+        weight_decay: float,
+        counted: Inputs,
+        *,
+        inference: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         network, self._loss = build(counted)
-        network.train()
+        self._network = network.train(not inference)
+        self._inference = inference
         self._precision = precision
         groups = _decayed(network, weight_decay)
         self._optimizer = torch.optim.SGD(groups, RATE, MOMENTUM, fused=True)
@@ -107,6 +117,10 @@ class Peer:
         self.described = {"parameters": trained, "precision": precision, **self._count(counted)}
 
     def _count(self, inputs: Inputs) -> dict[str, Any]:
+        if self._inference:
+            with FlopCounterMode(display=False) as forward, torch.no_grad():
+                self._network(inputs.unit_images)
+            return {"counted": ["forward"], "forward": forward.get_total_flops()}
         with FlopCounterMode(display=False) as forward:
             loss = self._loss(inputs)
         with FlopCounterMode(display=False) as backward:
@@ -116,6 +130,8 @@ class Peer:
 
     def step(self, inputs: Inputs) -> float:
         """Takes a step and returns its seconds."""
+        if self._inference:
+            return self._infer(inputs)
         began = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
         lower = self._precision == "bfloat16"
@@ -123,6 +139,13 @@ class Peer:
             loss = self._loss(inputs)
         loss.backward()
         self._optimizer.step()
+        return time.perf_counter() - began
+
+    def _infer(self, inputs: Inputs) -> float:
+        lower = self._precision == "bfloat16"
+        began = time.perf_counter()
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=lower):
+            self._network(inputs.unit_images)
         return time.perf_counter() - began
 
 
@@ -153,11 +176,15 @@ def run_peers(networks: dict[str, Build], weight_decay: float) -> None:
     parser.add_argument("inputs", help="npz with the batch, see `Inputs`")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--precisions", nargs="+", default=list(PRODUCTS))
+    parser.add_argument("--inference", action="store_true", help="boxes, no training")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     one, inputs = Inputs(arguments.inputs, count=1), Inputs(arguments.inputs)
     peers = {
-        f"{name} {precision}": (name, Peer(build, precision, weight_decay, one))
+        f"{name} {precision}": (
+            name,
+            Peer(build, precision, weight_decay, one, inference=arguments.inference),
+        )
         for name, build in networks.items()
         for precision in arguments.precisions
     }

@@ -1,4 +1,4 @@
-"""The original's four models with deterministic weights and a test batch."""
+"""The original's five models with deterministic weights and a test batch."""
 
 import json
 import zlib
@@ -12,16 +12,58 @@ from flax import nnx
 from stillbox.boxes.batch import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.models.one_stage.detector import OneStageDetector
 
 SSD, PPN = "ssd_mobilenet_v1_300x300", "ssd_mobilenet_v1_ppn_300x300"
+INCEPTION = "ssd_inception_v2_300x300"
 FPN, RESNET = "ssd_mobilenet_v1_fpn_640x640", "ssd_resnet50_v1_fpn_640x640"
+
+# What the original's ssd_inception_v2_coco.config sets, for which there is no recipe.
+_PENALTY = "regularizer { l2_regularizer { weight: 4e-5 } }"
+_CONV = f"""
+activation: RELU_6 {_PENALTY} initializer {{ truncated_normal_initializer {{ stddev: 0.03 }} }}"""
+_INCEPTION = f"""
+model {{ ssd {{
+  num_classes: 90
+  box_coder {{ faster_rcnn_box_coder {{ }} }}
+  matcher {{ argmax_matcher {{ force_match_for_each_row: true }} }}
+  similarity_calculator {{ iou_similarity {{ }} }}
+  anchor_generator {{ ssd_anchor_generator {{
+    aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333]
+  }} }}
+  image_resizer {{ fixed_shape_resizer {{ height: 300 width: 300 }} }}
+  box_predictor {{ convolutional_box_predictor {{
+    use_dropout: false kernel_size: 3 conv_hyperparams {{ {_CONV} }}
+  }} }}
+  feature_extractor {{
+    type: "ssd_inception_v2"
+    conv_hyperparams {{ {_CONV} batch_norm {{ scale: true decay: 0.9997 epsilon: 0.001 }} }}
+    override_base_feature_extractor_hyperparams: true
+  }}
+  loss {{
+    classification_loss {{ weighted_sigmoid {{ }} }}
+    localization_loss {{ weighted_smooth_l1 {{ }} }}
+    hard_example_miner {{
+      num_hard_examples: 3000 iou_threshold: 0.99 loss_type: CLASSIFICATION
+      max_negatives_per_positive: 3
+    }}
+  }}
+  normalize_loss_by_num_matches: true
+  post_processing {{
+    batch_non_max_suppression {{ score_threshold: 1e-8 }}
+    score_converter: SIGMOID
+  }}
+}} }}
+"""
 
 
 @cache
 def model(recipe: str) -> schema.OneStage:
     """The recipe's own model: what it says is under test too."""
+    if recipe == INCEPTION:
+        return read_pipeline_config(_INCEPTION, f"{recipe}.config").experiment.model
     return resolve(recipe).experiment.model
 
 
@@ -67,12 +109,17 @@ def deterministic_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return normal.astype(np.float32)
 
 
+def waves() -> tuple[np.ndarray, np.ndarray]:
+    """A wave pattern of 480x640 pixels and its half turn."""
+    y, x, c = np.meshgrid(np.arange(480), np.arange(640), np.arange(3), indexing="ij")
+    pattern = (127.5 + 127.5 * np.sin(0.05 * y + 0.03 * x * (c + 1) + c)).astype(np.float32)
+    return pattern, pattern[::-1, ::-1]
+
+
 @cache
 def images(side: int) -> np.ndarray:
-    """`[2, side, side, 3]`: the 480x640 wave pattern and its half turn, legacy bilinear resize."""
-    y, x, c = np.meshgrid(np.arange(480), np.arange(640), np.arange(3), indexing="ij")
-    waves = (127.5 + 127.5 * np.sin(0.05 * y + 0.03 * x * (c + 1) + c)).astype(np.float32)
-    return np.stack([_legacy_bilinear(image, side) for image in (waves, waves[::-1, ::-1])])
+    """`[2, side, side, 3]`: the waves, resized as TF1 does."""
+    return np.stack([legacy_bilinear(image, (side, side)) for image in waves()])
 
 
 def batch(side: int) -> Batch:
@@ -93,9 +140,9 @@ def batch(side: int) -> Batch:
     )
 
 
-def _legacy_bilinear(image: np.ndarray, side: int) -> np.ndarray:
+def legacy_bilinear(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """TF1's resize without half-pixel centres."""
-    for axis in (0, 1):
+    for axis, side in enumerate(size):
         length = image.shape[axis]
         source = np.arange(side, dtype=np.float32) * np.float32(length / side)
         low = np.floor(source).astype(int)

@@ -30,6 +30,7 @@ from stillbox.evaluation.history import read_history
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
+from stillbox.experiment.schema import Experiment, FasterRcnn, IdentityResizer
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
@@ -312,7 +313,8 @@ def bases():
         "retinanet",
     )
     kinds = ["model.resizer.kind=keep_aspect_ratio", "train.early_stopping={patience: 1}"]
-    return [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]
+    recipes = [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]
+    return [*recipes, Experiment(model=FasterRcnn(resizer=IdentityResizer(canvas=(64, 64))))]
 
 
 STOPS = "train.evaluate_every=1"

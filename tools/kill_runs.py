@@ -76,9 +76,12 @@ class KilledRun:
         folder: of the model directory and the logs.
         scenes: records that `write_scenes` wrote.
         cache: folder of compiled programs.
+        changes: further overrides of the run.
     """
 
-    def __init__(self, folder: Path, scenes: Path, cache: Path) -> None:
+    def __init__(
+        self, folder: Path, scenes: Path, cache: Path, changes: Sequence[str] = ()
+    ) -> None:
         folder.mkdir(parents=True)
         self.directory = folder / "model"
         self.faults: list[str] = []
@@ -95,6 +98,7 @@ class KilledRun:
             "train.ema_decay=0.9",
             "model.head.dropout=true",
             "data.workers=1",
+            *changes,
         )
         words = [word for override in overrides for word in ("--set", override)]
         self._train = ["train", "demo_scenes", "--model-dir", str(self.directory), *words]
@@ -243,7 +247,11 @@ def same_bits(one: Path, other: Path) -> bool:
 
 
 def kill_runs(
-    folder: Path, phases: Sequence[str], moments: random.Random, cache: Path | None = None
+    folder: Path,
+    phases: Sequence[str],
+    moments: random.Random,
+    cache: Path | None = None,
+    changes: Sequence[str] = (),
 ) -> tuple[dict[str, Tally], list[str], int]:
     """Kills runs once in each of the given phases.
 
@@ -252,6 +260,7 @@ def kill_runs(
         phases: some of `PHASES`, in any order, repeatedly.
         moments: chooses the moments.
         cache: folder of compiled programs; None: a new one.
+        changes: further overrides of the runs.
 
     Returns:
         What the kills of each phase left, all faults, and the number of runs that finished.
@@ -259,11 +268,11 @@ def kill_runs(
     scenes = folder / "scenes"
     write_scenes(scenes, train=10, val=6, seed=1)
     cache, report = cache or folder / "cache", "report" in phases
-    whole = KilledRun(folder / "whole", scenes, cache)
+    whole = KilledRun(folder / "whole", scenes, cache, changes)
     whole.finish(report=report)
     tallies = {phase: Tally() for phase in PHASES}
     faults, finished = list(whole.faults), 0
-    run = KilledRun(folder / "1", scenes, cache)
+    run = KilledRun(folder / "1", scenes, cache, changes)
     for phase in phases:
         longest = _SECONDS[phase]
         while not run.kill(phase, moments.uniform(0, longest), tallies):
@@ -273,7 +282,7 @@ def kill_runs(
             if run.finished and phase != "report":
                 finished += 1
                 faults += _compare(run, whole)
-                run = KilledRun(folder / str(finished + 1), scenes, cache)
+                run = KilledRun(folder / str(finished + 1), scenes, cache, changes)
         faults += run.faults
         run.faults.clear()
     run.finish(report=report)

@@ -13,6 +13,9 @@ from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.augmentations import POLICIES
 from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
+from stillbox.experiment.pipeline_config.faster_rcnn_extractors import (
+    EXTRACTORS as FASTER_RCNN_EXTRACTORS,
+)
 from stillbox.experiment.pipeline_config.reader import read_pipeline_config
 from stillbox.experiment.pipeline_config.section import ROOT, load_schema
 from stillbox.experiment.reading import Reading
@@ -62,23 +65,61 @@ train_config {{
 }}
 train_input_reader {{ tf_record_input_reader {{ }} }}
 """
-BASES = tuple(
-    _BASE.format(extractor=extractor, anchors=anchors, head=head, inside=_HEADS[head], start=_START)
-    for extractor, anchors, head in (
-        ("ssd_mobilenet_v1", "ssd_anchor_generator", "convolutional_box_predictor"),
-        (
-            "ssd_resnet50_v1_fpn",
-            "multiscale_anchor_generator",
-            "weight_shared_convolutional_box_predictor",
-        ),
-        (
-            "ssd_mobilenet_v2_fpn_keras",
-            "multiscale_anchor_generator",
-            "convolutional_box_predictor",
-        ),
-    )
-)
-"""Sound files with different feature extractors and box predictors."""
+_TWO_STAGES = """
+model {{ faster_rcnn {{
+  image_resizer {{ keep_aspect_ratio_resizer {{ pad_to_max_dimension: true }} }}
+  feature_extractor {{ {extractor} }}
+  first_stage_anchor_generator {{ {anchors} }}
+  first_stage_box_predictor_conv_hyperparams {{ {start} activation: RELU_6 }}
+  initial_crop_size: 14 maxpool_kernel_size: 2 maxpool_stride: 2
+  second_stage_box_predictor {{ mask_rcnn_box_predictor {{ {predictor} }} }}
+  second_stage_classification_loss {{ weighted_softmax {{ }} }}
+  second_stage_post_processing {{ score_converter: SOFTMAX }}
+}} }}
+train_config {{
+  optimizer {{ momentum_optimizer {{ learning_rate {{ constant_learning_rate {{ }} }} }} }}
+}}
+train_input_reader {{ tf_record_input_reader {{ }} }}
+"""
+_BASES_OF = {
+    "ssd": tuple(
+        _BASE.format(
+            extractor=extractor, anchors=anchors, head=head, inside=_HEADS[head], start=_START
+        )
+        for extractor, anchors, head in (
+            ("ssd_mobilenet_v1", "ssd_anchor_generator", "convolutional_box_predictor"),
+            (
+                "ssd_resnet50_v1_fpn",
+                "multiscale_anchor_generator",
+                "weight_shared_convolutional_box_predictor",
+            ),
+            (
+                "ssd_mobilenet_v2_fpn_keras",
+                "multiscale_anchor_generator",
+                "convolutional_box_predictor",
+            ),
+        )
+    ),
+    "faster_rcnn": tuple(
+        _TWO_STAGES.format(extractor=extractor, anchors=anchors, predictor=predictor, start=_START)
+        for extractor, anchors, predictor in (
+            (
+                'type: "faster_rcnn_resnet50"',
+                "grid_anchor_generator { }",
+                f"fc_hyperparams {{ {_START} op: FC activation: NONE }}",
+            ),
+            (
+                'type: "faster_rcnn_resnet50_fpn_keras" '
+                "override_base_feature_extractor_hyperparams: true "
+                f"conv_hyperparams {{ {_START} }}",
+                "multiscale_anchor_generator { normalize_coordinates: false }",
+                "",
+            ),
+        )
+    ),
+}
+BASES = (*_BASES_OF["ssd"], *_BASES_OF["faster_rcnn"])
+"""Sound files with different detectors, feature extractors and box predictors."""
 
 # Content without which a message is refused, whatever else is in it.
 _NEEDS = {
@@ -100,12 +141,17 @@ _NEEDS = {
 # Legal values of strings that are not free text.
 _TEXTS: dict[str, tuple[str, ...]] = {
     "SsdFeatureExtractor.type": EXTRACTORS,
+    "FasterRcnnFeatureExtractor.type": FASTER_RCNN_EXTRACTORS,
     "EvalConfig.metrics_set": tuple(METRICS),
     "AutoAugmentImage.policy_name": POLICIES,
     "TrainConfig.fine_tune_checkpoint_type": ("classification", "detection", "full"),
 }
 # One more than the default is out of range.
-_NUMBERS = {"SsdFeatureExtractor.num_layers": ("5",)}
+_NUMBERS = {
+    "SsdFeatureExtractor.num_layers": ("5",),
+    "FasterRcnn.number_of_stages": ("1", "3"),
+    "FasterRcnnFeatureExtractor.first_stage_features_stride": ("8",),
+}
 
 
 @functools.cache
@@ -116,9 +162,15 @@ def effects() -> dict[str, dict[str, Effect]]:
         fields = found.setdefault(message.name, {})
         for kind in message.fields.values():
             effect = fields.setdefault(kind.name, Effect())
-            for base in BASES:
-                probe(effect, base, path, kind)
+            for base in _bases_with((*path, kind.name)):
+                if _is_read(base, path):
+                    probe(effect, base, path, kind)
     return found
+
+
+def _bases_with(path: Path) -> tuple[str, ...]:
+    """Returns the sound files with the detector that a path leads into."""
+    return next((_BASES_OF[name] for name in path if name in _BASES_OF), BASES)
 
 
 @functools.cache
@@ -131,16 +183,21 @@ def _walk(path: Path, message: MessageType) -> Iterator[tuple[Path, MessageType]
     yield path, message
     for kind in message.fields.values():
         inner = load_schema().messages.get(kind.type)
-        if inner is not None and any(_is_read(base, path, kind.name) for base in BASES):
+        if inner is not None and any(
+            _is_read(base, (*path, kind.name)) for base in _bases_with((*path, kind.name))
+        ):
             yield from _walk((*path, kind.name), inner)
 
 
-def _is_read(base: str, path: Path, name: str) -> bool:
-    """Says whether a message is neither refused nor ignored as a whole."""
-    before, after = _read(base + _snippet(path)), _read(base + _snippet((*path, name)))
+def _is_read(base: str, path: Path) -> bool:
+    """Says whether no message on a path is refused or ignored as a whole."""
+    if not path:
+        return True
+    before, after = _read(base + _snippet(path[:-1])), _read(base + _snippet(path))
     if isinstance(before, UserError) or isinstance(after, UserError):
         return False
-    return not any("has no effect" in said for said in new_messages(before, after))
+    ignored = any("has no effect" in said for said in new_messages(before, after))
+    return not ignored and _is_read(base, path[:-1])
 
 
 def probe(effect: Effect, base: str, path: Path, kind: FieldType) -> None:
@@ -159,7 +216,7 @@ def probe(effect: Effect, base: str, path: Path, kind: FieldType) -> None:
             other = _read(base + _snippet(path, sibling))
             if not paths and not isinstance(other, UserError):
                 paths = changed_paths(other, after)
-        effect.add(value, before, after, paths)
+        effect.add(value, before, after, paths, skip="is set again")
 
 
 def _message_at(path: Path) -> MessageType:
@@ -185,7 +242,7 @@ def _values(message: MessageType, kind: FieldType) -> list[str]:
     if kind.is_message:
         return [f" {{ {_NEEDS.get(kind.type, '')} }}"]
     if kind.type in load_schema().enums:
-        return [f": {name}" for name in load_schema().enums[kind.type] if name != default]
+        return [f": {name}" for name in load_schema().enums[kind.type]]
     if kind.type == "bool":
         # Where ours is another default than the format's, only one of the two shows.
         return [f": {str(value).lower()}" for value in (not default, default)]
@@ -225,20 +282,26 @@ def page() -> str:
 
 
 def _summary() -> str:
+    messages = load_schema().messages
     words = [
-        _word(effect, load_schema().messages[message].fields[name])
+        _word(effect, messages[message], messages[message].fields[name])
         for message, fields in effects().items()
         for name, effect in fields.items()
     ]
     honoured = words.count("honoured") + words.count("section")
     others = ", ".join(f"{words.count(word)} {word}" for word in ("no effect", "refused"))
-    return f"\nOf {len(words)} fields that an SSD's file can hold: {honoured} honoured, {others}.\n"
+    return f"\nOf {len(words)} fields that a file can hold: {honoured} honoured, {others}.\n"
 
 
 def _section(message: MessageType, paths: list[Path]) -> str:
     where = ", ".join(f"`{'.'.join(path)}`" for path in paths if path) or "the whole file"
     rows = [
-        (f"`{kind.name}`", _type(kind), _word(effect, kind), _explain(effect, kind))
+        (
+            f"`{kind.name}`",
+            _type(kind),
+            _word(effect, message, kind),
+            _explain(effect, message, kind),
+        )
         for kind, effect in zip(
             message.fields.values(), effects()[message.name].values(), strict=True
         )
@@ -261,28 +324,38 @@ def _type(kind: FieldType) -> str:
     return ", ".join(filter(None, (f"{many}{kind.type}", known)))
 
 
-def _word(effect: Effect, kind: FieldType) -> str:
-    return "section" if effect.accepted and kind.type in effects() else effect.word()
+def _word(effect: Effect, message: MessageType, kind: FieldType) -> str:
+    return "section" if (message.name, kind.name) in _sections() else effect.word()
 
 
-def _explain(effect: Effect, kind: FieldType) -> str:
-    word, parts = _word(effect, kind), []
+@functools.cache
+def _sections() -> frozenset[tuple[str, str]]:
+    """Returns message and field of all messages that are read."""
+    paths = [path for path, _ in _read_messages() if path]
+    return frozenset((_message_at(path[:-1]).name, path[-1]) for path in paths)
+
+
+def _explain(effect: Effect, message: MessageType, kind: FieldType) -> str:
+    word, parts = _word(effect, message, kind), []
     if word == "section":
         parts.append(f"[{kind.type}](#{re.sub('[^a-z0-9]', '', kind.type.lower())})")
     elif word == "honoured":
         parts.append(shorten(effect.honoured))
     elif word == "no effect":
         parts.append("; ".join(effect.reasons()))
-    for reason, values in effect.refused_by_reason().items():
+    reasons = effect.refused_by_reason()
+    for reason, values in reasons.items():
         reason = reason.removeprefix("is ")
-        enum = kind.type in load_schema().enums
-        if enum or (kind.type == "string" and word != "refused"):
-            shown = ", ".join(f"`{value.strip(' :{}')}`" for value in values)
+        named = kind.type in load_schema().enums or kind.type == "string"
+        everywhere = [value for value in values if value not in effect.accepted]
+        by_value = named and everywhere and (word != "refused" or effect.accepted)
+        if by_value or (word == "refused" and len(reasons) > 1):
+            shown = ", ".join(f"`{value.strip(' :{}')}`" for value in everywhere or values)
             parts.append(f"{shown} refused: {reason}")
         elif word == "refused":
             parts.append(reason)
-        else:
-            parts.append(f"With other feature extractors refused: {reason}")
+        elif kind.type != "string":
+            parts.append(f"Elsewhere refused: {reason}")
     return ". ".join(parts)
 
 

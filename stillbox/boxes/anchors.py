@@ -74,8 +74,13 @@ def pixel_grid_anchors(
     """Returns the anchors of one grid a map, normalised, `[A, 4]`; shapes are (height, width)."""
     # The original multiplies by the rounded reciprocal, which differs in the last bit.
     shrink = np.tile(rounded([1 / side for side in image_shape]), 2).astype(np.float32)
+    return anchors_in_pixels(feature_shapes, grids) * shrink
+
+
+def anchors_in_pixels(feature_shapes: Sequence[tuple[int, int]], grids: Sequence[Grid]) -> Floats:
+    """Returns the anchors of one grid a map in pixels of the network input, `[A, 4]`."""
     maps = zip(feature_shapes, grids, strict=True)
-    return np.concatenate([grid_anchors(shape, *grid) * shrink for shape, grid in maps])
+    return np.concatenate([grid_anchors(shape, *grid) for shape, grid in maps])
 
 
 def scale_ratio_specs(

@@ -77,7 +77,7 @@ def batched_nms(
     that is needed. Equal scores go to the lower class, then the lower anchor.
 
     Args:
-        boxes: `[B, A, 4]`, the same for every class, not clipped.
+        boxes: `[B, A, 4]`, the same for every class, or `[B, A, C, 4]`; not clipped.
         scores: `[B, A, C]`, without a background slot.
         score_threshold: only scores strictly above are candidates.
         iou_threshold: a box is dropped if it overlaps a better one of its class by more.
@@ -99,15 +99,20 @@ def batched_nms(
         max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
-    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside)
-    output_boxes = clipped
-    if frame is not None:
-        output_boxes = change_frame(clipped, jnp.asarray(frame, jnp.float32)[:, None])
-    boxes = clipped if clip_first else boxes
     best_classes = None
     if class_agnostic:
         best_classes = jnp.argmax(scores, axis=-1)
         scores, max_per_class = scores.max(axis=-1, keepdims=True), max_total
+        if boxes.ndim == 4:
+            boxes = jnp.take_along_axis(boxes, best_classes[..., None, None], axis=2)[:, :, 0]
+    if boxes.ndim == 4:
+        # Classes before anchors, as the scores: a pick reads one contiguous row an image.
+        boxes = boxes.swapaxes(1, 2)
+    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside)
+    output_boxes = clipped
+    if frame is not None:
+        output_boxes = change_frame(clipped, _beside(frame, clipped))
+    boxes = clipped if clip_first else boxes
 
     def suppress(row: Array, overlaps: Array) -> Array:
         if soft_sigma > 0.0:
@@ -132,11 +137,12 @@ def _start_search(
     candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
     if 0 < max_candidates < anchors:
         candidates = _best_candidates(candidates, max_candidates)
+    visible = visible if visible.ndim == 3 else visible[:, None]
     if _PLAIN.get():
-        candidates = jnp.where(visible[:, None], candidates, -jnp.inf)
+        candidates = jnp.where(visible, candidates, -jnp.inf)
     return _Search(
         scores=candidates,
-        best=_best_left(candidates, visible[:, None]),
+        best=_best_left(candidates, visible),
         picks=jnp.zeros((batch, classes), jnp.int32),
         found=jnp.zeros((batch, max_total), jnp.int32),
         found_scores=jnp.zeros((batch, max_total), jnp.float32),
@@ -145,13 +151,18 @@ def _start_search(
 
 
 def _gather_detections(end: _Search, boxes: Array, best_classes: Array | None) -> Detections:
-    """Returns detections with `boxes` `[B, A, 4]`, and classes `[B, A]` if class-agnostic."""
+    """Returns detections with boxes `[B, A, 4]` or `[B, C, A, 4]`.
+
+    `best_classes` are the classes `[B, A]` if the search was class-agnostic.
+    """
     real = jnp.arange(end.found.shape[1]) < end.found_count[:, None]
-    found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[1])
+    found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[-2])
     if best_classes is not None:
         classes = jnp.take_along_axis(best_classes, found_anchors, axis=1)
         found_classes = jnp.where(real, classes, 0)
-    found_boxes = jnp.take_along_axis(boxes, found_anchors[..., None], axis=1)
+    rows = found_anchors if boxes.ndim == 3 else end.found
+    flat = boxes if boxes.ndim == 3 else boxes.reshape(boxes.shape[0], -1, 4)
+    found_boxes = jnp.take_along_axis(flat, rows[..., None], axis=1)
     return Detections(
         boxes=jnp.where(real[..., None], found_boxes, 0.0),
         scores=end.found_scores,
@@ -164,12 +175,18 @@ def _gather_detections(end: _Search, boxes: Array, best_classes: Array | None) -
 def _clip_boxes(
     boxes: Array, clip_window: ArrayLike | None, keep_outside: bool
 ) -> tuple[Array, Array]:
-    """Returns the clipped boxes `[B, A, 4]`, and which can be a detection, `[B, A]`."""
-    visible = jnp.ones(boxes.shape[:2], bool)
+    """Returns the clipped boxes `[B, ..., 4]`, and which can be a detection, `[B, ...]`."""
+    visible = jnp.ones(boxes.shape[:-1], bool)
     if clip_window is None:
         return boxes, visible
-    clipped = clip_to_window(boxes, jnp.asarray(clip_window, jnp.float32)[:, None])
+    clipped = clip_to_window(boxes, _beside(clip_window, boxes))
     return clipped, visible if keep_outside else area(clipped) > 0.0
+
+
+def _beside(windows: ArrayLike, boxes: Array) -> Array:
+    """Returns windows `[B, 4]` in a shape that broadcasts with boxes `[B, ..., 4]`."""
+    windows = jnp.asarray(windows, jnp.float32)
+    return jnp.expand_dims(windows, tuple(range(1, boxes.ndim - 1)))
 
 
 def _best_candidates(candidates: Array, most: int) -> Array:
@@ -224,15 +241,17 @@ def _pick(
     Finished images take part without a change of the result.
 
     Args:
-        boxes: `[B, A, 4]`.
-        visible: `[B, A]` bool, false for boxes that clipping leaves no area; they suppress like
-            any other and are counted in their class, but are no detections.
+        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
+        visible: `[B, A]` or `[B, C, A]` bool, false for boxes that clipping leaves no area; they
+            suppress like any other and are counted in their class, but are no detections.
         suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
             remaining scores.
     """
-    batch, anchors = visible.shape
+    batch, anchors = visible.shape[0], visible.shape[-1]
     images = jnp.arange(batch)
     class_ = jnp.argmax(search.best, axis=-1)
+    if boxes.ndim == 4:
+        boxes, visible = boxes[images, class_], visible[images, class_]
     row = search.scores[images, class_]
     anchor = jnp.argmax(row, axis=-1)
     score = jnp.max(search.best, axis=-1)

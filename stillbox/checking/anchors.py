@@ -21,12 +21,11 @@ from stillbox.experiment.schema import (
     ArgmaxMatcher,
     Experiment,
     IouSimilarity,
+    Model,
     MultiscaleAnchors,
-    OneStage,
 )
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 
@@ -113,11 +112,11 @@ def examine_anchors(
         UserError: the model has no anchors, or there are no records with boxes.
     """
     records, model = experiment.data.train, experiment.model
-    if not isinstance(model, OneStage):
+    if model.anchor_stage is None:
         raise UserError(
             f"a model of kind {model.kind} has no anchors",
             where="model.kind",
-            fix="give the config of a one-stage model",
+            fix="give the config of a model of kind one_stage or faster_rcnn",
         )
     if not records.paths:
         raise UserError(
@@ -151,20 +150,21 @@ def examine_anchors(
 
 
 def _report(
-    model: OneStage, truth: TruthBoxes, total: int, label_map: LabelMap | None
+    model: Model, truth: TruthBoxes, total: int, label_map: LabelMap | None
 ) -> AnchorReport:
+    stage = model.anchor_stage
+    assert stage is not None
     # The shapes of feature maps are those of a built detector, whose weights are not used.
-    detector = build_detector(model)
-    assert isinstance(detector, OneStageDetector)
+    detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
-    matcher = model.matcher
-    plain = isinstance(matcher, ArgmaxMatcher) and isinstance(model.similarity, IouSimilarity)
+    matcher, similarity = stage.matcher, stage.similarity
+    plain = isinstance(matcher, ArgmaxMatcher) and isinstance(similarity, IouSimilarity)
     threshold = matcher.matched_threshold if isinstance(matcher, ArgmaxMatcher) and plain else None
     matched = match_boxes(truth, detector.anchors, 2.0 if threshold is None else threshold)
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
     groups = _size_groups(sides)
     clusters = cluster_shapes(spread(sides, _CLUSTERED))
-    found = suggest(model.anchors, truth.boxes, sides, clusters, shapes, image)
+    found = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image)
     if found and not found[0].coverage.exceeds(Coverage.of("all", matched.best)):
         found = None
     return AnchorReport(
@@ -174,7 +174,7 @@ def _report(
         input_size=image,
         sizes=tuple(Coverage.of(name, matched.best[group]) for name, group in groups.items()),
         classes=_cover_classes(truth, matched, label_map),
-        maps=_share_maps(model.anchors, detector.anchors, matched, shapes, image),
+        maps=_share_maps(stage.anchors, detector.anchors, matched, shapes, image),
         threshold=threshold,
         unmatched=None if threshold is None else float(1 - matched.chosen.mean()),
         forced=isinstance(matcher, ArgmaxMatcher) and matcher.force_match_for_each_row,

@@ -178,8 +178,6 @@ def notes_on_parts(
     model: schema.Model,
 ) -> tuple[str, ...]:
     """Notes a backbone or class head that differs from the one that the weights are of."""
-    if not isinstance(model, schema.OneStage):
-        return ()
     return _backbone_notes(name_map, loaded, mismatched, model) + _head_notes(mismatched, model)
 
 
@@ -187,27 +185,28 @@ def _backbone_notes(
     name_map: NameMap,
     loaded: Mapping[str, str],
     mismatched: Iterable[Mismatch],
-    model: schema.OneStage,
+    model: schema.Model,
 ) -> tuple[str, ...]:
     if not any(name_map.names.get(path) == name for path, name in loaded.items()):
         return ()
+    backbone = model.parts["backbone"]
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
     misfit = f"{misfits} arrays of the backbone have another shape: is it the same architecture?"
     return (misfit,) * bool(misfits) + tuple(
         f"{name_map.table.convention.library}'s weights of this backbone want {field}: {value}, "
-        f"and it is {getattr(model.backbone, field)}: --set model.backbone.{field}={value}"
+        f"and it is {getattr(backbone, field)}: --set model.backbone.{field}={value}"
         for field, value in name_map.table.expected.items()
-        if getattr(model.backbone, field) != value
+        if getattr(backbone, field) != value
     )
 
 
-def _head_notes(mismatched: Iterable[Mismatch], model: schema.OneStage) -> tuple[str, ...]:
-    logits = model.num_classes + model.background_class
+def _head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:
+    logits = model.class_logits
     for mismatch in mismatched:
         if mismatch.path.endswith(".class_.bias"):
-            anchors = mismatch.wanted[0] // logits
+            boxes = max(1, mismatch.wanted[0] // logits)
             return (
-                f"the class head in the file has {mismatch.found[0] / anchors:g} logits an anchor, "
+                f"the class head in the file has {mismatch.found[0] / boxes:g} logits a box, "
                 f"this model's has {logits}: heads of another shape keep their fresh weights",
             )
     return ()

@@ -38,8 +38,9 @@ def import_weights(
 ) -> ImportReport:
     """Replaces parameters and moving statistics of a detector, in place.
 
-    Wanted are, by scope: the backbone of a classifier; or backbone and neck of a detector, and its
-    head too with `load_heads`. Arrays that are not found, or have another shape, keep their values.
+    Wanted are, by scope: the parts that are in a classifier's network too; or all parts of a
+    detector but its heads, and with `load_heads` those too. Arrays that are not found, or have
+    another shape, keep their values.
 
     Args:
         detector: receives the weights.
@@ -108,7 +109,7 @@ def read_weights(
     """
     weights = open_weights(path, prefer_ema=prefer_ema, model=model, scope=scope)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    wanted = [name for name in shapes if _is_wanted(name, scope, load_heads)]
+    wanted = [name for name in shapes if _is_wanted(name, model, scope, load_heads)]
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
     left_out = _matching(wanted, name_map, skip)
     wanted = [name for name in wanted if name not in left_out]
@@ -149,10 +150,11 @@ def read_weights(
     return report, {name: arrays[name] for name in loaded}
 
 
-def _is_wanted(path: str, scope: Scope, load_heads: bool) -> bool:
+def _is_wanted(path: str, model: schema.Model, scope: Scope, load_heads: bool) -> bool:
+    part = path.partition(".")[0]
     if scope == "classification":
-        return path.startswith("backbone.")
-    return load_heads or not path.startswith("head.")
+        return part in model.classifier_parts
+    return load_heads or part not in model.head_parts
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:
@@ -191,7 +193,7 @@ def _found_by_scope(
     scopes: tuple[Scope, ...] = ("classification", "detection")
     found: dict[str, int] = {}
     for scope in scopes:
-        wanted = [path for path in variables if _is_wanted(path, scope, load_heads=True)]
+        wanted = [path for path in variables if _is_wanted(path, model, scope, load_heads=True)]
         name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
         found[scope] = name_map.count_found(wanted, weights.arrays)
     return found

@@ -21,9 +21,7 @@ _NORM = re.compile(r"norm(?:_(\d+))?")
 
 def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
-    if not isinstance(model, schema.OneStage):
-        return (_NO_TABLE,)
-    return rules.BACKBONES.get(type(model.backbone), (_NO_TABLE,))
+    return rules.BACKBONES.get(type(model.parts.get("backbone")), (_NO_TABLE,))
 
 
 def reference_names(
@@ -35,18 +33,19 @@ def reference_names(
         model: the detector's configuration.
         arrays: by path in our detector; only their `shape` is read, because some names hold a
             number of channels.
-        scope: `classification` gives the names in a classifier's checkpoint, which holds the
-            backbone only.
+        scope: `classification` gives the names in a classifier's checkpoint, which holds
+            `model.classifier_parts` only.
 
     Returns:
-        Name by path. Arrays of parts without a name table are absent, and all arrays if the
-        backbone has none, since names of necks and heads depend on the backbone's codebase.
+        Name by path; of a classifier's arrays several may have the same. Arrays of parts without a
+        name table are absent, and all arrays if the backbone has none, since names of necks and
+        heads depend on the backbone's codebase.
     """
     table = backbone_tables(model)[0]
     names = names_under(table.roots[scope][0], table, model, arrays)
     if scope == "detection":
         return names
-    return {path: name for path, name in names.items() if path.startswith("backbone.")}
+    return {path: name for path, name in names.items() if _part(path) in model.classifier_parts}
 
 
 def names_under(
@@ -58,20 +57,18 @@ def names_under(
         Name by path, of all paths that have one.
     """
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
-    if not isinstance(model, schema.OneStage) or not table.rules:
+    if not table.rules:
         return {}
-    context = rules.Context(model, table, shapes)
+    context = rules.Context(model.parts, table, shapes)
     layers = _rules(table.rules, context)
-    for part in (model.neck, model.head):
-        layers += _rules(rules.PARTS.get((table.codebase, type(part)), ()), context)
-    fields = {
-        "root": root.format(depth=getattr(model.backbone, "depth", None)),
-        "tap": table.tap_name(model.neck.taps_of(model.backbone)[-1]),
-    }
+    for config in model.parts.values():
+        layers += _rules(rules.PARTS.get((table.codebase, type(config)), ()), context)
+    fields = _fields(root, table, model)
     names = {}
     for path in shapes:
         layer, variable = _split(path)
-        found = (_name(rule, layer, variable, context, fields) for rule in layers)
+        own = fields.get(_part(path), {})
+        found = (_name(rule, layer, variable, context, own) for rule in layers)
         name = next(filter(None, found), None)
         if name:
             names[path] = name
@@ -88,10 +85,29 @@ def parts_without_names(
         paths: of the arrays in question.
         names: by path.
     """
-    named = {path.partition(".")[0] for path in names}
-    unnamed = {path.partition(".")[0] for path in paths} - named
-    # Parts that are no field of the model are named after the model.
-    return [f"{part} {getattr(model, part, model).kind!r}" for part in sorted(unnamed)]
+    unnamed = set(map(_part, paths)) - set(map(_part, names))
+    # Parts without a kind are named after the model.
+    kinds = {part: getattr(config, "kind", model.kind) for part, config in model.parts.items()}
+    return [f"{part} {kinds.get(part, model.kind)!r}" for part in sorted(unnamed)]
+
+
+def _part(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _fields(
+    root: str, table: rules.BackboneTable, model: schema.Model
+) -> Mapping[str, Mapping[str, str]]:
+    """Returns by part what templates refer to."""
+    classes = ((table.codebase, config) for config in type(model).__mro__)
+    scopes = next((rules.SCOPES[own] for own in classes if own in rules.SCOPES), {})
+    backbone, neck = model.parts["backbone"], model.parts.get("neck")
+    depth = getattr(backbone, "depth", None)
+    tap = table.tap_name(neck.taps_of(backbone)[-1]) if neck is not None else ""
+    return {
+        part: {"root": root.format(depth=depth, scope=scopes.get(part, "")), "tap": tap}
+        for part in model.parts
+    }
 
 
 def _rules(table: rules.Rules, context: rules.Context) -> tuple[rules.LayerRule, ...]:

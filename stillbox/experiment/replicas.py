@@ -1,8 +1,8 @@
 """The number of images of a replica, which settings per replica refer to."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 from stillbox.experiment.schema import BatchNorm, Model
 from stillbox.experiment.values import sections_of
@@ -22,8 +22,25 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
         batch_size: images of a training step, over all devices.
         replicas: equal parts of it.
     """
-    groups = {"statistics": "groups", "group_size": batch_size // replicas}
-    return _replace_norms(model, groups if replicas > 1 else {"statistics": "global"})
+
+    def group(norm: BatchNorm) -> BatchNorm:
+        if norm.statistics != "per_replica":
+            return norm
+        if replicas == 1:
+            return dataclasses.replace(norm, statistics="global")
+        size = batch_size // replicas
+        return dataclasses.replace(norm, statistics="groups", group_size=size)
+
+    return _replace_norms(model, group)
+
+
+def groups_of_crops(part: Part, crops: int) -> Part:
+    """Returns a part whose input holds so many crops for each image, the groups enlarged alike."""
+
+    def enlarge(norm: BatchNorm) -> BatchNorm:
+        return dataclasses.replace(norm, group_size=norm.group_size * crops)
+
+    return _replace_norms(part, enlarge)
 
 
 def depends_on_replicas(model: Model) -> bool:
@@ -39,18 +56,17 @@ def batch_norms(model: Model) -> Iterator[tuple[str, BatchNorm]]:
             yield path, section
 
 
-def _replace_norms(part: Part, meaning: dict[str, Any]) -> Part:
+def _replace_norms(part: Part, change: Callable[[BatchNorm], BatchNorm]) -> Part:
     if isinstance(part, tuple):
-        return cast(Part, tuple(_replace_norms(item, meaning) for item in part))
+        return cast(Part, tuple(_replace_norms(item, change) for item in part))
     if not dataclasses.is_dataclass(part):
         return part
     if isinstance(part, BatchNorm):
-        replica = part.statistics == "per_replica"
-        return cast(Part, dataclasses.replace(part, **meaning)) if replica else part
+        return cast(Part, change(part))
     inside = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     changes = {
         name: changed
         for name, value in inside.items()
-        if (changed := _replace_norms(value, meaning)) is not value and changed != value
+        if (changed := _replace_norms(value, change)) is not value and changed != value
     }
     return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]

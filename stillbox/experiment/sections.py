@@ -48,6 +48,8 @@ class ReadLog:
         self.notes: list[str] = []
         self.read: set[Hashable] = set()
         """Keys of all fields that are read, see `Section.key`."""
+        self.idle: dict[Hashable, str] = {}
+        """Keys of fields without effect beside the others of this file, and why."""
 
     def finish(
         self, unread: Iterable[Unread], reasons: Mapping[str, str], *, together: bool = False
@@ -186,9 +188,15 @@ class Section(ABC):
         Raises:
             UserError: always.
         """
-        shown = f"{self.label(name)} = {self.spell(self.get(name) if value is None else value)}"
+        shown = self.label(name)
+        if value is not None or self.is_scalar(name):
+            shown += f" = {self.spell(self.get(name) if value is None else value)}"
         what = f"{shown}: {why}" if why else f"{shown} is not supported"
         raise UserError(what, where=self.where(name), fix=fix)
+
+    def ignore(self, reason: str, *names: str) -> None:
+        """Declares fields, if they are set, to have no effect beside the others of this file."""
+        self.log.idle |= {self.key(name): reason for name in names}
 
     def note(self, name: str, text: str) -> None:
         """Adds a note at a field's position."""

@@ -165,8 +165,10 @@ def _scalar(hint: Hint, node: Node, path: str) -> Value:
     value = node.value
     if typing.get_origin(hint) is Literal:
         allowed = typing.get_args(hint)
-        if not isinstance(value, str) or value not in allowed:
-            _refuse(node, path, f"one of {', '.join(allowed)}", nearest(str(value), allowed))
+        # True and 1.0 equal 1 in Python, and are other words.
+        if (type(value), value) not in [(type(word), word) for word in allowed]:
+            words = tuple(map(str, allowed))
+            _refuse(node, path, f"one of {', '.join(words)}", nearest(str(value), words))
         return value
     if hint is str:
         if not isinstance(value, str) and node.text is None:

@@ -1,6 +1,6 @@
 """Anchors by their schema classes; the families in `schema` say how they are called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stillbox.boxes.anchors import (
     BoxSpec,
     Grid,
+    anchors_in_pixels,
     multiscale_grids,
     pixel_grid_anchors,
     scale_ratio_specs,
@@ -34,6 +35,8 @@ class AnchorGenerator(NamedTuple):
     """From the shapes of the feature maps and of the network input to anchors `[A, 4]`."""
     order: Callable[[tuple[Shape, ...]], Order] = lambda feature_shapes: None
     """From the shapes of the feature maps to `prediction_order`."""
+    grids: Callable[[Shape], Sequence[Grid]] | None = None
+    """From the shape of the network input to a grid for each map, for anchors that are grids."""
 
 
 @lru_cache(maxsize=8)
@@ -45,6 +48,25 @@ def build_anchors(
     Shapes are heights and widths: of every feature map, and of the network input in pixels.
     """
     anchors = _generator(config).boxes(feature_shapes, image_shape)
+    anchors.setflags(write=False)
+    return anchors
+
+
+@lru_cache(maxsize=8)
+def build_pixel_anchors(
+    config: schema.Anchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
+) -> Floats:
+    """Returns the anchors `[A, 4]` in pixels of the network input, read-only.
+
+    As the original's detectors of two stages have them: rounding decides which of two anchors with
+    equal overlaps a box is assigned to.
+    """
+    generator = _generator(config)
+    if generator.grids is None:
+        sides = np.tile(np.asarray(image_shape, np.float32), 2)
+        anchors = generator.boxes(feature_shapes, image_shape) * sides
+    else:
+        anchors = anchors_in_pixels(feature_shapes, generator.grids(image_shape))
     anchors.setflags(write=False)
     return anchors
 
@@ -92,8 +114,8 @@ def _ssd(config: schema.SsdAnchors) -> AnchorGenerator:
 
 @implements(schema.MultiscaleAnchors)
 def _multiscale(config: schema.MultiscaleAnchors) -> AnchorGenerator:
-    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
-        grids = multiscale_grids(
+    def grids(image_shape: Shape) -> Sequence[Grid]:
+        return multiscale_grids(
             image_shape,
             min_level=config.min_level,
             max_level=config.max_level,
@@ -102,10 +124,9 @@ def _multiscale(config: schema.MultiscaleAnchors) -> AnchorGenerator:
             scales_per_octave=config.scales_per_octave,
             scale_major=config.order == "scale_major",
         )
-        return pixel_grid_anchors(feature_shapes, image_shape, grids)
 
     count = len(config.aspect_ratios) * config.scales_per_octave
-    return AnchorGenerator((count,) * config.count_maps(), boxes)
+    return _on_grids((count,) * config.count_maps(), grids)
 
 
 @implements(schema.GridAnchors)
@@ -116,8 +137,7 @@ def _grid(config: schema.GridAnchors) -> AnchorGenerator:
         (config.height_stride, config.width_stride),
         (config.height_offset, config.width_offset),
     )
-    count = len(config.scales) * len(config.aspect_ratios)
-    return AnchorGenerator((count,), partial(pixel_grid_anchors, grids=[grid]))
+    return _on_grids((len(config.scales) * len(config.aspect_ratios),), lambda image_shape: [grid])
 
 
 @implements(schema.FlexibleGridAnchors)
@@ -131,8 +151,16 @@ def _flexible_grid(config: schema.FlexibleGridAnchors) -> AnchorGenerator:
         )
         for grid in config.grids
     ]
-    counts = tuple(len(grid.sizes) for grid in config.grids)
-    return AnchorGenerator(counts, partial(pixel_grid_anchors, grids=grids))
+    return _on_grids(tuple(len(grid.sizes) for grid in config.grids), lambda image_shape: grids)
+
+
+def _on_grids(
+    per_location: tuple[int, ...], grids: Callable[[Shape], Sequence[Grid]]
+) -> AnchorGenerator:
+    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
+        return pixel_grid_anchors(feature_shapes, image_shape, grids(image_shape))
+
+    return AnchorGenerator(per_location, boxes, grids=grids)
 
 
 @implements(schema.DefaultBoxes)

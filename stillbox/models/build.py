@@ -10,6 +10,7 @@ from stillbox.experiment.variants import implementation_of
 from stillbox.models.detector import Detector
 from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
 from stillbox.models.parts import BuildOptions
+from stillbox.models.two_stage import detector as _two_stage  # noqa: F401 - registers it
 
 
 def build_detector(

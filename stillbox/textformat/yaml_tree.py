@@ -92,6 +92,15 @@ class _Reader(yaml.SafeLoader):
     def _where(self, mark: yaml.Mark) -> str:
         return f"{self._file}:{mark.line + 1}:{mark.column + 1}" if self._lines else self._file
 
+    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
+        """Reads a part of a quoted text; an escape such as `\\UFFFFFFFF` is no character."""
+        try:
+            chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
+        except (ValueError, OverflowError) as error:
+            what = "the escape names no character"
+            raise yaml.scanner.ScannerError(None, start_mark, what, self.get_mark()) from error
+        return chunks
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
         """Composes one node; PyYAML calls it for each."""
         mark = self.peek_event().start_mark

@@ -153,18 +153,22 @@ def slow_picks(boxes, scores, *, score_threshold, iou_threshold, most, sigma, at
 def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outside, **options):
     """The original's order of steps, one image, one class, one box at a time."""
     labels = np.tile(np.arange(scores.shape[1]), (len(boxes), 1))
+    if boxes.ndim == 2:
+        boxes = np.repeat(boxes[:, None], scores.shape[1], axis=1)
     if agnostic:
+        boxes = np.take_along_axis(boxes, scores.argmax(axis=1)[:, None, None], axis=1)
         labels = scores.argmax(axis=1)[:, None]
         scores, max_per_class = scores.max(axis=1, keepdims=True), max_total
     rows = [
-        (score, labels[anchor, column], anchor)
+        (score, labels[anchor, column], boxes[anchor, column])
         for column in range(scores.shape[1])
-        for anchor, score in slow_picks(boxes, scores[:, column], most=max_per_class, **options)
+        for anchor, score in slow_picks(
+            boxes[:, column], scores[:, column], most=max_per_class, **options
+        )
     ]
     rows.sort(key=lambda row: -row[0])  # stable: the lower class stays in front
     kept = []
-    for score, class_, anchor in rows:
-        box = boxes[anchor]
+    for score, class_, box in rows:
         if window is not None:
             low, high = window[[0, 1, 0, 1]], window[[2, 3, 2, 3]]
             box = np.clip(box, low, high)
@@ -175,6 +179,7 @@ def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outsi
     return kept[:max_total]
 
 
+@pytest.mark.parametrize("own_boxes", [False, True])
 @pytest.mark.parametrize(
     "max_per_class, max_total, with_window, variant",
     [
@@ -191,10 +196,15 @@ def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outsi
         (9, 30, True, {"keep_outside": True}),
     ],
 )
-def test_random_images_equal_the_slow_way(max_per_class, max_total, with_window, variant):
+def test_random_images_equal_the_slow_way(
+    max_per_class, max_total, with_window, variant, own_boxes
+):
     rng = np.random.default_rng(max_per_class)
     batch, anchors, classes = 40, 60, 4
     boxes = golden.random_boxes(rng, batch, anchors)
+    if own_boxes:
+        every = [golden.random_boxes(rng, batch, anchors) for _ in range(classes)]
+        boxes = np.stack(every, axis=2)
     # Coarse scores make many ties, within a class and between classes.
     scores = (rng.integers(0, 25, (batch, anchors, classes)) / 25).astype(np.float32)
     boxes[0], scores[1], boxes[2, ::2] = boxes[0, 0], 0, 0

@@ -8,12 +8,15 @@ import pytest
 
 from stillbox.checking.advice import (
     CHECKS,
-    ONE_STAGE_CHECKS,
+    PART_CHECKS,
     advise,
     averages,
     files,
     one_stage,
+    penalties,
     schedules,
+    scores,
+    two_stage,
     unused,
 )
 from stillbox.experiment.recipes import recipe_names
@@ -40,6 +43,10 @@ def exponential(**fields):
     return f"{COSINE}={{kind: exponential, {inside}}}"
 
 
+TWO_STAGES = (
+    "model={kind: faster_rcnn, resizer: {kind: fixed_shape, height: 800, width: 800}}",
+    "model.boxes.postprocessing.nms.score_threshold=0",
+)
 # Check, overrides, severity, field, a part of the message, a part of the fix.
 CASES = [
     # Batch 64 at the published .04: .9 is 22.5 times that. .9 * 64 / 1024 = .056, .7 / 8 = .0875.
@@ -225,7 +232,7 @@ CASES = [
         "sigmoid_focal",
     ),
     (
-        one_stage.focal_loss_has_alpha,
+        scores.focal_loss_has_alpha,
         ["model.loss.classification.alpha=null"],
         "note",
         "model.loss.classification",
@@ -233,7 +240,7 @@ CASES = [
         "alpha=0.25",
     ),
     (
-        one_stage.scores_fit_the_loss,
+        scores.scores_fit_the_loss,
         ["model.postprocessing.score_converter=identity"],
         "warning",
         "model.postprocessing.score_converter",
@@ -241,7 +248,7 @@ CASES = [
         "score_converter=sigmoid",
     ),
     (
-        one_stage.scores_fit_the_loss,
+        scores.scores_fit_the_loss,
         ["model.loss.classification=softmax"],
         "warning",
         "model.postprocessing.score_converter",
@@ -257,7 +264,7 @@ CASES = [
         "class_bias_init=0",
     ),
     (
-        one_stage.losses_count,
+        scores.losses_count,
         ["model.loss.localization_weight=0"],
         "warning",
         "model.loss.localization_weight",
@@ -265,7 +272,7 @@ CASES = [
         "localization_weight=1",
     ),
     (
-        one_stage.penalties_are_small,
+        penalties.penalties_are_small,
         ["model.head.conv.regularizer={kind: l1}"],
         "warning",
         "model.head.conv.regularizer.weight",
@@ -281,7 +288,7 @@ CASES = [
         "force_match_for_each_row=true",
     ),
     (
-        one_stage.curves_are_whole,
+        scores.curves_are_whole,
         ["model.postprocessing.nms.score_threshold=0.3"],
         "note",
         "model.postprocessing.nms.score_threshold",
@@ -289,7 +296,7 @@ CASES = [
         "score_threshold=1e-8",
     ),
     (
-        one_stage.static_forms_exist,
+        scores.mining_is_static,
         ["model.loss.classification=sigmoid", "model.loss.hard_example_miner={}"],
         "note",
         "model.loss.hard_example_miner",
@@ -320,6 +327,142 @@ CASES = [
         "0.5 has no effect while dropout is false",
         "dropout=true",
     ),
+    # 800 / 16 = 50 rows and columns of twelve anchors.
+    (
+        two_stage.proposals_have_anchors,
+        [*TWO_STAGES, "model.proposals.max_proposals=30001"],
+        "warning",
+        "model.proposals.max_proposals",
+        "max_proposals 30001 is more than the 30000 anchors of an image",
+        "max_proposals=30000",
+    ),
+    # Three shapes on 200^2 + 100^2 + 50^2 + 25^2 + 13^2 places.
+    (
+        two_stage.samples_have_anchors,
+        [
+            *TWO_STAGES,
+            "model.neck={kind: fpn, min_level: 2, max_level: 6}",
+            "model.proposals.anchors={kind: multiscale, min_level: 2, max_level: 6, "
+            "scales_per_octave: 1}",
+            "model.proposals.sample_size=159883",
+        ],
+        "warning",
+        "model.proposals.sample_size",
+        "no image can fill a sample_size of 159883: it has 159882 anchors",
+        "sample_size=159882",
+    ),
+    (
+        two_stage.samples_have_positives,
+        [*TWO_STAGES, "model.boxes.sample_size=3"],
+        "warning",
+        "model.boxes.positive_fraction",
+        "0.25 of a sample_size of 3 is less than one box",
+        "raise model.boxes.sample_size",
+    ),
+    # Scale 1 at the ratios 1/2 and 2 is 362 x 181 pixels; three shapes of scale 2 are larger.
+    (
+        two_stage.anchors_fit_into_images,
+        [*TWO_STAGES, "model.resizer.height=300", "model.resizer.width=300"],
+        "note",
+        "model.proposals.clip_anchors",
+        "5 of 12 shapes of anchors fit into no image, such as 362 x 724 pixels",
+        "clip_anchors=true",
+    ),
+    (
+        two_stage.anchors_fit_into_images,
+        [*TWO_STAGES, "model.resizer.height=40", "model.resizer.width=40"],
+        "warning",
+        "model.proposals.clip_anchors",
+        "12 of 12 shapes",
+        "smaller anchors",
+    ),
+    # Images of 600 x 1024 pixels stand or lie: 724 x 362 fits, a square of 700 pixels does not.
+    (
+        two_stage.anchors_fit_into_images,
+        [
+            *TWO_STAGES,
+            "model.resizer={kind: keep_aspect_ratio}",
+            "model.mask_padding=true",
+            "model.proposals.anchors={kind: flexible_grid, grids: [{sizes: [512, 512, 700], "
+            "aspect_ratios: [0.5, 2, 1]}]}",
+        ],
+        "note",
+        "model.proposals.clip_anchors",
+        "1 of 3 shapes of anchors fit into no image, such as 700 x 700 pixels",
+        "",
+    ),
+    (
+        two_stage.anchors_stand_on_the_map,
+        [*TWO_STAGES, "model.proposals.anchors.height_stride=8"],
+        "warning",
+        "model.proposals.anchors.height_stride",
+        "anchors stand every 8 pixels, but those of the map every 16",
+        "height_stride=16",
+    ),
+    (
+        two_stage.crops_have_pixels,
+        [*TWO_STAGES, "model.boxes.crop.size=51"],
+        "warning",
+        "model.boxes.crop.size",
+        "crops of 51 x 51 points from a map of 50 x 50",
+        "crop.size=50",
+    ),
+    (
+        two_stage.classes_are_told_apart,
+        [*TWO_STAGES[:1], "model.boxes=null"],
+        "warning",
+        "model.num_classes",
+        "90 classes without a second stage",
+        "num_classes=1",
+    ),
+    (
+        two_stage.proposals_are_trained,
+        [*TWO_STAGES, "model.proposals.objectness_weight=0"],
+        "warning",
+        "model.proposals.objectness_weight",
+        "never trained",
+        "objectness_weight=1",
+    ),
+    (
+        two_stage.padding_is_there,
+        [*TWO_STAGES, "model.mask_padding=true"],
+        "note",
+        "model.mask_padding",
+        "mask_padding has no effect",
+        "mask_padding=false",
+    ),
+    (
+        two_stage.dropout_drops,
+        [*TWO_STAGES, "model.boxes.dropout=true", "model.boxes.dropout_keep_probability=1"],
+        "note",
+        "model.boxes.dropout_keep_probability",
+        "drops nothing",
+        "model.boxes.dropout=false",
+    ),
+    (
+        scores.scores_fit_the_loss,
+        [*TWO_STAGES, "model.boxes.postprocessing.score_converter=sigmoid"],
+        "warning",
+        "model.boxes.postprocessing.score_converter",
+        "score_converter sigmoid after a softmax loss",
+        "score_converter=softmax",
+    ),
+    (
+        penalties.penalties_are_small,
+        [*TWO_STAGES, "model.boxes.predictor.regularizer={kind: l2}"],
+        "warning",
+        "model.boxes.predictor.regularizer.weight",
+        "a weight of 1, the format's default,",
+        "weight=4e-5",
+    ),
+    (
+        averages.statistics_have_a_batch,
+        [*TWO_STAGES, "model.freeze_batch_norm=false", "train.batch_size=1"],
+        "warning",
+        "train.batch_size",
+        "statistics from one image",
+        "model.freeze_batch_norm=true",
+    ),
     (
         unused.clipping_clips,
         ["train.gradient_clip_norm=0"],
@@ -329,7 +472,7 @@ CASES = [
         "",
     ),
     (
-        one_stage.penalties_are_added,
+        penalties.penalties_are_added,
         ["train.regularization=false"],
         "warning",
         "train.regularization",
@@ -399,9 +542,13 @@ def test_a_check_gives_advice(check, overrides, severity, field, message, fix):
     assert fix in advice.fix
 
 
-@pytest.mark.parametrize("check", (*ONE_STAGE_CHECKS, *CHECKS), ids=lambda check: check.__name__)
-def test_a_sound_experiment_gets_no_advice(check):
-    assert advice_of(check, ()) == []
+EVERY = (*CHECKS, *(check for _, checks in PART_CHECKS for check in checks))
+
+
+@pytest.mark.parametrize("check", EVERY, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("overrides", [(), TWO_STAGES], ids=["one_stage", "two_stage"])
+def test_a_sound_experiment_gets_no_advice(check, overrides):
+    assert advice_of(check, overrides) == []
 
 
 @pytest.mark.parametrize(
@@ -424,7 +571,7 @@ def test_a_sound_experiment_gets_no_advice(check):
         (one_stage.background_is_balanced, ["model.loss.classification=sigmoid",
                                           "model.loss.hard_example_miner={}"]),
         (one_stage.dropout_drops, ["model.head.dropout=true"]),
-        (one_stage.penalties_are_added, ["train.regularization=false",
+        (penalties.penalties_are_added, ["train.regularization=false",
                                       *(f"model.{part}.conv.regularizer=null"
                                         for part in ("backbone", "neck", "head"))]),
         (schedules.warm_up_ends, ["train.steps=0"]),

@@ -120,7 +120,7 @@ def test_heads_for_other_classes_stay_fresh_and_the_report_says_so(tmp_path, det
     # The class kernel and bias of six maps; the box heads fit.
     assert len(report.mismatched) == 12
     assert report.notes == (
-        "the class head in the file has 91 logits an anchor, this model's has 21: "
+        "the class head in the file has 91 logits a box, this model's has 21: "
         "heads of another shape keep their fresh weights",
     )
     assert "note: the class head" in report.render()

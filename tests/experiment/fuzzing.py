@@ -17,6 +17,7 @@ from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.sample import SAMPLE
 from tests.shared import SHARED
 
@@ -230,7 +231,8 @@ def corpus() -> list[tuple[str, str]]:
     recipes = [(".yaml", recipe_path(name).read_text()) for name in recipe_names()]
     folder = SHARED / "configs" / "pipeline"
     real = [(".config", path.read_text()) for path in sorted(folder.glob("*.config"))]
-    return [(".config", SAMPLE)] * 3 + recipes[:3] + real
+    samples = [(".config", text) for text in (SAMPLE, SAMPLE, FASTER_RCNN)]
+    return samples + recipes[:3] + real
 
 
 def attempt(path: Path) -> str | None:

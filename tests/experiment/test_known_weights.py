@@ -3,8 +3,10 @@ import re
 import pytest
 
 from stillbox.experiment.known_weights import advise_weights, known_weights, suggest_weights
+from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 
 ROWS = known_weights()
 
@@ -41,6 +43,8 @@ def test_the_recipes_of_a_row_take_the_weights(name):
         ("ssd_mobilenet_v1_fpn_640x640", "detection", "ssd_mobilenet_v1_fpn_coco"),
         ("ssd_mobilenet_v1_ppn_300x300", "detection", "ssd_mobilenet_v1_ppn_coco"),
         ("ssd_resnet50_v1_fpn_640x640", "detection", "ssd_resnet50_v1_fpn_coco"),
+        ("faster_rcnn_resnet101_coco", "detection", "faster_rcnn_resnet101_coco"),
+        ("faster_rcnn_inception_v2_coco", "detection", "faster_rcnn_inception_v2_coco"),
         ("ssd_resnet34", "classification", "resnet34_tpu"),
         ("retinanet", "classification", "resnet50_tpu"),
     ],
@@ -48,6 +52,14 @@ def test_the_recipes_of_a_row_take_the_weights(name):
 def test_a_model_gets_the_weights_that_fit_it(recipe, scope, first):
     model = resolve(recipe).experiment.model
     assert suggest_weights("PATH_TO_BE_CONFIGURED/model.ckpt", model, scope)[0].name == first
+
+
+@pytest.mark.parametrize("kind", ["resnet50", "resnet101", "inception_v2"])
+def test_a_faster_rcnn_of_the_first_generation_gets_its_own_weights(kind):
+    text = FASTER_RCNN.replace("faster_rcnn_resnet50", f"faster_rcnn_{kind}")
+    model = read_pipeline_config(text, "p").experiment.model
+    names = [row.name for row in suggest_weights("model.ckpt", model, "detection")]
+    assert names == [f"faster_rcnn_{kind}_coco"]
 
 
 def test_the_name_decides_between_weights_that_fit():

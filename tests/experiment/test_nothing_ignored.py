@@ -7,6 +7,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.textformat.parser import Block, parse
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.sample import SAMPLE
 from tests.shared import SHARED, needs_shared
 
@@ -18,6 +19,8 @@ REAL = [
             "ssd_mobilenet_v1_coco",
             "ssd_mobilenet_v1_pets",
             "ssd_mobilenet_v1_sushi.floyd",
+            "faster_rcnn_inception_v2",
+            "faster_rcnn_resnet50_pets",
         )
     ),
     SHARED / "data" / "raccoon" / "pipeline.config",
@@ -28,6 +31,9 @@ ENUM_OPPOSITES = {
     "SIGMOID": "IDENTITY",
     "FAN_AVG": "FAN_IN",
     "CLASSIFICATION": "BOTH",
+    "SOFTMAX": "IDENTITY",
+    "CONV": "FC",
+    "FC": "CONV",
 }
 
 
@@ -75,8 +81,9 @@ def assert_nothing_is_ignored(text):
     assert count > 60
 
 
-def test_changing_any_value_of_the_sample_shows():
-    assert_nothing_is_ignored(SAMPLE)
+@pytest.mark.parametrize("text", [SAMPLE, FASTER_RCNN], ids=["ssd", "faster_rcnn"])
+def test_changing_any_value_of_the_sample_shows(text):
+    assert_nothing_is_ignored(text)
 
 
 @needs_shared

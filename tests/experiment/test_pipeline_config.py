@@ -13,23 +13,14 @@ PIPELINES = SHARED / "configs" / "pipeline"
 RACCOON = SHARED / "data" / "raccoon" / "pipeline.config"
 # What refuses each real config that is refused; all others resolve.
 REFUSED = {
-    "context_rcnn_camera_trap": "DetectionModel.faster_rcnn",
+    "context_rcnn_camera_trap": "FasterRcnn.context_config: Context R-CNN is not supported",
     "embedded_ssd_mobilenet_v1_coco": "'embedded_ssd_mobilenet_v1'",
-    "faster_rcnn_inception_v2": "DetectionModel.faster_rcnn",
-    "faster_rcnn_resnet101": "DetectionModel.faster_rcnn",
-    "faster_rcnn_resnet101_coco": "DetectionModel.faster_rcnn",
-    "faster_rcnn_resnet101_pets": "DetectionModel.faster_rcnn",
-    "faster_rcnn_resnet101_voc07": "DetectionModel.faster_rcnn",
-    "faster_rcnn_resnet50_pets": "DetectionModel.faster_rcnn",
     "lstm_ssd_interleaved_mobilenet_v2_imagenet": "the extension [lstm_object_detection",
-    "pipeline": "DetectionModel.faster_rcnn",
-    "pipeline_2": "DetectionModel.faster_rcnn",
     "ssd_efficientdet_d0_512x512_coco17_tpu-8": "'ssd_efficientnet-b0_bifpn_keras'",
     "ssd_efficientdet_d0_512x512_coco17_tpu-8_2": "'ssd_efficientnet-b0_bifpn_keras'",
     "ssd_efficientdet_d2_768x768_coco17_tpu-8": "'ssd_efficientnet-b2_bifpn_keras'",
     "ssd_efficientdet_d4_1024x1024_coco17_tpu-32": "'ssd_efficientnet-b4_bifpn_keras'",
     "ssd_efficientdet_d6_1408x1408_coco17_tpu-32": "'ssd_efficientnet-b6_bifpn_keras'",
-    "ssd_inception_v2_coco": "'ssd_inception_v2'",
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync": "quantisation-aware training",
@@ -349,7 +340,7 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
 @pytest.mark.parametrize(
     ("old", "new", "message", "fix"),
     [
-        ('"ssd_mobilenet_v1"', '"ssd_inception_v2"', "'ssd_inception_v2' is not supp", "ssd_mob"),
+        ('"ssd_mobilenet_v1"', '"ssd_inception_v3"', "'ssd_inception_v3' is not supp", "ssd_inc"),
         ('"ssd_mobilenet_v1"', '"ssd_mobilnet_v2"', "'ssd_mobilnet_v2'", "did you mean"),
         ('type: "ssd_mobilenet_v1"', "", "feature extractor has no type", "there is: ssd_mobile"),
         ("iou_similarity {}", "", "chooses nothing", "add iou_similarity"),
@@ -401,7 +392,7 @@ def test_other_architectures_are_refused_with_what_there_is():
         read("model {\n  center_net { object_center_params { } }\n}")
     assert str(caught.value) == (
         "p.config:2:3: DetectionModel.center_net: stillbox has detectors with anchors\n"
-        "  fix: there is: ssd"
+        "  fix: there is: ssd, faster_rcnn"
     )
 
 

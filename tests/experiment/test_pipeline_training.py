@@ -57,7 +57,7 @@ def test_the_types_of_both_ages_say_what_is_taken(fields, scope, heads):
 
 
 def test_a_type_that_belongs_to_other_detectors_is_refused():
-    with pytest.raises(UserError, match="_type = fine_tune: it belongs to other detectors"):
+    with pytest.raises(UserError, match="_type = fine_tune: it belongs to CenterNet"):
         fine_tune('fine_tune_checkpoint_type: "fine_tune"')
     with pytest.raises(UserError, match=r"there is: classification, detection, full"):
         fine_tune('fine_tune_checkpoint_type: "clasification"')

@@ -39,7 +39,7 @@ def head(text, *, keras=False):
 
 @pytest.mark.parametrize("kind", EXTRACTORS)
 def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
-    read = extractor(kind)
+    read = extractor(kind, OVERRIDE)
     taps = read.neck.taps_of(read.backbone)
     assert set(taps) <= set(read.backbone.layers)
     assert read.keras == kind.endswith("_keras")
@@ -55,14 +55,39 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
         ("ssd_mobilenet_v1_ppn", schema.MobileNetV1, schema.Ppn),
         ("ssd_mobilenet_v2_keras", schema.MobileNetV2, schema.SsdLayers),
         ("ssd_mobilenet_v2_fpn_keras", schema.MobileNetV2, schema.Fpn),
+        ("ssd_inception_v2", schema.InceptionV2, schema.SsdLayers),
         ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
         ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
     ],
 )
 def test_a_type_names_backbone_and_neck(kind, backbone, neck):
-    read = extractor(kind)
+    read = extractor(kind, OVERRIDE)
     assert type(read.backbone) is backbone
     assert type(read.neck) is neck
+
+
+def test_all_of_inception_v2_has_the_hyperparameters_of_the_config():
+    more = "depth_multiplier: 0.5 min_depth: 8 use_explicit_padding: true use_depthwise: true"
+    read = extractor("ssd_inception_v2", f"{OVERRIDE} {more}")
+    assert read.backbone == schema.InceptionV2(depth_multiplier=0.5, min_depth=8, conv=CONV)
+    # The rest concerns the extra layers alone.
+    assert read.neck == schema.SsdLayers(
+        taps=("mixed_4c", "mixed_5c"),
+        depth_multiplier=0.5,
+        min_depth=8,
+        depthwise=True,
+        explicit_padding=True,
+        conv=CONV,
+    )
+    # Without batch norm in the config there is none: nothing else brings any.
+    hyperparams = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
+    plain = extractor("ssd_inception_v2", OVERRIDE, hyperparams)
+    assert plain.backbone.conv.batch_norm is None
+
+
+def test_inception_v2_without_the_hyperparameters_of_the_config_is_refused():
+    with pytest.raises(UserError, match="no hyperparameters but those of the config"):
+        extractor("ssd_inception_v2")
 
 
 def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
@@ -112,6 +137,22 @@ def test_a_resnet_keeps_its_batch_norm_under_the_override():
     conv = extractor("ssd_resnet50_v1_fpn", OVERRIDE).backbone.conv
     norm = schema.BatchNorm(decay=0.997, epsilon=1e-5, scale=True, statistics="per_replica")
     assert conv == dataclasses.replace(CONV, batch_norm=norm)
+
+
+def test_a_resnet_of_the_second_generation_is_overridden_as_a_whole():
+    given = HYPERPARAMS.replace("RELU", "RELU_6")
+    read = extractor("ssd_resnet50_v1_fpn_keras", OVERRIDE, given).backbone
+    assert read.conv == dataclasses.replace(CONV, activation="relu6", regularize_depthwise=False)
+    assert read.unit_activation == "relu6"
+    base = extractor("ssd_resnet50_v1_fpn_keras").backbone
+    slim = extractor("ssd_resnet50_v1_fpn").backbone
+    assert base.unit_activation == slim.unit_activation == "relu"
+    # Keras adds 1e-4 times the sum of squares, slim half as much.
+    assert base.conv == dataclasses.replace(
+        slim.conv,
+        regularizer=schema.L2(weight=2e-4),
+        initializer=schema.VarianceScaling(factor=1.0, exact_cut=True),
+    )
 
 
 def test_an_override_without_batch_norm_leaves_the_base_its_own():
@@ -233,7 +274,7 @@ def test_the_first_generation_ignores_the_bias_of_depthwise_class_heads_with_a_n
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rfcn_box_predictor {}", "rfcn_box_predictor: it belongs to detectors of two stages"),
+        ("rfcn_box_predictor {}", "rfcn_box_predictor: R-FCN is not supported"),
         (WEIGHT_SHARED % "apply_conv_hyperparams_to_heads: true", "heads have the towers'"),
         ("convolutional_box_predictor { box_code_size: 7 }", "7, but the box coder writes a box a"),
         ("convolutional_box_predictor { apply_sigmoid_to_scores: true }", "score_converter"),

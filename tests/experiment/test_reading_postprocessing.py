@@ -10,8 +10,15 @@ from stillbox.experiment.pipeline_config.calibration import read_calibration
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from tests.experiment.sections import members_of, read_section
 
-ssd_postprocessing = partial(read_section, read_postprocessing, "Ssd")
 calibration_of = partial(read_section, read_calibration, "CalibrationConfig")
+
+
+def ssd_postprocessing(text):
+    def read(section, path):
+        predictor = section.child("box_predictor")
+        return read_postprocessing(section.child("post_processing"), path, predictor)
+
+    return read_section(read, "Ssd", text)
 
 
 def nms_of(text):

@@ -15,6 +15,23 @@ ORIGINALS = {
     "ssd_mobilenet_v1_fpn_640x640": "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640",
     "ssd_resnet50_v1_fpn_640x640": "ssd_resnet50_v1_fpn_shared_box_predictor_640x640",
 }
+# Of two stages: the original, and what its recipe leaves out beside places.
+TWO_STAGES = {
+    "faster_rcnn_resnet50_v1_640x640": (
+        "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
+        {"data.evaluation.num_epochs", "evaluation.batch_size"},
+    ),
+    "faster_rcnn_resnet101_coco": ("faster_rcnn_resnet101_coco", {"train.steps"}),
+    "faster_rcnn_inception_v2_coco": ("faster_rcnn_inception_v2_coco", set[str]()),
+}
+# The rate falls after steps that there are not, for weights of a detector.
+LATER = {
+    "train.optimizer.schedule.kind",
+    "train.optimizer.schedule.schedule",
+    "train.optimizer.schedule.warmup",
+    "train.fine_tune.scope",
+    "evaluation.max_evaluations",
+}
 TEMPLATES = (
     "retinanet_nasfpn",
     "retinanet_autoaugment",
@@ -52,6 +69,17 @@ def test_the_original_config_is_the_same_experiment(name):
     config = SHARED / "configs/pipeline" / f"{ORIGINALS[name]}_coco14_sync.config"
     ours, theirs = resolve(name).experiment, resolve(config).experiment
     assert {path for path, _, _ in differences(ours, theirs)} == PLACES
+
+
+@needs_shared
+@pytest.mark.parametrize("name", TWO_STAGES)
+def test_the_original_of_two_stages_is_the_same_model(name):
+    original, others = TWO_STAGES[name]
+    config = SHARED / f"goldens/detection_zoo/configs/{original}.config"
+    ours, theirs = resolve(name).experiment, resolve(config).experiment
+    paths = {path for path, _, _ in differences(ours, theirs)}
+    assert others <= paths <= PLACES | others | LATER
+    assert theirs.model == ours.model
 
 
 def test_the_defaults_of_the_parameter_dictionary_are_the_plain_recipe():

@@ -104,7 +104,7 @@ def test_what_is_refused_of_overrides_stands_beside_the_rest(tmp_path):
 def test_a_refused_detector_does_not_hide_what_else_is_refused(tmp_path):
     path = tmp_path / "p.config"
     path.write_text(
-        "model { faster_rcnn { num_classes: 3 } }\ntrain_config { use_multiclass_scores: true\n"
+        "model { center_net { num_classes: 3 } }\ntrain_config { use_multiclass_scores: true\n"
         "optimizer { sgd { } } }\neval_config { eval_instance_masks: true }"
     )
     errors = find_refusals(path).errors

@@ -11,9 +11,10 @@ from stillbox.experiment.params_dict.override_text import read_text
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable, warnings_about
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, FasterRcnn
 from stillbox.experiment.values import leaf_paths
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.fuzzing import attempt, corpus, mutate
 from tests.experiment.sample import SAMPLE
 
@@ -22,6 +23,8 @@ VALUES = ["", "null", "true", "-1", "1e-3", "x", "[1, 2]", "{a: b}", "[{kind: ad
 DIALECTS = {
     "pipeline.config": (SAMPLE, read_pipeline_config),
     "yaml": (to_yaml(read_pipeline_config(SAMPLE, "p").experiment), read_yaml),
+    "faster_rcnn": (FASTER_RCNN, read_pipeline_config),
+    "faster_rcnn yaml": (to_yaml(read_pipeline_config(FASTER_RCNN, "p").experiment), read_yaml),
 }
 
 
@@ -54,11 +57,18 @@ def test_damaged_files_are_read_or_refused_with_their_place(dialect):
             assert from_yaml(to_yaml(reading.experiment)) == reading.experiment
 
 
-@pytest.mark.parametrize("path", list(leaf_paths(Experiment())))
-def test_any_value_for_any_field_is_taken_or_refused(path):
+TWO_STAGES = Experiment(model=FasterRcnn())
+FIELDS = [(Experiment(), path) for path in leaf_paths(Experiment())]
+FIELDS += [(TWO_STAGES, path) for path in leaf_paths(TWO_STAGES) if path.startswith("model.")]
+
+
+@pytest.mark.parametrize(
+    ("start", "path"), FIELDS, ids=[f"{e.model.kind}-{path}" for e, path in FIELDS]
+)
+def test_any_value_for_any_field_is_taken_or_refused(start, path):
     for value in VALUES:
         try:
-            experiment = apply_overrides(Experiment(), [f"{path}={value}"], {})
+            experiment = apply_overrides(start, [f"{path}={value}"], {})
             check(experiment, {})
             check_trainable(experiment, {})
         except UserError as error:

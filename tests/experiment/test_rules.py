@@ -92,8 +92,15 @@ COSINE = (
             "step 5 follows step 5",
         ),
         (
-            ["train.optimizer.schedule={kind: manual_step, schedule: [{step: 0}]}"],
-            "train.optimizer.schedule.schedule.0.step is 0",
+            ["train.optimizer.schedule={kind: manual_step, schedule: [{step: -1}]}"],
+            "train.optimizer.schedule.schedule.0.step is -1",
+        ),
+        (
+            [
+                "train.optimizer.schedule="
+                "{kind: manual_step, warmup: true, schedule: [{step: 0}, {step: 5}]}"
+            ],
+            "warmup goes to the first scheduled rate, which is at step 0",
         ),
         (["train.optimizer.schedule={kind: manual_step, warmup: true}"], "the schedule is empty"),
         (["train.optimizer.schedule.learning_rate=-1"], "learning_rate is -1.0"),

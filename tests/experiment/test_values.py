@@ -76,6 +76,16 @@ def test_every_class_has_defaults_throughout():
         ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
         ({"train": {"regularization": 1}}, "is true or false, not 1", None),
         ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
+        (
+            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
+            "model.backbone.output_stride is one of 8, 16, 32, not 12",
+            None,
+        ),
+        (
+            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
+            "is one of 8, 16, 32, not 16.0",
+            "'16'",
+        ),
         ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
         ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
         ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),

@@ -10,6 +10,7 @@ from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.textformat.decoder import Decoder, Message
 from stillbox.textformat.parser import parse
 from stillbox.textformat.schema import SCALARS, parse_schema
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.sample import SAMPLE
 from tests.shared import SHARED, needs_shared
 
@@ -89,8 +90,9 @@ def assert_as_protobuf(text, root=ROOT):
     assert our_tree(decode(text, root)[0]) == google_tree(google)
 
 
-def test_the_sample_decodes_as_protobuf_decodes_it():
-    assert_as_protobuf(SAMPLE)
+@pytest.mark.parametrize("text", [SAMPLE, FASTER_RCNN], ids=["ssd", "faster_rcnn"])
+def test_the_sample_decodes_as_protobuf_decodes_it(text):
+    assert_as_protobuf(text)
 
 
 @needs_shared

@@ -33,6 +33,7 @@ HOSTILE = {
     "empty number": ("a: !!int ''", "f:1:4", "'' is no int"),
     "long number": ("a: " + "9" * 5000, "f:1:4", "a number of 5,000 characters"),
     "base 60": ("a: 1" + ":30" * 100_000, "f:1:4", "a number of 300,001 characters"),
+    "escape": ('a: "\\UFFFFFFFF"', "f:1:7", "the escape names no character"),
     "control": ("a: 1\nb: \x07", "f:2:4", "the control character"),
     "repeated": ("a: 1\na: 2", "f:2:1", "'a' is given twice"),
     "no section to merge": ("a: {<<: 5}", "f:1:5", "<< merges sections"),

@@ -50,7 +50,7 @@ def test_no_field_of_the_language_is_missing():
 def test_messages_of_other_detectors_have_a_line_each():
     text = PAGE.read_text(encoding="utf-8")
     assert re.search(
-        r"^- `FasterRcnn` \(\d+ fields\), through `DetectionModel.faster_rcnn`$", text, re.M
+        r"^- `Context` \(\d+ fields\), through `FasterRcnn.context_config`$", text, re.M
     )
     assert "| `center_net` | message | refused |" in text
 
@@ -62,6 +62,9 @@ def test_messages_of_other_detectors_have_a_line_each():
         ("ArgMaxMatcher", "matched_threshold", "model.matcher.matched_threshold"),
         ("RandomCropImage", "min_area", "train.augmentations.0.min_area"),
         ("FeaturePyramidNetworks", "min_level", "model.neck.min_level"),
+        ("FasterRcnn", "first_stage_atrous_rate", "model.proposals.dilation"),
+        ("MaskRCNNBoxPredictor", "share_box_across_classes", "model.boxes.share_boxes"),
+        ("GridAnchorGenerator", "scales", "model.proposals.anchors.scales"),
         ("Optimizer", "moving_average_decay", "train.ema_decay"),
         ("InputReader", "max_number_of_boxes", "data.train.max_boxes"),
         ("EvalConfig", "use_moving_averages", "evaluation.use_ema"),

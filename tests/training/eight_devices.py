@@ -30,6 +30,7 @@ from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.program import train_program
 from stillbox.training.state import TrainState, create_state
+from tests.models.two_stage.small import small_words
 from tests.small import SMALL
 
 BATCH = 8
@@ -62,6 +63,17 @@ PYRAMID = (
     "model.neck={kind: retinanet_fpn, min_level: 4, max_level: 6, depth: 8}",
     "model.head={kind: weight_shared, depth: 8, layers_before: 1}",
     "model.anchors={kind: multiscale, min_level: 4, max_level: 6}",
+)
+TWO_STAGES = (
+    *small_words(),
+    f"train.batch_size={BATCH}",
+    f"evaluation.batch_size={BATCH}",
+    "data.train.max_boxes=4",
+    "train.optimizer.schedule.learning_rate=0.02",
+    "train.ema_decay=0.9",
+    # Scores lie far apart, so that rounding does not exchange neighbours in the order of proposals.
+    "model.proposals.conv={activation: relu6, initializer: {kind: truncated_normal, stddev: 0.1}}",
+    "model.boxes.postprocessing.nms={max_per_class: 5, max_total: 8, score_threshold: 0}",
 )
 FEW_STEPS = 3
 
@@ -258,10 +270,21 @@ def spatial() -> dict[str, Seen]:
     return seen
 
 
+def two_stages() -> dict[str, Seen]:
+    """Returns what takes minutes: a detector of two stages."""
+    # Draws go by the order of proposals. Where two exchanged after all, all are drawn the same.
+    all_drawn = "model.boxes={sample_size: 24, positive_fraction: 1.0}"
+    experiment = experiment_of(*TWO_STAGES, all_drawn)
+    return {
+        **{f"train {count}": run(experiment, count) for count in (1, 2, 4, 8)},
+        **{f"detect {count}": detect(experiment, count) for count in (1, 8)},
+    }
+
+
 def main() -> None:
     """Writes what the named function saw."""
     name, output = sys.argv[1:]
-    seen = {"quick": quick, "spatial": spatial}[name]()
+    seen = {"quick": quick, "spatial": spatial, "two_stages": two_stages}[name]()
     Path(output).write_bytes(pickle.dumps(jax.tree.map(_on_host, seen)))
 
 

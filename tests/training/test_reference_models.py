@@ -11,13 +11,18 @@ from stillbox.models.one_stage.postprocess import postprocess
 from stillbox.models.one_stage.targets import batch_targets
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
-from tests.reference import FPN, PPN, RESNET
+from tests.reference import FPN, INCEPTION, PPN, RESNET
 
 # The forward golden of the pooling pyramid is not recorded; these are figures of the original.
 PPN_LOSSES = {"eval": (0.887544, 3.332873), "train": (0.953201, 3.246708)}
 
+_CASES = [(name, mode) for name in (PPN, FPN, RESNET) for mode in ("eval", "train")]
+# Compiling the training of Inception v2 takes longest of all.
+_CASES += [(INCEPTION, "eval"), pytest.param(INCEPTION, "train", marks=pytest.mark.slow)]
+BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
 
-@pytest.fixture(scope="module", params=[PPN, FPN, RESNET])
+
+@pytest.fixture(scope="module", params=[PPN, FPN, RESNET, INCEPTION])
 def run(request):
     """A recipe's name and a function from a mode to maps, predictions, losses, detections."""
     name, model = request.param, reference.model(request.param)
@@ -46,7 +51,7 @@ def run(request):
     return name, detector, result
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@BOTH_MODES
 def test_losses_equal_the_executed_original(run, mode):
     name, _, result = run
     _, _, losses, penalty, _ = result(mode)
@@ -63,7 +68,7 @@ def test_losses_equal_the_executed_original(run, mode):
     np.testing.assert_allclose(penalty, expected_penalty, rtol=2e-6)
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@BOTH_MODES
 def test_maps_and_predictions_have_the_moments_of_the_original(run, mode):
     name, _, result = run
     if name == PPN:
@@ -116,9 +121,9 @@ def test_targets_equal_the_executed_original(run):
         assert first[:6].tolist() == [188, 190, 300, 302, 304, 2298]
         return
     golden = reference.golden(name)["eval"]
-    assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"] == [50, 20]
+    assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"]
     assert (matches == -1).sum(axis=1).tolist() == golden["num_neg"]
-    assert per_box == golden["pos_per_gt_img0"][:3] == [18, 12, 20]
+    assert per_box == golden["pos_per_gt_img0"][:3]
     assert first[:10].tolist() == golden["first_pos_idx_img0"][:10]
     codes = np.asarray(targets.box_targets)[0, first[:3]]
     np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)

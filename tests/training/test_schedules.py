@@ -105,6 +105,18 @@ def test_rates_equal_the_executed_original(name):
             range(10),
             [1, 1, 2, 3, 3, 3, 3, 4, 4, 4],
         ),
+        # The sample configs of 2017 repeat the first rate at step 0.
+        (
+            schema.ManualStepSchedule(
+                learning_rate=0.3,
+                schedule=(
+                    schema.ScheduleStep(step=0, learning_rate=0.2),
+                    schema.ScheduleStep(step=2, learning_rate=0.1),
+                ),
+            ),
+            range(4),
+            [0.2, 0.2, 0.1, 0.1],
+        ),
         (
             schema.ManualStepSchedule(
                 learning_rate=0.02,

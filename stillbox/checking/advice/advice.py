@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from stillbox.checking.data_findings import Severity
-from stillbox.experiment.schema import Experiment, OneStage
+from stillbox.experiment.schema import BoxStage, Experiment, Loss, Postprocessing
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,22 @@ class Advice:
     fix: str = ""
 
 
+class Scoring(NamedTuple):
+    """What classes are learned by and detections are made by, in a model of either kind."""
+
+    path: str
+    """The section that has `postprocessing`."""
+    postprocessing: Postprocessing
+    loss_path: str
+    loss: Loss | BoxStage
+    """The section that has losses of classes and boxes, their weights and the miner."""
+
+
 Origins = Mapping[str, str]
 """Dotted path of each field that is set -> its place in a file or option."""
 Findings = Iterator[Advice]
 Check = Callable[[Experiment, Origins], Findings]
-OneStageCheck = Callable[[Experiment, OneStage, Origins], Findings]
-"""A check of an experiment with this model."""
+PartCheck = Callable[[Experiment, Any, Origins], Findings]
+"""A check of an experiment with a part of its model."""
+PartOf = Callable[[Experiment], Any]
+"""From an experiment to the part that checks look at; None: it has no such part."""

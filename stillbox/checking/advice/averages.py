@@ -8,8 +8,7 @@ from stillbox.experiment.schema import (
     BatchNorm,
     ConvolutionalHead,
     Experiment,
-    Head,
-    OneStage,
+    Model,
     Ppn,
     WeightSharedHead,
 )
@@ -21,14 +20,14 @@ _USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
 _SMALL_BATCH = 8
 
 
-def statistics_arrive(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+def statistics_arrive(experiment: Experiment, origins: Origins) -> Findings:
     """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
-    if not steps or model.freeze_batch_norm:
+    if not steps:
         return
     slow = defaultdict(list)
-    for path, norm in _norms(model):
-        if norm.train and norm.decay**steps > _LEFT:
+    for path, norm in _trained_norms(experiment.model):
+        if norm.decay**steps > _LEFT:
             slow[norm.decay].append(path)
     for decay, paths in slow.items():
         fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), 0.5)
@@ -42,12 +41,10 @@ def statistics_arrive(experiment: Experiment, model: OneStage, origins: Origins)
         )
 
 
-def statistics_have_a_batch(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+def statistics_have_a_batch(experiment: Experiment, origins: Origins) -> Findings:
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
-    if batch >= _SMALL_BATCH or model.freeze_batch_norm:
-        return
-    if any(norm.train for _, norm in _norms(model)):
+    if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
         images = "one image" if batch == 1 else f"{batch} images"
         yield Advice(
             "warning",
@@ -84,18 +81,21 @@ def averages_exist(experiment: Experiment, origins: Origins) -> Findings:
         )
 
 
-def _norms(model: OneStage) -> Iterator[tuple[str, BatchNorm]]:
-    """Yields the batch norms that some layer uses, with their paths."""
+def _trained_norms(model: Model) -> Iterator[tuple[str, BatchNorm]]:
+    """Yields the batch norms that some layer trains, with their paths."""
+    if getattr(model, "freeze_batch_norm", False):
+        return
+    neck, head = getattr(model, "neck", None), getattr(model, "head", None)
     unused = {
-        "neck": isinstance(model.neck, Ppn) and not model.neck.depth,
-        "head": not _has_layers(model.head),
+        "neck.conv": isinstance(neck, Ppn) and not neck.depth,
+        "head.conv": not _has_layers(head),
     }
-    for name, conv in model.convolutions().items():
-        if conv.batch_norm is not None and not unused.get(name):
-            yield f"model.{name}.conv.batch_norm", conv.batch_norm
+    for path, conv in model.convolutions().items():
+        if conv.batch_norm is not None and conv.batch_norm.train and not unused.get(path):
+            yield f"model.{path}.batch_norm", conv.batch_norm
 
 
-def _has_layers(head: Head) -> bool:
+def _has_layers(head: object) -> bool:
     """Whether batch norms are between a feature map and the last convolutions."""
     if not isinstance(head, ConvolutionalHead | WeightSharedHead):
         return False

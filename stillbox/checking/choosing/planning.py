@@ -21,7 +21,7 @@ from stillbox.devices.job import main_process_first
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.run_length import with_batch
-from stillbox.experiment.schema import Experiment, OneStage, Records
+from stillbox.experiment.schema import Experiment, Records
 from stillbox.training.length import set_length
 
 Say = Callable[[str], None]
@@ -115,9 +115,7 @@ def _choose(
 
 def _settled_norms(experiment: Experiment, say: Say) -> list[str]:
     """Returns the overrides that let the statistics of batch norm settle in a short run."""
-    if not isinstance(experiment.model, OneStage):
-        return []
-    found = statistics_arrive(experiment, experiment.model, {})
+    found = statistics_arrive(experiment, {})
     changes = [word for advice in found for word in advice.fix.split() if word != "--set"]
     if changes:
         say(f"batch norm settles within the run: {', '.join(changes)}")

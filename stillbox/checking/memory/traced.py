@@ -148,10 +148,10 @@ def _activations(
 
 
 def _anchors(detector: AbstractDetector, model: schema.Model) -> float:
-    if not isinstance(model, schema.OneStage):
+    if model.anchor_stage is None:
         return 0.0
     shapes = detector.module().feature_shapes
-    per_location = anchors_per_location(model.anchors, len(shapes))
+    per_location = anchors_per_location(model.anchor_stage.anchors, len(shapes))
     maps = zip(shapes, per_location, strict=True)
     return float(sum(rows * columns * count for (rows, columns), count in maps))
 

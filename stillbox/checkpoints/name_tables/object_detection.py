@@ -1,16 +1,28 @@
-"""Necks and heads of the TensorFlow Object Detection API.
+"""Necks, heads and stages of the TensorFlow Object Detection API.
 
-Source: `object_detection/models/feature_map_generators.py` and
-`object_detection/predictors/convolutional_box_predictor.py`.
+Source: `object_detection/models/feature_map_generators.py`,
+`object_detection/predictors/convolutional_box_predictor.py` and
+`object_detection/meta_architectures/faster_rcnn_meta_arch.py`.
 """
 
 from dataclasses import replace
 from functools import partial
 
-from stillbox.checkpoints.name_tables.rules import Context, LayerRule, register_part
+from stillbox.checkpoints.name_tables.rules import (
+    Context,
+    LayerRule,
+    register_part,
+    register_scopes,
+)
 from stillbox.experiment import schema
 
 _register = partial(register_part, "object_detection")
+_register_scopes = partial(register_scopes, "object_detection")
+_register_scopes(schema.OneStage, dict.fromkeys(("backbone", "neck"), "FeatureExtractor/"))
+_register_scopes(
+    schema.FasterRcnn,
+    {"backbone": "FirstStageFeatureExtractor/", "box_head": "SecondStageFeatureExtractor/"},
+)
 
 # Extra layers are named after the last tap and their own number of channels.
 _HALVED = "{root}/{tap}_2_Conv2d_{0}_3x3_s2_{channels}"
@@ -83,5 +95,25 @@ _register(
             r"head\.class_tower\.layer_(\d+)(?:\.conv)?",
             f"{_SHARED}/ClassPredictionTower/conv2d_{{0}}",
         ),
+    ),
+)
+
+
+def _proposals(context: Context) -> tuple[LayerRule, ...]:
+    if "proposals.box_1.kernel" in context.shapes:
+        return ()  # the original's feature pyramids have no TF1 checkpoints
+    return (
+        LayerRule(r"proposals\.conv", "Conv"),
+        LayerRule(r"proposals\.box_0", "FirstStageBoxPredictor/BoxEncodingPredictor"),
+        LayerRule(r"proposals\.class_0", "FirstStageBoxPredictor/ClassPredictor"),
+    )
+
+
+_register(schema.ProposalStage, _proposals)
+_register(
+    schema.BoxStage,
+    (
+        LayerRule(r"box_predictor\.box", "SecondStageBoxPredictor/BoxEncodingPredictor"),
+        LayerRule(r"box_predictor\.class_", "SecondStageBoxPredictor/ClassPredictor"),
     ),
 )

@@ -5,9 +5,7 @@ A table is optional: a part without one is trained, saved and loaded under its o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-from stillbox.experiment import schema
+from typing import Any, Literal
 
 Shapes = Mapping[str, tuple[int, ...]]
 Scope = Literal["classification", "detection"]
@@ -61,8 +59,8 @@ class LayerRule:
     """Names one kind of layer.
 
     In templates, `{0}` and `{1}` are the groups of `pattern`; `{0:+3}` adds 3 to a group that is a
-    number. `{root}` is the backbone's scope, `{tap}` the name of its last tap, and `{channels}` the
-    layer's number of output channels.
+    number. `{root}` is the scope of the network that the part is of, `{tap}` the name of the
+    backbone's last tap, and `{channels}` the layer's number of output channels.
     """
 
     pattern: str
@@ -81,7 +79,8 @@ class LayerRule:
 class Context:
     """What rules can be computed from."""
 
-    model: schema.OneStage
+    parts: Mapping[str, Any]
+    """Configurations of the model's parts by name."""
     table: "BackboneTable"
     shapes: Shapes
     """Of all arrays by path."""
@@ -98,7 +97,7 @@ class BackboneTable:
     """Of all layers, those of neck and head included."""
     roots: Mapping[Scope, tuple[str, ...]]
     """Candidates for `{root}` by the kind of model that weights are of, the usual one first.
-    `{depth}` is the backbone's."""
+    `{depth}` is the backbone's, `{scope}` is what `register_scopes` has for the part."""
     rules: Rules
     codebase: str = ""
     """Where the names of necks and heads around this backbone are from, see `register_part`."""
@@ -118,6 +117,8 @@ BACKBONES: dict[type, tuple[BackboneTable, ...]] = {}
 """Tables by class of configuration, that of the original codebase first."""
 PARTS: dict[tuple[str, type], Rules] = {}
 """Rules of necks and heads by codebase and class of configuration."""
+SCOPES: dict[tuple[str, type], Mapping[str, str]] = {}
+"""Scopes by part, by codebase and class of a model's configuration."""
 
 
 def register_backbone(config: type, *tables: BackboneTable) -> None:
@@ -128,3 +129,14 @@ def register_backbone(config: type, *tables: BackboneTable) -> None:
 def register_part(codebase: str, config: type, rules: Rules) -> None:
     """Registers the rules of a neck or head for the backbones of a codebase."""
     PARTS[codebase, config] = rules
+
+
+def register_scopes(codebase: str, config: type, scopes: Mapping[str, str]) -> None:
+    """Registers where a codebase keeps the networks that a model's parts are of.
+
+    Args:
+        codebase: as for `register_part`.
+        config: the model's class of configuration.
+        scopes: by name of a part, with a slash at the end.
+    """
+    SCOPES[codebase, config] = scopes

@@ -1,4 +1,4 @@
-"""MobileNet v1, v2 and ResNet v1 of TF-slim (`research/slim/nets`)."""
+"""MobileNet v1, v2, ResNet v1 and Inception v2 of TF-slim (`research/slim/nets`)."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,11 @@ def _register(
     root: str,
     rules: tuple[LayerRule, ...],
     tap_name: Callable[[str], str],
-    coarse_layer: str,
+    coarse_layer: str = "",
 ) -> None:
     table = BackboneTable(
         convention=SLIM,
-        # Detectors keep their backbone in a scope of its own.
-        roots={"classification": (root,), "detection": (f"FeatureExtractor/{root}",)},
+        roots={"classification": (root,), "detection": (f"{{scope}}{root}",)},
         rules=rules,
         codebase="object_detection",
         tap_name=tap_name,
@@ -69,7 +68,9 @@ _register(
     coarse_layer="Conv2d_{0:+19}",
 )
 
-_UNIT = r"backbone\.block_(\d+)\.unit_(\d+)\."
+# The second stage of a detector continues the network that its backbone begins.
+_NETWORK = r"(?:backbone|box_head)\."
+_UNIT = _NETWORK + r"block_(\d+)\.unit_(\d+)\."
 _BOTTLENECK = "{root}/block{0}/unit_{1}/bottleneck_v1"
 _register(
     schema.ResNetV1,
@@ -82,4 +83,20 @@ _register(
     # block_4 is called block4.
     tap_name=lambda tap: tap.replace("_", ""),
     coarse_layer="block{0:+4}",
+)
+
+_register(
+    schema.InceptionV2,
+    root="InceptionV2",
+    rules=(
+        LayerRule(r"backbone\.conv_1a", "{root}/Conv2d_1a_7x7"),
+        LayerRule(r"backbone\.conv_2b", "{root}/Conv2d_2b_1x1"),
+        LayerRule(r"backbone\.conv_2c", "{root}/Conv2d_2c_3x3"),
+        LayerRule(
+            _NETWORK + r"mixed_(\w+)\.branch_(\d)\.conv_(\w+)",
+            "{root}/Mixed_{0}/Branch_{1}/Conv2d_{2}",
+        ),
+    ),
+    # mixed_5c is called Mixed_5c.
+    tap_name=str.capitalize,
 )

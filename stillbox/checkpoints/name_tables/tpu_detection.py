@@ -6,7 +6,6 @@ ResNet-34 SSD for MLPerf Training.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
 
 from stillbox.checkpoints.name_tables.rules import Context, LayerRule, register_part
 from stillbox.experiment import schema
@@ -37,7 +36,7 @@ _register(
 
 def _shared_head(context: Context) -> tuple[LayerRule, ...]:
     """Names batch norms after levels, so that maps without levels have no names."""
-    neck = context.model.neck
+    neck = context.parts["neck"]
     if not isinstance(neck, Pyramid):
         return ()
     rules = []
@@ -59,7 +58,7 @@ _register(schema.WeightSharedHead, _shared_head)
 
 def _nas_fpn(context: Context) -> tuple[LayerRule, ...]:
     """Names nodes as policies by their order, and blocks by the number of maps before them."""
-    neck = cast(schema.NasFpn, context.model.neck)
+    neck: schema.NasFpn = context.parts["neck"]
     # TensorFlow's default names.
     squeeze = "separable_conv2d" if neck.depthwise else "conv2d"
     rules = [_squeeze(r"neck\.resample_(\d+)", "resample_l{0}", squeeze)]

@@ -1,8 +1,9 @@
 """`AnchorGenerator`, `BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
 
-from stillbox.experiment.pipeline_config.section import choice
+from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.schema import (
     AnchorGrid,
+    Anchors,
     ArgmaxMatcher,
     BipartiteMatcher,
     FasterRcnnBoxCoder,
@@ -17,7 +18,13 @@ from stillbox.experiment.schema import (
     SsdAnchors,
     ThresholdedIouSimilarity,
 )
-from stillbox.experiment.sections import part
+from stillbox.experiment.sections import Reader, part
+
+_read_multiscale = part(MultiscaleAnchors)
+_read_grid = part(GridAnchors, base_height="height", base_width="width")
+_read_flexible = part(
+    FlexibleGridAnchors, grids=("anchor_grid", part(AnchorGrid, sizes="base_sizes"))
+)
 
 read_anchors = choice(
     "anchor_generator_oneof",
@@ -29,14 +36,36 @@ read_anchors = choice(
             height_offsets="height_offset",
             width_offsets="width_offset",
         ),
-        "multiscale_anchor_generator": part(MultiscaleAnchors),
-        "grid_anchor_generator": part(GridAnchors, base_height="height", base_width="width"),
-        "flexible_grid_anchor_generator": part(
-            FlexibleGridAnchors, grids=("anchor_grid", part(AnchorGrid, sizes="base_sizes"))
-        ),
+        "multiscale_anchor_generator": _read_multiscale,
+        "grid_anchor_generator": _read_grid,
+        "flexible_grid_anchor_generator": _read_flexible,
     },
 )
 """Reads `anchor_generator`. An empty list means "none", not "the default"."""
+
+
+def _in_pixels(reader: Reader) -> Reader:
+    """Returns a reader of anchors that are not normalised."""
+
+    def read(section: MessageSection, path: str) -> Anchors:
+        name = "normalize_coordinates"
+        if section.value(name):
+            section.refuse(name, "anchors of proposals are in pixels", f"write {name}: false")
+        anchors: Anchors = reader(section, path)
+        return anchors
+
+    return read
+
+
+read_pixel_anchors = choice(
+    "anchor_generator_oneof",
+    {
+        "grid_anchor_generator": _read_grid,
+        "multiscale_anchor_generator": _in_pixels(_read_multiscale),
+        "flexible_grid_anchor_generator": _in_pixels(_read_flexible),
+    },
+)
+"""Reads `first_stage_anchor_generator`."""
 
 read_box_coder = choice(
     "box_coder_oneof",

@@ -2,16 +2,18 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.layers import read_hyperparams
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.schema import (
+    L2,
     Backbone,
     ConvHyperparams,
     Fpn,
+    InceptionV2,
     MobileNetV1,
     MobileNetV2,
     Neck,
@@ -19,6 +21,7 @@ from stillbox.experiment.schema import (
     Ppn,
     ResNetV1,
     SsdLayers,
+    VarianceScaling,
 )
 from stillbox.experiment.sections import part
 
@@ -27,6 +30,7 @@ EXTRACTORS = (
     *("ssd_mobilenet_v1", "ssd_mobilenet_v1_fpn", "ssd_mobilenet_v1_ppn"),
     *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
     *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
+    "ssd_inception_v2",
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
     *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
@@ -38,15 +42,23 @@ _EXTRA_DEPTHS = SsdLayers().extra_depths
 _SSD_TAPS: dict[type, tuple[str, str]] = {
     MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
     MobileNetV2: ("block_13_expand", "conv_1"),
+    InceptionV2: ("mixed_4c", "mixed_5c"),
 }
+_OVERRIDE = "override_base_feature_extractor_hyperparams"
 _PPN_TAPS = {
     MobileNetV1: "conv_11_pointwise",
     MobileNetV2: "block_13_expand",
     ResNetV1: "block_3",
 }
 _RESNET_PPN_DEPTH = 1024
-_RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
-
+# Of the second generation's ResNets; Keras does not halve sums of squares.
+_KERAS_RESNET = dataclasses.replace(
+    ResNetV1().conv,
+    regularizer=L2(weight=2e-4),
+    initializer=VarianceScaling(factor=1.0, exact_cut=True),
+)
+RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
+"""The mean colour is subtracted from the network input of a ResNet."""
 
 _read_ssd_layers = part(
     SsdLayers, depthwise="use_depthwise", explicit_padding="use_explicit_padding"
@@ -65,7 +77,7 @@ class Extractor(NamedTuple):
 
 def read_extractor(section: MessageSection) -> Extractor:
     """Reads `feature_extractor`."""
-    kind = _read_kind(section)
+    kind = read_type(section, EXTRACTORS)
     keras, neck = kind.endswith("_keras"), re.search(r"_(fpn|ppn)", kind)
     hyperparams = read_hyperparams(
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
@@ -82,35 +94,47 @@ def read_extractor(section: MessageSection) -> Extractor:
     return Extractor(
         backbone=backbone,
         neck=feature_neck,
-        pixels=_RESNET_PIXELS if isinstance(backbone, ResNetV1) else PixelNormalization(),
+        pixels=RESNET_PIXELS if isinstance(backbone, ResNetV1) else PixelNormalization(),
         keras=keras,
     )
 
 
-def _read_kind(section: MessageSection) -> str:
+def read_type(
+    section: MessageSection, valid: tuple[str, ...], refused: Mapping[str, str] | None = None
+) -> str:
+    """Returns the `type` of a feature extractor.
+
+    Args:
+        section: the message.
+        valid: the supported ones.
+        refused: why others are refused.
+    """
     kind: str = section.value("type", "model.backbone.kind")
     if not kind and section.is_damaged() and not section.has_any():
-        return EXTRACTORS[0]
-    if kind in EXTRACTORS:
+        return valid[0]
+    if kind in valid:
         return kind
-    closest = f"{nearest(kind, EXTRACTORS)}; " if kind else ""
+    what, reason = f"the feature extractor {kind!r} is not supported", (refused or {}).get(kind)
+    if reason:
+        what += f": {reason}"
+    closest = f"{nearest(kind, valid)}; " if kind and not reason else ""
     raise UserError(
-        f"the feature extractor {kind!r} is not supported"
-        if kind
-        else "the feature extractor has no type",
+        what if kind else "the feature extractor has no type",
         where=section.where("type"),
-        fix=f"{closest}there is: {', '.join(EXTRACTORS)}",
+        fix=f"{closest}there is: {', '.join(valid)}",
     )
 
 
 def _read_backbone(
     section: MessageSection, kind: str, *, keras: bool
-) -> MobileNetV1 | MobileNetV2 | ResNetV1:
+) -> InceptionV2 | MobileNetV1 | MobileNetV2 | ResNetV1:
+    if kind == "ssd_inception_v2":
+        return _read_inception(section)
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
-    base = _of_a_replica(version().conv)
-    if section.value("override_base_feature_extractor_hyperparams"):
+    base = of_a_replica(version().conv)
+    if section.value(_OVERRIDE):
         base = _overridden(section, base, keras=keras)
         if version is MobileNetV2 and not keras and base.batch_norm:
             # Its definition sets these inside the scope of the config's hyperparameters.
@@ -126,8 +150,20 @@ def _read_backbone(
     return backbone
 
 
+def _read_inception(section: MessageSection) -> InceptionV2:
+    if not section.value(_OVERRIDE):
+        section.refuse(
+            _OVERRIDE,
+            "the original's Inception v2 has no hyperparameters but those of the config",
+            "set it to true",
+        )
+    # No scope of its own is around the config's: without batch_norm there, it has none.
+    conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
+    backbone: InceptionV2 = part(InceptionV2)(section, "model.backbone", conv=conv)
+    return backbone
+
+
 def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV1:
-    base = _of_a_replica(ResNetV1().conv)
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
@@ -136,16 +172,27 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV
                 where=section.where(name),
                 fix=f"leave it at {str(only).lower()}",
             )
-    if section.value("override_base_feature_extractor_hyperparams"):
+    if keras:
+        return read_keras_resnet(section, depth)
+    base = of_a_replica(ResNetV1().conv)
+    if section.value(_OVERRIDE):
         # ResNet passes its batch norm settings to every layer, where they override the config's.
-        given = _overridden(section, base, keras=keras)
+        given = _overridden(section, base, keras=False)
         if base.batch_norm and given.batch_norm:
             norm = dataclasses.replace(base.batch_norm, statistics=given.batch_norm.statistics)
             base = dataclasses.replace(given, batch_norm=norm)
     return ResNetV1(depth=depth, conv=base)
 
 
-def _of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
+def read_keras_resnet(section: MessageSection, depth: int) -> ResNetV1:
+    """Returns a ResNet of the second generation: a config overrides all of it, or nothing."""
+    conv = of_a_replica(_KERAS_RESNET)
+    if section.value(_OVERRIDE):
+        conv = _overridden(section, conv, keras=True)
+    return ResNetV1(depth=depth, conv=conv, unit_activation=conv.activation)
+
+
+def of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
     """Returns hyperparameters with batch norm over one replica's images, as in the original."""
     if conv.batch_norm is None:
         return conv

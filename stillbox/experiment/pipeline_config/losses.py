@@ -17,7 +17,7 @@ from stillbox.experiment.schema import (
 )
 from stillbox.experiment.sections import part
 
-_read_classification = choice(
+read_classification = choice(
     "classification_loss",
     {
         "weighted_sigmoid": part(SigmoidLoss),
@@ -28,6 +28,8 @@ _read_classification = choice(
         "bootstrapped_sigmoid": part(BootstrappedSigmoidLoss, hard="hard_bootstrap"),
     },
 )
+"""Reads `ClassificationLoss`."""
+
 _read_localization = choice(
     "localization_loss",
     {
@@ -46,20 +48,14 @@ def read_loss(ssd: MessageSection, path: str) -> Loss:
     The original always divides a loss by the matches of one replica's images and averages the
     gradients of the replicas (`object_detection/meta_architectures/ssd_meta_arch.py`, `loss`).
     """
-    section, miner = ssd.child("loss"), None
-    if section.has("hard_example_miner"):
-        # The section itself has an origin, because its mere presence can be the mistake.
-        section.log.origins[f"{path}.hard_example_miner"] = section.where("hard_example_miner")
-        miner = section.read_inner(
-            "hard_example_miner", part(HardExampleMiner), f"{path}.hard_example_miner"
-        )
+    section = ssd.child("loss")
     return Loss(
         normalizer="per_replica",
-        classification=_read_classification(
+        classification=read_classification(
             section.child("classification_loss"), f"{path}.classification"
         ),
         localization=_read_localization(section.child("localization_loss"), f"{path}.localization"),
-        hard_example_miner=miner,
+        hard_example_miner=read_miner(section, path),
         **section.fill(path, "classification_weight", "localization_weight"),
         **ssd.fill(
             path,
@@ -69,3 +65,21 @@ def read_loss(ssd: MessageSection, path: str) -> Loss:
             normalize_localization_by_code_size="normalize_loc_loss_by_codesize",
         ),
     )
+
+
+def read_miner(section: MessageSection, path: str, **values: int) -> HardExampleMiner | None:
+    """Reads the `hard_example_miner` of a section, if it has one.
+
+    Args:
+        section: the message that has it.
+        path: the place of that message in the experiment.
+        values: fields that are not read.
+    """
+    name = "hard_example_miner"
+    if not section.has(name):
+        return None
+    # The section itself has an origin, because its mere presence can be the mistake.
+    section.log.origins[f"{path}.{name}"] = section.where(name)
+    reader = part(HardExampleMiner)
+    miner: HardExampleMiner = reader(section.child(name), f"{path}.{name}", **values)
+    return miner

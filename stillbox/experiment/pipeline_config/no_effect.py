@@ -20,12 +20,36 @@ _NO_KEYPOINTS = "no keypoints are read"
 _CENTERNET = "it compares heat maps or masks, which only CenterNet predicts"
 _TWO_STAGES = "it belongs to detectors of two stages"
 _PLACEMENT = "it chooses an implementation, not a result"
+_MASK = "it needs predict_instance_masks"
+_NO_MASKS_HERE = "masks are not supported"
+_NO_FEATURES = "features of detections are not returned"
 
 NO_EFFECT: dict[str, dict[str, str]] = {
     "Ssd": {
         "inplace_batchnorm_update": "every step updates all moving statistics",
         "implicit_example_weight": "it needs use_confidences_as_targets",
         "return_raw_detections_during_predict": "it concerns exported graphs",
+    },
+    "FasterRcnn": {
+        "inplace_batchnorm_update": "every step updates all moving statistics",
+        "use_matmul_gather_in_matcher": _PLACEMENT,
+        "use_partitioned_nms_in_first_stage": "proposals are the same; the original then gives "
+        "their multiclass scores to other boxes, which nothing reads here",
+        "use_static_balanced_label_sampler": "samples are drawn at random from the same "
+        "candidates; the original's static form fills small ones up with ignored boxes",
+        "use_static_shapes_for_eval": f"{_STATIC}, and one form serves training and evaluation",
+        "resize_masks": _NO_MASKS,
+        "second_stage_mask_prediction_loss_weight": _NO_MASKS,
+        "return_raw_detections_during_predict": "it concerns exported graphs",
+    },
+    "MaskRCNNBoxPredictor": {
+        "conv_hyperparams": _MASK,
+        "mask_prediction_conv_depth": _MASK,
+        "mask_height": _MASK,
+        "mask_width": _MASK,
+        "mask_prediction_num_conv_layers": _MASK,
+        "masks_are_class_agnostic": _MASK,
+        "convolve_then_upsample_masks": _MASK,
     },
     "ArgMaxMatcher": {"use_matmul_gather": _PLACEMENT},
     "BipartiteMatcher": {"use_matmul_gather": _PLACEMENT},
@@ -96,14 +120,18 @@ NO_EFFECT: dict[str, dict[str, str]] = {
 
 REFUSED: dict[str, str] = {
     "TrainEvalPipelineConfig.graph_rewriter": "quantisation-aware training is not supported",
-    "DetectionModel.faster_rcnn": "stillbox has one-stage detectors",
     "DetectionModel.center_net": "stillbox has detectors with anchors",
     "DetectionModel.experimental_model": "it belongs to another program",
     "BoxPredictor.mask_rcnn_box_predictor": _TWO_STAGES,
-    "BoxPredictor.rfcn_box_predictor": _TWO_STAGES,
+    "BoxPredictor.rfcn_box_predictor": "R-FCN is not supported",
+    "FasterRcnn.context_config": _CONTEXT,
+    "FasterRcnn.output_final_box_features": _NO_FEATURES,
+    "FasterRcnn.output_final_box_rpn_features": _NO_FEATURES,
+    "MaskRCNNBoxPredictor.predict_instance_masks": _NO_MASKS_HERE,
+    "MaskRCNNBoxPredictor.predict_keypoints": _KEYPOINTS,
     "Initializer.keras_initializer_by_name": "initializers of Keras are not looked up by name",
     "InputReader.external_input_reader": "records are TFRecords",
-    "Ssd.mask_head_config": "masks are not supported",
+    "Ssd.mask_head_config": _NO_MASKS_HERE,
     "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
     "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",
     "SsdFeatureExtractor.bifpn": "EfficientDet's BiFPN is not supported",
@@ -114,7 +142,7 @@ REFUSED: dict[str, str] = {
     "towers' regulariser and initialiser",
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": "pointwise kernels "
     "have the towers' regulariser and initialiser",
-    "Hyperparams.op": "fully connected layers are not supported",
+    "Hyperparams.op": "it describes convolutions",
     "Hyperparams.group_norm": "group normalisation is not supported",
     "BatchNonMaxSuppression.max_classes_per_detection": "a box stands for one class, as it always "
     "does in the original, which stops at more",
@@ -129,7 +157,7 @@ REFUSED: dict[str, str] = {
     "Ssd.use_confidences_as_targets": "confidences of labels are not read from the records",
     "InputReader.sample_from_datasets_weights": "mixing data sets by weight is not supported; "
     "without weights all files make one data set",
-    "InputReader.load_instance_masks": "masks are not supported",
+    "InputReader.load_instance_masks": _NO_MASKS_HERE,
     "InputReader.num_additional_channels": _CHANNELS,
     "InputReader.num_keypoints": _KEYPOINTS,
     "InputReader.keypoint_type_weight": _KEYPOINTS,
@@ -145,7 +173,7 @@ REFUSED: dict[str, str] = {
     "place stay as many boxes",
     "TrainConfig.use_multiclass_scores": "scores of several classes as targets of one box are not "
     "supported",
-    "EvalConfig.eval_instance_masks": "masks are not supported",
+    "EvalConfig.eval_instance_masks": _NO_MASKS_HERE,
     "EvalConfig.ignore_groundtruth": "scores need ground truth; `stillbox predict` draws "
     "detections without it",
     "EvalConfig.force_no_resize": "every shape is static, so images are always resized "

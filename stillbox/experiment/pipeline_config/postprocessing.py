@@ -18,36 +18,48 @@ _read_nms = part(
 )
 
 
-def read_postprocessing(ssd: MessageSection, path: str) -> Postprocessing:
-    """Reads `ssd.post_processing`, and the range of the encodings from the box predictor."""
-    section, calibration = ssd.child("post_processing"), None
+def read_postprocessing(
+    section: MessageSection, path: str, predictor: MessageSection | None = None
+) -> Postprocessing:
+    """Reads a `PostProcessing`.
+
+    Args:
+        section: the message.
+        path: its place in the experiment.
+        predictor: the box predictor of an SSD, which may have a score converter, and the range that
+            encodings are clipped to.
+    """
+    calibration, clip = None, None
     if section.has("calibration_config"):
         calibration = read_calibration(section.child("calibration_config"), f"{path}.calibration")
+    converter = section.value("score_converter", f"{path}.score_converter")
+    if predictor is not None:
+        clip = _read_clip(predictor, f"{path}.box_encodings_clip")
+        converter = _converter_before(predictor, converter, f"{path}.score_converter")
     nms = section.child("batch_non_max_suppression")
     return Postprocessing(
-        box_encodings_clip=_read_clip(ssd.child("box_predictor"), f"{path}.box_encodings_clip"),
-        score_converter=_read_converter(ssd, f"{path}.score_converter"),
+        box_encodings_clip=clip,
+        score_converter=converter,
         calibration=calibration,
         nms=_read_nms(nms, f"{path}.nms", drop_at_threshold=_drops(nms, f"{path}.nms")),
         **section.fill(path, "logit_scale"),
     )
 
 
-def _read_converter(ssd: MessageSection, path: str) -> Any:  # noqa: ANN401
-    """Reads the score converter; a weight-shared predictor may have it instead."""
-    converter = ssd.child("post_processing").value("score_converter", path)
-    predictor = ssd.child("box_predictor").child("weight_shared_convolutional_box_predictor")
-    # The original applies the predictor's converter at inference alone, like this one.
-    if predictor.value("score_converter") != "sigmoid":
+def _converter_before(predictor: MessageSection, converter: Any, path: str) -> Any:  # noqa: ANN401
+    """Returns the score converter that a weight-shared predictor has, or else the given one."""
+    section = predictor.child("weight_shared_convolutional_box_predictor")
+    # The original applies the predictor's converter at inference alone, like the other one.
+    if section.value("score_converter") != "sigmoid":
         return converter
     if converter != "identity":
         raise UserError(
             f"scores are converted twice: SIGMOID in the box predictor, {converter.upper()} "
             "behind it",
-            where=predictor.where("score_converter"),
+            where=section.where("score_converter"),
             fix="take one of them out",
         )
-    return predictor.value("score_converter", path)
+    return section.value("score_converter", path)
 
 
 def _drops(section: MessageSection, path: str) -> bool:

@@ -12,15 +12,10 @@ from stillbox.experiment.schema import (
 )
 from stillbox.experiment.sections import part
 
+_KEEP_ASPECT_RATIO = "keep_aspect_ratio_resizer"
 _WITHOUT_SHAPE = ("identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer")
 _read_conditional = part(
     ConditionalShapeResizer, method="resize_method", threshold="size_threshold"
-)
-_read_keep_aspect_ratio = part(
-    KeepAspectRatioResizer,
-    ("pad_value",),
-    method="resize_method",
-    pad_value="per_channel_pad_value",
 )
 
 
@@ -35,15 +30,14 @@ def read_resizer(section: MessageSection, path: str) -> Resizer:
     return resizer
 
 
-def _keep_aspect_ratio(section: MessageSection, path: str) -> KeepAspectRatioResizer:
-    if not section.value("pad_to_max_dimension"):
-        section.warn(
-            "pad_to_max_dimension",
-            "keep_aspect_ratio_resizer without pad_to_max_dimension gives images of many shapes; "
-            "stillbox pads them to max_dimension squared, and anchors are relative to that square",
-        )
-    resizer: KeepAspectRatioResizer = _read_keep_aspect_ratio(section, path)
-    return resizer
+def resizer_without_shape(section: MessageSection) -> MessageSection | None:
+    """Returns the resizer in an `image_resizer` whose results have many shapes in the original."""
+    for name in (_KEEP_ASPECT_RATIO, *_WITHOUT_SHAPE):
+        resizer = section.child(name)
+        padded = name == _KEEP_ASPECT_RATIO and resizer.value("pad_to_max_dimension")
+        if section.has(name) and not padded:
+            return resizer
+    return None
 
 
 def _conditional_shape(section: MessageSection, path: str) -> ConditionalShapeResizer:
@@ -61,7 +55,12 @@ _read = choice(
     "image_resizer_oneof",
     {
         "fixed_shape_resizer": part(FixedShapeResizer, method="resize_method"),
-        "keep_aspect_ratio_resizer": _keep_aspect_ratio,
+        _KEEP_ASPECT_RATIO: part(
+            KeepAspectRatioResizer,
+            ("pad_value",),
+            method="resize_method",
+            pad_value="per_channel_pad_value",
+        ),
         "identity_resizer": part(IdentityResizer),
         "conditional_shape_resizer": _conditional_shape,
         "pad_to_multiple_resizer": part(PadToMultipleResizer),

@@ -138,8 +138,9 @@ def _unread(message: Message, log: ReadLog) -> Iterator[Unread]:
     for name, entries in message.entries.items():
         kind = message.type.fields[name]
         for entry in entries:
-            if (id(message), name) not in log.read:
-                reason = NO_EFFECT.get(message.type.name, {}).get(name)
+            key = (id(message), name)
+            if key not in log.read:
+                reason = log.idle.get(key) or NO_EFFECT.get(message.type.name, {}).get(name)
                 if reason or kind.repeated or entry.value != kind.default:
                     yield _describe(f"{message.type.name}.{name}", kind, entry, reason)
             elif isinstance(entry.value, Message):

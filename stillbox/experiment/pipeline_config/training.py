@@ -102,7 +102,7 @@ def _read_fine_tune(section: MessageSection, path: str) -> FineTune:
     # The text replaced the boolean at some time; files of both ages are about.
     is_detector = section.value("from_detection_checkpoint", f"{path}.scope")
     if kind := section.value(_KIND, f"{path}.scope"):
-        reasons = {"fine_tune": "it belongs to other detectors than SSD"}
+        reasons = {"fine_tune": "it belongs to CenterNet"}
         section.choose(_KIND, _SCOPES, reasons=reasons)
     if kind == "classification" and is_detector:
         section.warn(

@@ -19,6 +19,7 @@ from stillbox.experiment.rules import (  # noqa: F401 (modules register their ru
     spinenet,
     targets,
     training,
+    two_stage,
 )
 from stillbox.experiment.rules.limits import check_limits
 from stillbox.experiment.rules.rule import Broken, find

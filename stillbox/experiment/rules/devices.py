@@ -4,13 +4,20 @@ from collections.abc import Iterator
 
 from stillbox.experiment.replicas import batch_norms
 from stillbox.experiment.rules.rule import Broken, input_sides, rule
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, FasterRcnn
 
 
 @rule(Experiment)
 def images_can_be_cut(experiment: Experiment) -> Iterator[Broken]:
     """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
+    if parts > 1 and isinstance(experiment.model, FasterRcnn):
+        yield Broken(
+            "devices.spatial_partitions",
+            f"{parts} devices cannot share an image: crops are taken from whole feature maps",
+            "--set devices.spatial_partitions=1",
+        )
+        return
     path, height = next(input_sides(experiment.model))
     # Numbers below 1 are reported as out of range.
     if parts >= 1 and height >= 1 and height % parts:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from stillbox.errors import nearest
-from stillbox.experiment.rules.rule import Broken, input_sides, rule
+from stillbox.experiment.rules.rule import Broken, input_sides, padding_multiple, rule
 from stillbox.experiment.schema import (
     CanvasResizer,
     ConvolutionalHead,
+    FasterRcnn,
     FixedShapeResizer,
     MobileNetV1,
     OneStage,
@@ -17,6 +18,8 @@ from stillbox.experiment.schema import (
     WeightSharedHead,
 )
 
+# The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
+_PROPOSALS_MIN_SIDE = 33
 _RESNET_V1_DEPTHS = (50, 101, 152)
 _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
@@ -43,19 +46,21 @@ def canvas_is_given(resizer: CanvasResizer) -> Iterator[Broken]:
             )
 
 
-@rule(OneStage)
-def image_is_large_enough(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def image_is_large_enough(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """A backbone has a least side."""
-    backbone = model.backbone
+    backbone, least = model.backbone, model.backbone.min_side
+    if isinstance(model, FasterRcnn) and isinstance(backbone, ResNetV1):
+        least = _PROPOSALS_MIN_SIDE
     for path, side in input_sides(model):
         # Sides below 1 are reported as out of range, or as a missing canvas.
-        if 1 <= side < backbone.min_side:
+        if 1 <= side < least:
             what = f"an image side of {side} pixels is too small for {backbone.kind}"
-            yield Broken(path, what, f"at least {backbone.min_side}")
+            yield Broken(path, what, f"at least {least}")
 
 
-@rule(OneStage)
-def channels_are_three(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def channels_are_three(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """Images are RGB."""
     lists = {"pixels.mean": model.pixels.mean, "pixels.std": model.pixels.std}
     if not isinstance(model.resizer, FixedShapeResizer):
@@ -86,8 +91,8 @@ def mobilenet_ends_with_two_layers(backbone: MobileNetV1) -> Iterator[Broken]:
         yield Broken("last_depths", what, "give two, such as [1024, 1024]")
 
 
-@rule(OneStage)
-def last_layer_exists(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def last_layer_exists(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """The backbone ends with one of its layers."""
     backbone = model.backbone
     if backbone.last_layer and backbone.last_layer not in backbone.layers:
@@ -96,13 +101,14 @@ def last_layer_exists(model: OneStage) -> Iterator[Broken]:
         yield Broken("backbone.last_layer", what, fix)
 
 
-@rule(OneStage)
-def stem_folds_the_image(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def stem_folds_the_image(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """Blocks of two by two pixels cover images of even sides only."""
     if not isinstance(model.backbone, ResNet) or not model.backbone.space_to_depth_stem:
         return
+    multiple = padding_multiple(model)
     for path, side in input_sides(model):
-        if side >= 1 and model.pad_to_multiple >= 1 and (side + -side % model.pad_to_multiple) % 2:
+        if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:
             what = f"space_to_depth_stem requires an even image side, not {side}"
             yield Broken(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from stillbox.errors import nearest
 from stillbox.experiment.rules.rule import Broken, fit_stride, rule
 from stillbox.experiment.schema import (
+    FasterRcnn,
     Fpn,
     Identity,
     MultiscaleAnchors,
@@ -18,8 +19,8 @@ from stillbox.experiment.schema import (
 from stillbox.experiment.schema.necks import Pyramid
 
 
-@rule(OneStage)
-def pyramid_fits_the_image(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def pyramid_fits_the_image(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
     neck, top = model.neck, None
     if isinstance(neck, NasFpn):
@@ -30,8 +31,8 @@ def pyramid_fits_the_image(model: OneStage) -> Iterator[Broken]:
         yield from fit_stride(model, 2**top, "a feature pyramid that hands down a map")
 
 
-@rule(OneStage)
-def taps_exist(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def taps_exist(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """The neck taps layers of the backbone, from fine to coarse."""
     backbone, neck = model.backbone, model.neck
     taps, names = neck.taps_of(backbone), backbone.layers
@@ -68,19 +69,21 @@ def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Broken]:
         yield Broken("neck.max_level", what, fix)
 
 
-@rule(OneStage)
-def every_map_has_anchors(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def every_map_has_anchors(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """There are as many feature maps as maps of anchors."""
-    maps, described = model.neck.count_maps(), model.anchors.count_maps()
-    if isinstance(model.neck, Pyramid) and isinstance(model.anchors, MultiscaleAnchors):
+    anchors = model.anchor_stage.anchors
+    path = "proposals.anchors" if isinstance(model, FasterRcnn) else "anchors"
+    maps, described = model.neck.count_maps(), anchors.count_maps()
+    if isinstance(model.neck, Pyramid) and isinstance(anchors, MultiscaleAnchors):
         for name in ("min_level", "max_level"):
-            level, wanted = getattr(model.anchors, name), getattr(model.neck, name)
+            level, wanted = getattr(anchors, name), getattr(model.neck, name)
             if level != wanted:
                 what = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
-                yield Broken(f"anchors.{name}", what, f"set it to {wanted}")
+                yield Broken(f"{path}.{name}", what, f"set it to {wanted}")
     elif described != maps:
         yield Broken(
-            "anchors.num_layers" if isinstance(model.anchors, SsdAnchors) else "anchors",
+            f"{path}.num_layers" if isinstance(anchors, SsdAnchors) else path,
             f"anchors for {described} feature maps, but the neck makes {maps}",
             f"describe anchors for {maps} maps, or change the neck",
         )

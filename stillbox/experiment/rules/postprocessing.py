@@ -10,6 +10,7 @@ from stillbox.experiment.schema import (
     ClassCurveCalibration,
     ClassSigmoidCalibration,
     CurveCalibration,
+    FasterRcnn,
     Nms,
     OneStage,
 )
@@ -89,17 +90,23 @@ def calibration_curves_rise(curve: CurveCalibration | ClassCurve) -> Iterator[Br
         yield Broken("scores", "the scores of a curve do not rise", "sort the points")
 
 
-@rule(OneStage)
-def calibrated_slots_exist(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, FasterRcnn)
+def calibrated_slots_exist(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """Calibration by class names slots of the head, each once."""
-    calibration, path = model.postprocessing.calibration, "postprocessing.calibration"
+    # The second stage always has a slot of the background.
+    boxes = model.boxes if isinstance(model, FasterRcnn) else model
+    calibration = boxes.postprocessing.calibration if boxes is not None else None
+    path, last = "postprocessing.calibration", model.num_classes
+    if isinstance(model, FasterRcnn):
+        path = f"boxes.{path}"
+    elif not model.background_class:
+        last -= 1
     if isinstance(calibration, ClassCurveCalibration):
         name, slots = "curves", [curve.slot for curve in calibration.curves]
     elif isinstance(calibration, ClassSigmoidCalibration):
         name, slots = "sigmoids", [sigmoid.slot for sigmoid in calibration.sigmoids]
     else:
         return
-    last = model.num_classes - 1 + model.background_class
     for index, slot in enumerate(slots):
         place = f"{path}.{name}.{index}.slot"
         if not 0 <= slot <= last:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from stillbox.experiment.schema import (
     CanvasResizer,
     Experiment,
+    FasterRcnn,
     FixedShapeResizer,
     Model,
     OneStage,
@@ -68,7 +69,12 @@ def input_sides(model: Model) -> Iterator[tuple[str, int]]:
         yield f"{path}.max_dimension", height
 
 
-def fit_stride(model: OneStage, stride: int, who: str) -> Iterator[Broken]:
+def padding_multiple(model: OneStage | FasterRcnn) -> int:
+    """Returns what sides of the network input are padded to multiples of."""
+    return model.pad_to_multiple if isinstance(model, OneStage) else 1
+
+
+def fit_stride(model: OneStage | FasterRcnn, stride: int, who: str) -> Iterator[Broken]:
     """Yields the sides of the network input that are no multiples of a stride.
 
     Args:
@@ -76,14 +82,14 @@ def fit_stride(model: OneStage, stride: int, who: str) -> Iterator[Broken]:
         stride: of its coarsest map, in pixels.
         who: what requires it, for the message.
     """
-    if model.pad_to_multiple < 1:
+    multiple = padding_multiple(model)
+    if multiple < 1:
         return
     for path, side in input_sides(model):
-        if side >= 1 and (side + -side % model.pad_to_multiple) % stride:
+        if side >= 1 and (side + -side % multiple) % stride:
             below = max(side // stride, 1) * stride
-            yield Broken(
-                path,
-                f"an image side of {side} pixels does not fit {who} of stride {stride}",
-                f"the nearest sides that do are {below} and {below + stride}; "
-                f"or set model.pad_to_multiple to {stride}",
-            )
+            fix = f"the nearest sides that do are {below} and {below + stride}"
+            if isinstance(model, OneStage):
+                fix += f"; or set model.pad_to_multiple to {stride}"
+            what = f"an image side of {side} pixels does not fit {who} of stride {stride}"
+            yield Broken(path, what, fix)

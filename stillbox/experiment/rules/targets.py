@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from stillbox.experiment.rules.rule import Broken, rule
 from stillbox.experiment.schema import (
     ArgmaxMatcher,
+    BoxStage,
     GiouLoss,
     IouLoss,
     Loss,
     NegSqDistSimilarity,
     OneStage,
+    ProposalStage,
     SigmoidFocalLoss,
 )
 
@@ -34,13 +36,13 @@ def thresholds_are_ordered(matcher: ArgmaxMatcher) -> Iterator[Broken]:
         )
 
 
-@rule(OneStage)
-def thresholds_can_be_reached(model: OneStage) -> Iterator[Broken]:
+@rule(OneStage, ProposalStage, BoxStage)
+def thresholds_can_be_reached(stage: OneStage | ProposalStage | BoxStage) -> Iterator[Broken]:
     """Overlaps lie in 0..1, and minus a distance is never above 0."""
-    matcher = model.matcher
+    matcher = stage.matcher
     if not isinstance(matcher, ArgmaxMatcher) or matcher.ignore_thresholds:
         return
-    if isinstance(model.similarity, NegSqDistSimilarity):
+    if isinstance(stage.similarity, NegSqDistSimilarity):
         if matcher.matched_threshold > 0.0 and not matcher.force_match_for_each_row:
             yield Broken(
                 "matcher.matched_threshold",
@@ -54,13 +56,13 @@ def thresholds_can_be_reached(model: OneStage) -> Iterator[Broken]:
         if not 0.0 <= value <= 1.0:
             yield Broken(
                 f"matcher.{name}",
-                f"model.matcher.{name} is {value}, but overlaps lie in 0..1",
+                f"{name} is {value}, but overlaps lie in 0..1",
                 "give a value of at least 0 and at most 1",
             )
 
 
-@rule(Loss)
-def focal_loss_has_no_miner(loss: Loss) -> Iterator[Broken]:
+@rule(Loss, BoxStage)
+def focal_loss_has_no_miner(loss: Loss | BoxStage) -> Iterator[Broken]:
     """Both select hard examples, in contradictory ways."""
     if loss.hard_example_miner is not None and isinstance(loss.classification, SigmoidFocalLoss):
         yield Broken(

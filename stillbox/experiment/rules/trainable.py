@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stillbox.experiment.known_weights import advise_weights
 from stillbox.experiment.rules.rule import Broken
-from stillbox.experiment.schema import CosineSchedule, Experiment
+from stillbox.experiment.schema import CosineSchedule, Experiment, FasterRcnn
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -91,10 +91,27 @@ def cosine_ends(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+def samples_are_proposals(experiment: Experiment) -> Iterator[Broken]:
+    """The second stage is trained with a part of the proposals."""
+    model = experiment.model
+    if not isinstance(model, FasterRcnn) or model.boxes is None:
+        return
+    sample, proposals = model.boxes.sample_size, model.proposals.max_proposals
+    if sample > proposals and model.boxes.hard_example_miner is None:
+        path = "model.boxes.sample_size"
+        yield Broken(
+            path,
+            f"sample_size {sample} is more than the {proposals} proposals of an image "
+            "(model.proposals.max_proposals)",
+            f"--set {path}={proposals}, or raise model.proposals.max_proposals",
+        )
+
+
 TRAINABLE_RULES = (
     records_are_given,
     early_stopping_needs_records,
     cosine_ends,
+    samples_are_proposals,
     paths_are_real,
 )
 """All of them."""

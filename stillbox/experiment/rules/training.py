@@ -48,10 +48,11 @@ def boundaries_rise(schedule: ManualStepSchedule) -> Iterator[Broken]:
             what = f"step {after} follows step {before}"
             fix = "put the boundaries in rising order"
             yield Broken(f"schedule.{index + 1}.step", what, fix)
-    if schedule.warmup and not steps:
+    if schedule.warmup and not any(steps[:1]):
+        found = "is at step 0" if steps else "does not exist: the schedule is empty"
         yield Broken(
             "warmup",
-            "warmup goes to the first scheduled rate, but the schedule is empty",
+            f"warmup goes to the first scheduled rate, which {found}",
             "add a boundary, or set warmup to false",
         )
 

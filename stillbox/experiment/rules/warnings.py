@@ -10,6 +10,7 @@ from stillbox.experiment.schema import (
     ConvolutionalHead,
     CosineSchedule,
     Experiment,
+    FasterRcnn,
     FixedShapeResizer,
     OneStage,
 )
@@ -35,6 +36,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_replicas_of_nothing(experiment),
         *seldom_meant_augmentations(experiment),
         *_boxes_outside_the_image(experiment),
+        *_statistics_of_padding(experiment),
     ]
 
 
@@ -121,4 +123,18 @@ def _boxes_outside_the_image(experiment: Experiment) -> Iterator[tuple[str, str]
             "model.postprocessing.nms.change_coordinate_frame",
             "detections stay relative to the padded network input, but scores and pictures take "
             "them as relative to the image, as in the original",
+        )
+
+
+def _statistics_of_padding(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    model = experiment.model
+    if not isinstance(model, FasterRcnn) or not model.mask_padding or model.freeze_batch_norm:
+        return
+    norms = [conv.batch_norm for conv in (model.backbone.conv, model.neck.conv) if conv is not None]
+    if any(norm is not None and norm.train for norm in norms):
+        yield (
+            "model.freeze_batch_norm",
+            "mask_padding masks images, but not the statistics of a batch: they include the "
+            "padding, which images of the original do not have; --set model.freeze_batch_norm=true "
+            "takes the moving ones",
         )

@@ -13,11 +13,13 @@ from typing import Any
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.box_heads import *
 from stillbox.experiment.schema.calibration import *
 from stillbox.experiment.schema.data import *
 from stillbox.experiment.schema.devices import *
 from stillbox.experiment.schema.evaluation import *
 from stillbox.experiment.schema.export import *
+from stillbox.experiment.schema.faster_rcnn import *
 from stillbox.experiment.schema.heads import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
@@ -28,6 +30,7 @@ from stillbox.experiment.schema.one_stage import *
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.resizers import *
+from stillbox.experiment.schema.roi_crops import *
 from stillbox.experiment.schema.spinenet import *
 from stillbox.experiment.schema.training import *
 

@@ -28,6 +28,13 @@ _RESNET = ConvHyperparams(
     batch_norm=BatchNorm(decay=0.997, epsilon=1e-5, center=True, scale=True),
 )
 
+_INCEPTION = ConvHyperparams(
+    activation="relu",
+    regularizer=L2(weight=4e-5),
+    initializer=TruncatedNormal(stddev=0.1),
+    batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
+)
+
 
 class Backbone(Variant):
     """From the network input to feature maps of falling resolution.
@@ -132,17 +139,62 @@ class ResNetV1(Backbone, kind="resnet_v1"):
     """
 
     layers: ClassVar[tuple[str, ...]] = ("root", "block_1", "block_2", "block_3", "block_4")
-    levels: ClassVar[Mapping[int, str]] = {2: "block_1", 3: "block_2", 4: "block_3", 5: "block_4"}
     min_side: ClassVar[int] = 129
 
     depth: int = 50
     """Layers by the usual count: 50, 101 or 152."""
+    output_stride: Literal[8, 16, 32] = 32
+    """Stride of the last block. Blocks that it leaves without a stride of their own dilate their
+    3x3 convolutions instead (`first_stage_features_stride`)."""
     last_layer: str = ""
     """Blocks up to this one exist even where nothing reads them; empty: up to the last tap."""
     unit_activation: Activation = "relu"
     """Applied to the sum at the end of a unit; `conv.activation` is for the layers inside."""
     conv: ConvHyperparams = _RESNET
     """Hyperparameters of the base network."""
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last block of each level; with an `output_stride` below 32, without the fourth."""
+        if self.output_stride == 32:
+            return {2: "block_1", 3: "block_2", 4: "block_3", 5: "block_4"}
+        if self.output_stride == 16:
+            return {2: "block_1", 3: "block_2", 4: "block_3"}
+        return {2: "block_1", 3: "block_3"}
+
+
+_MIXED = ("3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b", "5c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionV2(Backbone, kind="inception_v2"):
+    """Inception v2: Inception with batch normalisation (arXiv:1502.03167)."""
+
+    layers: ClassVar[tuple[str, ...]] = (
+        "conv_1a",
+        "pool_2a",
+        "conv_2b",
+        "conv_2c",
+        "pool_3a",
+        *(f"mixed_{name}" for name in _MIXED),
+    )
+    levels: ClassVar[Mapping[int, str]] = {
+        2: "conv_2c",
+        3: "mixed_3c",
+        4: "mixed_4e",
+        5: "mixed_5c",
+    }
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: Positive = 1.0
+    """Factor on every channel count."""
+    min_depth: PositiveInt = 16
+    """No layer has fewer channels than this."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _INCEPTION
+    """Hyperparameters of the base network. The first convolution, and most 1x1 convolutions, are
+    drawn with deviations of slim's own: 1, .09 and .1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,31 @@
 """What every detector has, whatever its architecture."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
+from stillbox.experiment.schema.anchors import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.matching import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.resizers import *
 from stillbox.experiment.variants import Variant
+
+
+class AnchorStage(Protocol):
+    """The section of a model that assigns ground-truth boxes to anchors."""
+
+    @property
+    def anchors(self) -> Anchors:
+        """The boxes that predictions are relative to."""
+
+    @property
+    def matcher(self) -> Matcher:
+        """Assigns ground-truth boxes to anchors."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """What the matcher compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +50,39 @@ class Model(Variant):
         raise NotImplementedError
 
     @property
+    def anchor_stage(self) -> AnchorStage | None:
+        """Its anchors and their matcher; None for a model without anchors."""
+        return None
+
+    @property
     def normalizes_per_replica(self) -> bool:
         """Whether the loss is normalised per replica (`devices.replicas`)."""
         return False
 
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The configuration of each part by its name, the first word of its parameters' paths."""
+        return {}
+
+    @property
+    def classifier_parts(self) -> tuple[str, ...]:
+        """Parts that are in a classifier's network too, whose weights can initialise them."""
+        return ("backbone",)
+
+    @property
+    def head_parts(self) -> tuple[str, ...]:
+        """Parts that the weights of a detector initialise on demand alone (`load_heads`)."""
+        return ("head",)
+
+    @property
+    def class_logits(self) -> int:
+        """Class logits of one box, that of the background included."""
+        return self.num_classes + 1
+
     def describe(self) -> dict[str, str]:
         """Returns the names of the parts, for reports."""
         return {"architecture": self.kind}
+
+    def convolutions(self) -> dict[str, ConvHyperparams]:
+        """Returns the hyperparameters of all parts that have any, by their path in the model."""
+        return {}

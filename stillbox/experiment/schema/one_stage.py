@@ -1,6 +1,8 @@
 """One-stage detectors: SSD and RetinaNet."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.backbones import *
@@ -62,9 +64,24 @@ class OneStage(Model, kind="one_stage"):
         return self.postprocessing.nms.max_total
 
     @property
+    def anchor_stage(self) -> "OneStage":
+        """Itself."""
+        return self
+
+    @property
     def normalizes_per_replica(self) -> bool:
         """Whether the loss is normalised per replica (`devices.replicas`)."""
         return self.loss.normalizer == "per_replica"
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The configuration of each part by its name, the first word of its parameters' paths."""
+        return {"backbone": self.backbone, "neck": self.neck, "head": self.head}
+
+    @property
+    def class_logits(self) -> int:
+        """Class logits of one box, that of the background included."""
+        return self.num_classes + self.background_class
 
     def describe(self) -> dict[str, str]:
         """Returns the names of the parts, for reports."""
@@ -78,6 +95,10 @@ class OneStage(Model, kind="one_stage"):
         }
 
     def convolutions(self) -> dict[str, ConvHyperparams]:
-        """Returns the hyperparameters of backbone, neck and head, as far as they have any."""
-        convs = {"backbone": self.backbone.conv, "neck": self.neck.conv, "head": self.head.conv}
-        return {part: conv for part, conv in convs.items() if conv is not None}
+        """Returns the hyperparameters of all parts that have any, by their path in the model."""
+        convs = {
+            "backbone.conv": self.backbone.conv,
+            "neck.conv": self.neck.conv,
+            "head.conv": self.head.conv,
+        }
+        return {path: conv for path, conv in convs.items() if conv is not None}

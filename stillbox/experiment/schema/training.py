@@ -71,8 +71,8 @@ class ExponentialSchedule(Schedule, kind="exponential"):
 class ScheduleStep:
     """From `step` on, `learning_rate`."""
 
-    step: PositiveInt = 0
-    """First step with this rate."""
+    step: NonNegativeInt = 0
+    """First step with this rate; 0: it takes the place of the rate before the first boundary."""
     learning_rate: NonNegative = 0.002
     """The rate."""
 

@@ -6,7 +6,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup, BlockOptions, residual_group
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use

@@ -8,19 +8,25 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
 _ROOT_CHANNELS = 64
 _UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EXPANSION = 4
+# Stride of the first block.
+_FIRST_STRIDE = 4
+
+Units = schema.ResNetV1 | schema.ResNetBlockHead
+"""What configures units: their hyperparameters and the activation of their sum."""
 
 
 @implements(schema.ResNetV1)
 class ResNetV1Backbone(Part):
     """The 7x7 convolution `root` and the blocks `block_1` to `block_4` of units `unit_{u}`.
 
-    Each block's output is tapped before it is subsampled by 2 for the next block.
+    Each block's output is tapped before it is subsampled by 2 for the next block. At the output
+    stride that is left out, and the 3x3 convolutions of the next block are dilated instead.
     """
 
     def __init__(
@@ -32,13 +38,17 @@ class ResNetV1Backbone(Part):
         # slim pads the strided root alike on all sides; the units have no stride.
         self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
         channels = _ROOT_CHANNELS
-        widths = {"root": channels}
+        widths, halved = {"root": channels}, ["root"]
         for index, name in enumerate(built[1:]):
-            width = _ROOT_CHANNELS * 2**index
+            width, stride = _ROOT_CHANNELS * 2**index, _FIRST_STRIDE * 2**index
             units = _UNITS[config.depth][index]
-            setattr(self, name, ResNetBlock(config, channels, width, units, options))
+            dilation = max(1, stride // config.output_stride)
+            setattr(self, name, ResNetBlock(config, channels, width, units, options, dilation))
             channels = widths[name] = width * _EXPANSION
+            if stride < config.output_stride:
+                halved.append(name)
         self.channels = tuple(widths[tap] for tap in taps)
+        self.halved = tuple(halved)
 
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
@@ -47,7 +57,8 @@ class ResNetV1Backbone(Part):
         outputs = {}
         for name in self.names:
             x = outputs[name] = getattr(self, name)(x, train=train)
-            x = max_pool(x, 3, 2) if name == "root" else max_pool(x, 1, 2)
+            if name in self.halved:
+                x = max_pool(x, 3 if name == "root" else 1, 2)
         return tuple(outputs[tap] for tap in self.taps)
 
 
@@ -55,12 +66,19 @@ class ResNetBlock(Part):
     """Units `unit_1`, `unit_2`, ... with `width` channels inside and four times as many outside."""
 
     def __init__(
-        self, config: schema.ResNetV1, inputs: int, width: int, units: int, options: BuildOptions
+        self,
+        config: Units,
+        inputs: int,
+        width: int,
+        units: int,
+        options: BuildOptions,
+        dilation: int = 1,
     ) -> None:
         self.units = tuple(f"unit_{number}" for number in range(1, units + 1))
+        self.channels = width * _EXPANSION
         for name in self.units:
-            setattr(self, name, BottleneckUnit(config, inputs, width, options))
-            inputs = width * _EXPANSION
+            setattr(self, name, BottleneckUnit(config, inputs, width, options, dilation))
+            inputs = self.channels
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, H, W, 4 * width]`."""
@@ -73,7 +91,7 @@ class BottleneckUnit(Part):
     """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` if the channels change."""
 
     def __init__(
-        self, config: schema.ResNetV1, inputs: int, width: int, options: BuildOptions
+        self, config: Units, inputs: int, width: int, options: BuildOptions, dilation: int = 1
     ) -> None:
         layers = options.layer_arguments()
         outputs = width * _EXPANSION
@@ -81,7 +99,7 @@ class BottleneckUnit(Part):
         if inputs != outputs:
             self.shortcut = Conv2d(inputs, outputs, 1, 1, linear, **layers)
         self.conv_1 = Conv2d(inputs, width, 1, 1, config.conv, **layers)
-        self.conv_2 = Conv2d(width, width, 3, 1, config.conv, **layers)
+        self.conv_2 = Conv2d(width, width, 3, 1, config.conv, dilation=dilation, **layers)
         self.conv_3 = Conv2d(width, outputs, 1, 1, linear, **layers)
         self.activation = config.unit_activation
 

@@ -10,7 +10,7 @@ from stillbox.experiment import schema
 from stillbox.models.backbones.residual import BlockGroup
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 

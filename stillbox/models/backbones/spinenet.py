@@ -16,7 +16,7 @@ from stillbox.models.backbones.residual import (
 )
 from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
 

@@ -34,7 +34,7 @@ class ShapesOnly(np.random.Generator):
 def draw_kernel(
     initializer: schema.Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Kernel:
-    """Draws a float32 kernel, `[kh, kw, C_in, C_out]` or `[k, k, C, 1]`; `rng` advances."""
+    """Draws a float32 kernel `[kh, kw, in, out]`, `[k, k, C, 1]` or `[in, out]`; `rng` advances."""
     values: NDArray[np.float64] = implementation_of(initializer)(initializer, shape, rng)
     return values.astype(np.float32)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from stillbox.models.layers.conv import Conv2d
 from stillbox.models.layers.lowering.convolution import conv2d
+from stillbox.models.layers.masking import zero_padding
 
 _BLOCK = 2
 
@@ -26,7 +27,7 @@ class SpaceToDepthConv2d(Conv2d):
         before = -(-(self.kernel.shape[0] // 2) // _BLOCK)
         after = folded_kernel.shape[0] - 1 - before
         pads = ((0, 0), (before, after), (before, after), (0, 0))
-        folded = jnp.pad(space_to_depth(x.astype(self.dtype)), pads)
+        folded = jnp.pad(space_to_depth(zero_padding(x.astype(self.dtype))), pads)
         return self._finish(conv2d(folded, folded_kernel, 1, padding="valid"), train=train)
 
 

@@ -10,7 +10,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import Block, BlockOptions
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
 from stillbox.models.necks.nas_fpn_plan import Step, plan_cell

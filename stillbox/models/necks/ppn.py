@@ -5,7 +5,7 @@ import jax
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.pooling import max_pool
 from stillbox.models.parts import BuildOptions, Part
 
 

@@ -49,7 +49,7 @@ class OneStageDetector(Detector):
         self.neck = implementation_of(neck)(neck, self.backbone.channels, options)
         outputs = Outputs(
             anchors=anchors_per_location(model.anchors, len(self.neck.channels)),
-            slots=model.num_classes + model.background_class,
+            slots=model.class_logits,
             codes=model.box_coder.code_size,
         )
         self.head = implementation_of(head)(head, self.neck.channels, outputs, options)

@@ -31,7 +31,10 @@ MODELS = {
         *SIZE,
     ],
     "spinenet-mbconv49_retinanet": ["model.head.depth=32", *SIZE],
-    "ssd_mobilenet_v1_ppn_300x300": ["model.backbone.depth_multiplier=0.25"],
+    "ssd_mobilenet_v1_ppn_300x300": [
+        "model.backbone={kind: inception_v2, depth_multiplier: 0.25}",
+        "model.neck.tap=mixed_4c",
+    ],
     "ssd_resnet34": ["model.backbone.depth=10", "model.backbone.space_to_depth_stem=true"],
 }
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetV1Backbone
+from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetBlock, ResNetV1Backbone
 from stillbox.models.parts import BuildOptions
 
 _NORM = schema.BatchNorm(scale=True)
@@ -57,3 +57,32 @@ def test_a_unit_that_changes_the_width_projects_its_shortcut():
 def test_unread_blocks_exist_on_demand():
     assert not hasattr(_build(("block_1",)), "block_2")
     assert hasattr(_build(("block_1",), last_layer="block_2"), "block_2")
+
+
+@pytest.mark.parametrize(
+    ("output_stride", "sides"), [(32, (16, 8, 4, 2)), (16, (16, 8, 4, 4)), (8, (16, 8, 8, 8))]
+)
+def test_the_output_stride_is_that_of_the_last_blocks(output_stride, sides):
+    names = ("block_1", "block_2", "block_3", "block_4")
+    backbone = nnx.eval_shape(lambda: _build(names, output_stride=output_stride))
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    taps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
+    assert tuple(tap.shape[1] for tap in taps) == sides
+    # slim multiplies the distance of taps by each stride that it leaves out.
+    dilations = [getattr(backbone, name).unit_3.conv_2.dilation for name in names]
+    assert dilations == [max(1, 2**block * 4 // output_stride) for block in range(4)]
+    levels = replace(_CONFIG, output_stride=output_stride).levels
+    assert {level: 64 >> level for level in levels} == {
+        level: sides[names.index(name)] for level, name in levels.items()
+    }
+
+
+def test_a_dilated_block_computes_the_strided_one_at_every_place():
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, 6, 8)), jnp.float32)
+    # The same weights: `rng` starts anew.
+    dilated, plain = (
+        ResNetBlock(_CONFIG, 8, 4, 2, replace(_OPTIONS, rng=np.random.default_rng(2)), dilation)
+        for dilation in (2, 1)
+    )
+    every, some = dilated(x, train=False), plain(x[:, ::2, 1::2], train=False)
+    np.testing.assert_allclose(every[:, ::2, 1::2], some, atol=1e-5)

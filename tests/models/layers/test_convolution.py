@@ -136,16 +136,33 @@ def test_without_padding_the_edges_are_lost(stride):
 )
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_the_gradient_of_a_kernel_is_that_of_one_convolution(shape, kernel_shape, padding):
+    _check_unstrided(shape, kernel_shape, padding, dilation=1)
+
+
+# Rows in several blocks, and a map that is smaller than the dilated kernel.
+@pytest.mark.parametrize("shape", [(2, 77, 60, 128), (2, 3, 5, 4)])
+@pytest.mark.parametrize("dilation", [2, 4])
+def test_the_taps_of_a_dilated_kernel_are_apart(shape, dilation):
+    _check_unstrided(shape, (3, 3, shape[-1], 32), "same", dilation)
+
+
+def _check_unstrided(shape, kernel_shape, padding, dilation):
     x, kernel = _random(*shape), _random(*kernel_shape, seed=1)
 
     def plain(x, kernel):
         return jax.lax.conv_general_dilated(
-            x, kernel, (1, 1), padding.upper(), dimension_numbers=_DIMENSIONS
+            x,
+            kernel,
+            (1, 1),
+            padding.upper(),
+            rhs_dilation=(dilation, dilation),
+            dimension_numbers=_DIMENSIONS,
         )
 
     def ours(x, kernel):
-        return conv2d(x, kernel, 1, padding=padding)
+        return conv2d(x, kernel, 1, padding=padding, dilation=dilation)
 
+    np.testing.assert_allclose(ours(x, kernel), plain(x, kernel), rtol=1e-5, atol=1e-4)
     weights = _random(*jax.eval_shape(plain, x, kernel).shape, seed=2)
     for argument in (0, 1):
         expected, found = (

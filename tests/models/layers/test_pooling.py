@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.models.layers.lowering import calls
-from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.lowering import calls, pooling
+from stillbox.models.layers.lowering.pooling import max_pool, sum_pool
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -81,3 +81,19 @@ def test_symmetric_padding_is_that_of_pytorch(sides):
     ours = max_pool(x, 3, 2, padding="symmetric")
     assert ours.shape[1:3] == tuple((side - 1) // 2 + 1 for side in sides)
     np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize(("sides", "size"), [((8, 7), 3), ((2, 9), 5)])
+def test_sums_and_gradients_are_those_of_a_window_reduction(sides, size, partitioned, monkeypatch):
+    monkeypatch.setattr(pooling, "is_spatially_partitioned", lambda: partitioned)
+    random = np.random.default_rng(5)
+    x, weights = (jnp.asarray(random.normal(size=(2, *sides, 3)), jnp.float32) for _ in range(2))
+
+    def plain(x):
+        window = (1, size, size, 1)
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1,) * 4, "SAME")
+
+    for function in (lambda f: f, lambda f: jax.grad(lambda x: jnp.sum(f(x) * weights))):
+        ours, expected = function(lambda x: sum_pool(x, size)), function(plain)
+        np.testing.assert_allclose(ours(x), expected(x), atol=1e-5)

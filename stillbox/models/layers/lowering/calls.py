@@ -31,12 +31,14 @@ def plain_lowering() -> Iterator[None]:
 
 
 def per_platform(
-    *arrays: jax.Array,
+    *arrays: Any,  # noqa: ANN401
     cpu: Callable[..., Any],
     gpu: Callable[..., Any] | None = None,
     default: Callable[..., Any],
 ) -> Any:  # noqa: ANN401
     """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
+
+    All are called with the given arrays, or pytrees of them.
 
     If devices share images, `default` is used everywhere: XLA can divide an operation of its own
     along the height, but turns shifted views into right, slow code.

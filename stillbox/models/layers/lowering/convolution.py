@@ -28,8 +28,17 @@ Gradients = tuple[jax.Array, jax.Array]
 
 
 @jax.named_scope("convolution")
-def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "same") -> jax.Array:
+def conv2d(
+    x: jax.Array,
+    kernel: jax.Array,
+    stride: int,
+    *,
+    padding: Padding = "same",
+    dilation: int = 1,
+) -> jax.Array:
     """Convolves all channels of `[B, H, W, C]` with a kernel `[kh, kw, C, D]` of the same type.
+
+    `dilation` is the distance of the kernel's taps in pixels; above 1, the stride has to be 1.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
@@ -38,8 +47,8 @@ def conv2d(x: jax.Array, kernel: jax.Array, stride: int, *, padding: Padding = "
     if stride == 1 and kernel.shape[:2] != (1, 1):
         # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
         # hundred times slower.
-        pads = padding_pairs(x.shape, kernel.shape, stride, padding)
-        return without_uneven_shards(conv_unstrided(x, kernel, pads))
+        pads = padding_pairs(x.shape, kernel.shape, stride, padding, dilation)
+        return without_uneven_shards(conv_unstrided(x, kernel, pads, dilation))
     # Padding outside the call is fused with the operation that computes x.
     padded = _pad(x, kernel.shape, stride, padding)
     return without_uneven_shards(_conv_unpadded(padded, kernel, stride))

@@ -15,14 +15,19 @@ def padding_of(explicit_padding: bool) -> Padding:
 
 
 def padding_pairs(
-    image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], stride: int, padding: Padding
+    image_shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    stride: int,
+    padding: Padding,
+    dilation: int = 1,
 ) -> tuple[Pair, Pair]:
     """Returns the pixels before and after, for rows and for columns.
 
-    `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width.
+    `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width; `dilation` is the
+    distance of the kernel's taps.
     """
     pairs = [
-        _pair(side, taps, stride, padding)
+        _pair(side, (taps - 1) * dilation + 1, stride, padding)
         for side, taps in zip(image_shape[1:3], kernel_shape[:2], strict=True)
     ]
     return pairs[0], pairs[1]

@@ -1,13 +1,13 @@
-"""Max pooling.
+"""Pooling of windows.
 
-XLA compiles the gradient of a window reduction to a loop over windows on CPUs, six times slower
+XLA compiles the gradient of a window maximum to a loop over windows on CPUs, six times slower
 than the form below (`[4, 160, 160, 64]`, 3x3 windows, stride 2), and on GPUs to a scatter with an
 atomic sum for every window after four arrays of indices. Both are avoided by keeping the index of
 the maximum within its window: the gradient is then a sum of shifted, dilated views. TPUs have
 hardware for windows.
 """
 
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 
 from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
+from stillbox.models.parallel import is_spatially_partitioned
 
 
 class _Windows(NamedTuple):
@@ -127,3 +128,32 @@ def _spread(place: int, count: int, windows: _Windows, axis: int) -> tuple[int, 
     before = place - windows.pads[axis][0]
     after = windows.sides[axis] - (before + (count - 1) * windows.stride + 1)
     return before, after, windows.stride - 1
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def sum_pool(x: jax.Array, size: int) -> jax.Array:
+    """Returns the sum around each pixel of `[B, H, W, C]`; `size` is odd, and padding is 0."""
+    return _sum_along(_sum_along(x, 1, size), 2, size)
+
+
+def _forward_sum(x: jax.Array, size: int) -> tuple[jax.Array, None]:
+    return sum_pool(x, size), None
+
+
+def _backward_sum(size: int, kept: None, gradient: jax.Array) -> tuple[jax.Array]:
+    # A pixel is in the windows of the same pixels that are in its own.
+    return (sum_pool(gradient, size),)
+
+
+sum_pool.defvjp(_forward_sum, _backward_sum)
+
+
+def _sum_along(x: jax.Array, axis: int, size: int) -> jax.Array:
+    """Sums shifted views: on a CPU a fifth of the time of windows (`[1, 38, 50, 576]`, 3x3)."""
+    if is_spatially_partitioned():
+        window = [size if index == axis else 1 for index in range(x.ndim)]
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1,) * x.ndim, "SAME")
+    pads = [(size // 2,) * 2 if index == axis else (0, 0) for index in range(x.ndim)]
+    padded, side = jnp.pad(x, pads), x.shape[axis]
+    views = (jax.lax.slice_in_dim(padded, start, start + side, axis=axis) for start in range(size))
+    return reduce(jnp.add, views)

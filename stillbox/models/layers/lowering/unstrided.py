@@ -8,6 +8,7 @@ channels: 57 GFLOP/s as a convolution, 154 with the patches of the whole batch, 
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,29 +25,34 @@ _FEW_CHANNELS = 32
 Pads = tuple[Pair, Pair]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def conv_unstrided(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    """Convolves `[B, H, W, C]` with `[kh, kw, C, D]` of the same type to `[B, H', W', D]`."""
-    return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def conv_unstrided(x: jax.Array, kernel: jax.Array, pads: Pads, dilation: int) -> jax.Array:
+    """Convolves `[B, H, W, C]` with `[kh, kw, C, D]` of the same type to `[B, H', W', D]`.
+
+    `dilation` is the distance of the kernel's taps in pixels. The convolutions of block 4 of a
+    ResNet at stride 16 take a CPU as long with a distance of 2 as with 1 (`[1, 38, 50, 512]`).
+    """
+    return _plain(x, kernel, pads=pads, dilation=dilation)
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, pads: Pads
+    x: jax.Array, kernel: jax.Array, pads: Pads, dilation: int
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return conv_unstrided(x, kernel, pads), (x, kernel)
+    return conv_unstrided(x, kernel, pads, dilation), (x, kernel)
 
 
 def _backward(
-    pads: Pads, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
+    pads: Pads, dilation: int, saved: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    (x_gradient,) = jax.vjp(lambda x: _plain(x, kernel, pads=pads), x)[1](gradient)
-    plain = partial(_kernel_gradient, kernel_shape=kernel.shape, pads=pads)
+    form: dict[str, Any] = {"pads": pads, "dilation": dilation}
+    (x_gradient,) = jax.vjp(lambda x: _plain(x, kernel, **form), x)[1](gradient)
+    plain = partial(_kernel_gradient, kernel_shape=kernel.shape, pads=pads, dilation=dilation)
     if kernel.shape[3] < _FEW_CHANNELS:
         return x_gradient, plain(x, gradient)
 
     def on_cpu(*arrays: jax.Array) -> tuple[jax.Array]:
-        return (_kernel_gradient_on_cpu(*arrays, kernel_shape=kernel.shape, pads=pads),)
+        return (_kernel_gradient_on_cpu(*arrays, kernel_shape=kernel.shape, **form),)
 
     sharded = batch_shard_map(on_cpu, ("batch", "batch"), ("replicated",))
     return x_gradient, per_platform(x, gradient, cpu=lambda *a: sharded(*a)[0], default=plain)
@@ -55,22 +61,32 @@ def _backward(
 conv_unstrided.defvjp(_forward, _backward)
 
 
-def _plain(x: jax.Array, kernel: jax.Array, *, pads: Pads) -> jax.Array:
-    return jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_DIMENSIONS)
+def _plain(x: jax.Array, kernel: jax.Array, *, pads: Pads, dilation: int) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (1, 1),
+        pads,
+        rhs_dilation=(dilation, dilation),
+        dimension_numbers=_DIMENSIONS,
+    )
 
 
 def _kernel_gradient(
-    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads
+    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads, dilation: int
 ) -> jax.Array:
     zeros = jnp.zeros(kernel_shape, x.dtype)
-    return jax.vjp(lambda kernel: _plain(x, kernel, pads=pads), zeros)[1](gradient)[0]
+    _, pull = jax.vjp(lambda kernel: _plain(x, kernel, pads=pads, dilation=dilation), zeros)
+    return pull(gradient)[0]
 
 
 def _kernel_gradient_on_cpu(
-    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads
+    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads, dilation: int
 ) -> jax.Array:
     """Sums products of gradients and patches over blocks of images, or of rows of one image."""
     kh, kw, channels, depth = kernel_shape
+    # Offsets of the taps of a row and of a column.
+    down, right = (range(0, taps * dilation, dilation) for taps in (kh, kw))
     batch, height, width, _ = gradient.shape
     images, rows = _block(batch, height, width, math.prod(kernel_shape[:3]) * x.dtype.itemsize)
     row_blocks = -(-height // rows)
@@ -81,11 +97,10 @@ def _kernel_gradient_on_cpu(
 
     def add(total: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
         start = (index // row_blocks * images, index % row_blocks * rows, 0, 0)
-        seen = jax.lax.dynamic_slice(
-            padded, start, (images, rows + kh - 1, width + kw - 1, channels)
-        )
+        size = (images, rows + down[-1], width + right[-1], channels)
+        seen = jax.lax.dynamic_slice(padded, start, size)
         own = jax.lax.dynamic_slice(gradient, start, (images, rows, width, depth))
-        windows = [seen[:, i : i + rows, j : j + width] for i in range(kh) for j in range(kw)]
+        windows = [seen[:, i : i + rows, j : j + width] for i in down for j in right]
         patches = jnp.concatenate(windows, axis=-1).reshape(-1, kh * kw * channels)
         product = jnp.matmul(own.reshape(-1, depth).T, patches, preferred_element_type=jnp.float32)
         return total + product, None

@@ -1,0 +1,164 @@
+"""`FasterRcnnFeatureExtractor`: backbone, neck and box head in one message."""
+
+import dataclasses
+import re
+from typing import Any, NamedTuple
+
+from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.extractors import (
+    RESNET_PIXELS,
+    of_a_replica,
+    read_keras_resnet,
+    read_type,
+)
+from stillbox.experiment.pipeline_config.layers import read_hyperparams
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.schema import (
+    Backbone,
+    BoxHead,
+    ConvHyperparams,
+    Fpn,
+    FullyConnectedHead,
+    Identity,
+    InceptionV2,
+    InceptionV2BlockHead,
+    Neck,
+    PixelNormalization,
+    ResNetBlockHead,
+    ResNetV1,
+    VarianceScaling,
+)
+
+_RESNETS = tuple(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152))
+EXTRACTORS = (
+    *_RESNETS,
+    "faster_rcnn_inception_v2",
+    *(f"{resnet}_keras" for resnet in _RESNETS),
+    *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
+)
+"""Supported values of `feature_extractor.type`."""
+_NAS = "networks found by architecture search (NASNet, PNASNet) are not supported"
+_INCEPTION_RESNET = "Inception ResNet v2 is not supported"
+_REFUSED = {
+    "faster_rcnn_nas": _NAS,
+    "faster_rcnn_pnas": _NAS,
+    "faster_rcnn_inception_resnet_v2": _INCEPTION_RESNET,
+    "faster_rcnn_inception_resnet_v2_keras": _INCEPTION_RESNET,
+    "faster_rcnn_mobilenet_v1": "MobileNet v1 is supported in SSD alone",
+}
+_PLAIN = "the original reads it for the FPN extractors alone"
+_STRIDE = "first_stage_features_stride"
+_USUAL_STRIDE = 16
+
+GLOROT = VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+"""Glorot's initialiser, the default of the original's layers."""
+
+
+class Extractor(NamedTuple):
+    """The parts that one `feature_extractor` describes."""
+
+    backbone: Backbone
+    neck: Neck
+    head: BoxHead
+    keras: bool
+    """It is one of the original's second generation."""
+    pixels: PixelNormalization = RESNET_PIXELS
+
+
+def read_extractor(section: MessageSection) -> Extractor:
+    """Reads `feature_extractor`."""
+    kind = read_type(section, EXTRACTORS, _REFUSED)
+    section.ignore("no extractor of the original takes it", "pad_to_multiple")
+    if kind.endswith("_fpn_keras"):
+        return _read_fpn(section, _depth_in(kind))
+    overrides = "override_base_feature_extractor_hyperparams"
+    section.ignore(_PLAIN, "conv_hyperparams", overrides, "fpn")
+    if "inception" in kind:
+        return _read_inception(section)
+    return _read_resnet(section, _depth_in(kind), keras=kind.endswith("_keras"))
+
+
+def _depth_in(kind: str) -> int:
+    match = re.search(r"resnet(\d+)", kind)
+    assert match is not None  # it is one of EXTRACTORS
+    return int(match[1])
+
+
+def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> Extractor:
+    if keras:
+        _check_stride(section, _USUAL_STRIDE)
+        backbone = _unpenalised(read_keras_resnet(section, depth))
+    else:
+        # The original builds the whole network in the first stage, and its checkpoints contain it.
+        stride = _check_stride(section, 8, _USUAL_STRIDE, paths=("model.backbone.output_stride",))
+        backbone = _unpenalised(
+            ResNetV1(
+                depth=depth,
+                output_stride=stride,
+                last_layer="block_4",
+                conv=of_a_replica(ResNetV1().conv),
+            )
+        )
+    level = next(level for level, layer in backbone.levels.items() if layer == "block_3")
+    return Extractor(
+        backbone=backbone,
+        neck=Identity(min_level=level, max_level=level),
+        head=ResNetBlockHead(stride=2 if keras else 1, conv=backbone.conv),
+        keras=keras,
+    )
+
+
+def _read_inception(section: MessageSection) -> Extractor:
+    _note_stride(section, "Inception v2 has a stride of 16 whatever is set, as in the original")
+    conv = dataclasses.replace(of_a_replica(InceptionV2().conv), regularizer=None)
+    return Extractor(
+        backbone=InceptionV2(conv=conv),
+        neck=Identity(min_level=4, max_level=4),
+        head=InceptionV2BlockHead(conv=conv),
+        keras=False,
+        pixels=PixelNormalization(),
+    )
+
+
+def _read_fpn(section: MessageSection, depth: int) -> Extractor:
+    _note_stride(section, "the levels of the pyramid decide")
+    name = "conv_hyperparams"
+    if not section.has(name):
+        raise UserError(
+            "the feature extractor has no conv_hyperparams, which its pyramid is built from",
+            where=section.where(),
+            fix="add conv_hyperparams { ... }",
+        )
+    conv = read_hyperparams(section.child(name), "model.neck.conv", keras=True)
+    # What the message leaves out has other defaults than a message that is left out.
+    levels: dict[str, Any] = {"min_level": 2, "max_level": 6}
+    if section.has("fpn"):
+        levels = section.child("fpn").fill(
+            "model.neck", "min_level", "max_level", depth="additional_layer_depth"
+        )
+    dense = ConvHyperparams(initializer=GLOROT, batch_norm=conv.batch_norm)
+    return Extractor(
+        backbone=read_keras_resnet(section, depth),
+        neck=Fpn(conv=conv, top_down="smoothed", **levels),
+        head=FullyConnectedHead(conv=dense),
+        keras=True,
+    )
+
+
+def _unpenalised(backbone: ResNetV1) -> ResNetV1:
+    """Returns a backbone as Faster R-CNN builds it: with a weight decay of 0."""
+    conv = dataclasses.replace(backbone.conv, regularizer=None)
+    return dataclasses.replace(backbone, conv=conv)
+
+
+def _check_stride(section: MessageSection, *valid: int, paths: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
+    stride = section.value(_STRIDE, *paths)
+    if stride not in valid:
+        there_is = " and ".join(map(str, valid))
+        section.refuse(_STRIDE, "this extractor has no such stride", f"there is: {there_is}")
+    return stride
+
+
+def _note_stride(section: MessageSection, why: str) -> None:
+    if section.value(_STRIDE) != _USUAL_STRIDE:
+        section.note(_STRIDE, f"{section.label(_STRIDE)} has no effect here: {why}")

@@ -1,0 +1,204 @@
+"""Two-stage detectors: Faster R-CNN (arXiv:1506.01497).
+
+The original's `object_detection/protos/faster_rcnn.proto` and
+`object_detection/meta_architectures/faster_rcnn_meta_arch.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stillbox.experiment.schema.anchors import *
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.box_heads import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.losses import *
+from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.model import *
+from stillbox.experiment.schema.necks import *
+from stillbox.experiment.schema.one_stage import PixelNormalization
+from stillbox.experiment.schema.postprocessing import *
+from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.roi_crops import *
+
+_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
+_STRIDE_16 = Identity(min_level=4, max_level=4)
+_ANCHORS = GridAnchors(scales=(0.25, 0.5, 1.0, 2.0))
+# In between, anchors are ignored; every ground-truth box gets its best anchor.
+_ANCHOR_MATCHER = ArgmaxMatcher(
+    matched_threshold=0.7, unmatched_threshold=0.3, force_match_for_each_row=True
+)
+_RPN = ConvHyperparams(activation="relu6", initializer=TruncatedNormal(stddev=0.01))
+_FULLY_CONNECTED = ConvHyperparams(
+    activation="none", initializer=VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+)
+_SOFTMAX = Postprocessing(score_converter="softmax", nms=Nms(max_per_class=100, max_total=300))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalStage:
+    """The first stage: a region proposal network, its loss, and the choice of its proposals."""
+
+    depth: PositiveInt = 512
+    """Channels of its convolution."""
+    kernel_size: PositiveInt = 3
+    """Side of its kernel."""
+    dilation: PositiveInt = 1
+    """Distance of the kernel's taps in pixels of the map (`first_stage_atrous_rate`)."""
+    conv: ConvHyperparams = _RPN
+    """Hyperparameters; regulariser and initialiser are those of the two 1x1 heads too."""
+    anchors: Anchors = _ANCHORS
+    """The boxes that proposals are relative to."""
+    clip_anchors: bool = False
+    """Clip anchors to the window in training, as inference always does. False: training leaves out
+    every anchor that is not wholly inside."""
+    box_coder: BoxCoder = field(default_factory=FasterRcnnBoxCoder)
+    """The form in which a proposal is written relative to its anchor."""
+    matcher: Matcher = _ANCHOR_MATCHER
+    """Assigns ground-truth boxes to anchors."""
+    similarity: Similarity = field(default_factory=IouSimilarity)
+    """What the matcher compares."""
+    sample_size: PositiveInt = 256
+    """Anchors of an image that the loss is computed from; they are drawn at random."""
+    positive_fraction: Fraction = 0.5
+    """Largest share of matched anchors among them."""
+    localization_weight: NonNegative = 1.0
+    """Factor on the localisation loss."""
+    objectness_weight: NonNegative = 1.0
+    """Factor on the objectness loss."""
+    score_threshold: float = 0.0
+    """Only boxes with an objectness strictly above this become proposals."""
+    iou_threshold: Fraction = 0.7
+    """A box that overlaps a better one by more than this is no proposal."""
+    drop_at_threshold: bool = False
+    """Drop a box that overlaps by exactly the threshold too, as the original's static form."""
+    keep_outside: bool = False
+    """Keep proposals that clipping leaves without area, as the original's combined NMS."""
+    max_proposals: PositiveInt = 300
+    """Most proposals of an image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxStage:
+    """The second stage: a class and a refined box for every proposal."""
+
+    crop: RoiCrop = field(default_factory=CropAndResize)
+    """From the feature maps to one crop for each proposal."""
+    head: BoxHead = field(default_factory=ResNetBlockHead)
+    """From a crop to the features that boxes and classes are predicted from."""
+    share_boxes: bool = False
+    """One box for each proposal instead of one for each class."""
+    dropout: bool = False
+    """Dropout before both predictions in training."""
+    dropout_keep_probability: PositiveFraction = 0.5
+    """Share of the features that dropout keeps."""
+    predictor: ConvHyperparams = _FULLY_CONNECTED
+    """Hyperparameters of the two fully connected layers that predict."""
+    box_coder: BoxCoder = field(default_factory=FasterRcnnBoxCoder)
+    """The form in which a box is written relative to its proposal."""
+    matcher: Matcher = field(default_factory=ArgmaxMatcher)
+    """Assigns ground-truth boxes to proposals."""
+    similarity: Similarity = field(default_factory=IouSimilarity)
+    """What the matcher compares."""
+    sample_size: PositiveInt = 64
+    """Proposals of an image that training uses; they are drawn at random. With a hard example
+    miner all are used."""
+    positive_fraction: Fraction = 0.25
+    """Largest share of matched proposals among them."""
+    classification: ClassificationLoss = field(default_factory=SoftmaxLoss)
+    """Loss of the class logits."""
+    localization: LocalizationLoss = field(default_factory=SmoothL1Loss)
+    """Loss of the boxes of matched proposals."""
+    classification_weight: NonNegative = 1.0
+    """Factor on the classification loss."""
+    localization_weight: NonNegative = 1.0
+    """Factor on the localisation loss."""
+    hard_example_miner: HardExampleMiner | None = None
+    """None: every sampled proposal counts."""
+    postprocessing: Postprocessing = _SOFTMAX
+    """From raw predictions to detections."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterRcnn(Model, kind="faster_rcnn"):
+    """Anchor-based detector of two stages: proposals, then a class and a box for each of them."""
+
+    pixels: PixelNormalization = _PIXELS
+    """From 0..255 to the input range of the backbone."""
+    mask_padding: bool = False
+    """Compute for every image what an input of its true size would give: padding is zero in front
+    of every layer, and anchors and proposals end at the image. False: padding is part of the
+    network input, as in the original's `pad_to_max_dimension`."""
+    backbone: Backbone = field(default_factory=ResNetV1)
+    """From the network input to taps of falling resolution."""
+    neck: Neck = _STRIDE_16
+    """From taps to the feature maps that proposals and crops are taken from."""
+    freeze_batch_norm: bool = True
+    """Normalise with the moving statistics in training and leave them unchanged."""
+    proposals: ProposalStage = field(default_factory=ProposalStage)
+    """The first stage."""
+    boxes: BoxStage | None = field(default_factory=BoxStage)
+    """The second stage. None: proposals are the detections, all of class 0."""
+
+    @property
+    def max_detections(self) -> int:
+        """Most boxes that are found in one image: the K of `Detections`."""
+        if self.boxes is None:
+            return self.proposals.max_proposals
+        return self.boxes.postprocessing.nms.max_total
+
+    @property
+    def anchor_stage(self) -> ProposalStage:
+        """The first stage."""
+        return self.proposals
+
+    @property
+    def training_crops(self) -> int:
+        """Proposals of an image that the second stage is trained with."""
+        if self.boxes is None:
+            return 0
+        mined = self.boxes.hard_example_miner is not None
+        return self.proposals.max_proposals if mined else self.boxes.sample_size
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The configuration of each part by its name, the first word of its parameters' paths."""
+        parts: dict[str, Any] = {
+            "backbone": self.backbone,
+            "neck": self.neck,
+            "proposals": self.proposals,
+        }
+        if self.boxes is not None:
+            parts |= {"box_head": self.boxes.head, "box_predictor": self.boxes}
+        return parts
+
+    @property
+    def classifier_parts(self) -> tuple[str, ...]:
+        """Parts that are in a classifier's network too, whose weights can initialise them."""
+        if self.boxes is None or not self.boxes.head.ends_classifier:
+            return ("backbone",)
+        return ("backbone", "box_head")
+
+    @property
+    def head_parts(self) -> tuple[str, ...]:
+        """Parts that the weights of a detector initialise on demand alone (`load_heads`)."""
+        return ("proposals", "box_predictor")
+
+    def describe(self) -> dict[str, str]:
+        """Returns the names of the parts, for reports."""
+        parts = {"architecture": self.kind, "backbone": self.backbone.kind, "neck": self.neck.kind}
+        if self.boxes is not None:
+            parts |= {"crop": self.boxes.crop.kind, "box head": self.boxes.head.kind}
+        return parts
+
+    def convolutions(self) -> dict[str, ConvHyperparams]:
+        """Returns the hyperparameters of all parts that have any, by their path in the model."""
+        convs = {
+            "backbone.conv": self.backbone.conv,
+            "neck.conv": self.neck.conv,
+            "proposals.conv": self.proposals.conv,
+        }
+        if self.boxes is not None:
+            head, predictor = self.boxes.head.conv, self.boxes.predictor
+            convs |= {"boxes.head.conv": head, "boxes.predictor": predictor}
+        return {path: conv for path, conv in convs.items() if conv is not None}

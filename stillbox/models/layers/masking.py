@@ -1,0 +1,129 @@
+"""Layers that ignore the padding of a batch, chosen while a program is traced.
+
+Images of several sizes lie in the upper left corners of inputs of one size. Inside
+`masked_padding`, layers whose windows reach beyond an image see there what they see beyond an
+input: zeros, or nothing in a maximum or a mean. TensorFlow's SAME padding of a strided layer
+depends on the length of its input, so the windows of each image are moved to where they are without
+its padding.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.boxes.extents import extents_on_map, stride_of
+from stillbox.errors import UserError
+from stillbox.models.layers.lowering.padding import Padding, padding_pairs
+
+
+class _Frame(NamedTuple):
+    sizes: jax.Array
+    input_shape: tuple[int, int]
+
+
+_FRAME: ContextVar[_Frame | None] = ContextVar("masked_padding", default=None)
+
+
+@contextmanager
+def masked_padding(sizes: jax.Array, input_shape: tuple[int, int]) -> Iterator[None]:
+    """Traces layers inside it so that they compute for each image what they do without padding.
+
+    Maps have to be of the same B images, with a power of two as their stride: crops are for outside
+    of it. The results beyond an image are arbitrary. Batch norm that is not frozen counts padding
+    in its statistics.
+
+    Args:
+        sizes: `[B, 2]`, heights and widths of the images, in pixels of the network input.
+        input_shape: height and width of the network input.
+
+    Raises:
+        UserError: while a layer is traced: the stride of its map is no power of two.
+    """
+    token = _FRAME.set(_Frame(sizes, input_shape))
+    try:
+        yield
+    finally:
+        _FRAME.reset(token)
+
+
+def inside(x: jax.Array) -> jax.Array | None:
+    """Returns where maps `[B, H, W, C]` belong to images, `[B, H, W, 1]` bool; None: everywhere."""
+    extents = _extents(x)
+    if extents is None:
+        return None
+    rows, columns = (
+        jnp.arange(side)[None] < extents[:, axis, None] for axis, side in enumerate(x.shape[1:3])
+    )
+    return rows[:, :, None, None] & columns[:, None, :, None]
+
+
+def zero_padding(x: jax.Array) -> jax.Array:
+    """Sets what lies beyond the images in maps `[B, H, W, C]` to 0."""
+    mask = inside(x)
+    return x if mask is None else jnp.where(mask, x, jnp.zeros((), x.dtype))
+
+
+def without_padding(
+    x: jax.Array, size: int, stride: int, padding: Padding, fill: float = 0.0
+) -> tuple[jax.Array, Padding]:
+    """Returns the input and the padding of windows that see no padding of the batch.
+
+    Args:
+        x: `[B, H, W, C]`.
+        size: side of a window.
+        stride: distance of the windows.
+        padding: of the layer.
+        fill: seen beyond the images.
+    """
+    extents, mask = _extents(x), inside(x)
+    if extents is None or mask is None or size == 1:
+        return x, padding
+    x = jnp.where(mask, x, jnp.asarray(fill, x.dtype))
+    if stride == 1 or padding != "same":
+        return x, padding
+    for axis in (1, 2):
+        x = _align(x, axis, extents[:, axis - 1], size, stride, fill)
+    return x, "valid"
+
+
+def _extents(x: jax.Array) -> jax.Array | None:
+    frame = _FRAME.get()
+    if frame is None:
+        return None
+    shape, sides = (x.shape[1], x.shape[2]), frame.input_shape
+    for map_side, side in zip(shape, sides, strict=True):
+        if -(-side // stride_of(map_side, side)) != map_side:
+            raise UserError(
+                f"a map of {shape[0]} x {shape[1]} has no power of two as its stride",
+                where="model.mask_padding",
+                fix="leave it off, or take a backbone and neck that pad every layer",
+            )
+    return extents_on_map(frame.sizes, shape, sides)
+
+
+def _align(
+    x: jax.Array, axis: int, lengths: jax.Array, size: int, stride: int, fill: float
+) -> jax.Array:
+    """Pads an axis so that windows without further padding are those of each image by itself."""
+    side = x.shape[axis]
+    span = (-(-side // stride) - 1) * stride + size
+    # Pixels before the first one, by the length of an image.
+    before = [
+        padding_pairs((0, length, length), (size, size), stride, "same")[0][0]
+        for length in range(side + 1)
+    ]
+    least, most = min(before), max(before)
+    pads = [(0, 0)] * x.ndim
+    pads[axis] = (most, max(0, span - side - least))
+    padded = jnp.pad(x, pads, constant_values=fill)
+    wanted = jnp.asarray(before)[lengths][:, None, None, None]
+    result = jax.lax.slice_in_dim(padded, 0, span, axis=axis)
+    for pixels in range(least, most):
+        start = most - pixels
+        moved = jax.lax.slice_in_dim(padded, start, start + span, axis=axis)
+        result = jnp.where(wanted == pixels, moved, result)
+    return result

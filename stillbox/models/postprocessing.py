@@ -1,0 +1,88 @@
+"""Scores from logits, and suppression, as configured.
+
+As `object_detection/builders/post_processing_builder.py`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.boxes.detections import Detections
+from stillbox.boxes.nms import batched_nms
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import calibration as _calibration  # noqa: F401 - registers them
+
+
+def convert_logits(logits: jax.Array, config: schema.Postprocessing) -> jax.Array:
+    """Maps logits `[..., slots]` to scores `[..., slots]`, the background's among them."""
+    convert = _CONVERTERS[config.score_converter]
+    scores = convert(logits / config.logit_scale)
+    if config.calibration is not None:
+        # Before the background slot is removed: calibrations count slots with it.
+        scores = implementation_of(config.calibration)(config.calibration, scores)
+    return scores
+
+
+_CONVERTERS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "identity": lambda logits: logits,
+    "sigmoid": jax.nn.sigmoid,
+    "softmax": jax.nn.softmax,
+}
+
+
+def suppress(
+    boxes: jax.Array,
+    scores: jax.Array,
+    true_sizes: jax.Array,
+    nms: schema.Nms,
+    input_size: tuple[int, int],
+) -> Detections:
+    """Returns at most `max_total` detections an image.
+
+    Args:
+        boxes: `[B, A, 4]`, or `[B, A, C, 4]` for boxes of each class; normalised to the network
+            input.
+        scores: `[B, A, C]`, without the background's.
+        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+        nms: how.
+        input_size: height and width of the network input, in pixels.
+
+    Returns:
+        Boxes normalised to the true images and clipped to them, unless configured otherwise.
+    """
+    ends = true_sizes.astype(jnp.float32) / jnp.asarray(input_size, jnp.float32)
+    return batched_nms(
+        boxes,
+        scores,
+        score_threshold=nms.score_threshold,
+        iou_threshold=nms.iou_threshold,
+        max_per_class=nms.max_per_class,
+        max_total=nms.max_total,
+        clip_window=_clip_window(ends, input_size, nms) if nms.clip else None,
+        frame=window_of(ends) if nms.change_coordinate_frame else None,
+        clip_first=nms.clip_first,
+        keep_outside=nms.combined,
+        class_agnostic=nms.class_agnostic,
+        drop_at_threshold=nms.drop_at_threshold,
+        soft_sigma=nms.soft_sigma,
+        max_candidates_per_class=nms.max_candidates_per_class,
+    )
+
+
+def _clip_window(ends: jax.Array, input_size: tuple[int, int], nms: schema.Nms) -> jax.Array:
+    """Returns the windows that boxes are clipped to, `[B, 4]`.
+
+    `ends` `[B, 2]` are the ends of the true images as shares of the network input.
+    """
+    if nms.combined or nms.clip_to == "input":
+        ends = jnp.ones_like(ends)
+    if nms.clip_margin:
+        ends = ends - nms.clip_margin / jnp.asarray(input_size, jnp.float32)
+    return window_of(ends)
+
+
+def window_of(ends: jax.Array) -> jax.Array:
+    """Returns the windows `[B, 4]` from the upper left corner to `ends` `[B, 2]`."""
+    return jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1)

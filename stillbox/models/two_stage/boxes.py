@@ -1,0 +1,209 @@
+"""The second stage: a class and a refined box for each proposal (arXiv:1504.08083)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.boxes.batch import Batch
+from stillbox.boxes.detections import Detections
+from stillbox.boxes.hard_examples import mine_hard_examples
+from stillbox.boxes.sampling import balanced_sample, select_rows
+from stillbox.boxes.targets import Targets
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import losses  # noqa: F401 - registers them
+from stillbox.models.box_coders import build_box_coder
+from stillbox.models.layers import Dense
+from stillbox.models.layers.stochastic import dropout, fold_key
+from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.postprocessing import convert_logits, suppress
+from stillbox.models.targets import targets_of_batch
+from stillbox.models.two_stage.proposals import PIXEL, StageLoss
+
+
+class Sample(NamedTuple):
+    """S proposals of each of B images, that the second stage is trained with."""
+
+    boxes: jax.Array
+    """`[B, S, 4]`, in pixels of the network input."""
+    valid: jax.Array
+    """`[B, S]` bool, false for places that no proposal fills."""
+    targets: Targets
+    """Of the boxes."""
+
+
+class BoxPredictions(NamedTuple):
+    """Raw predictions for P boxes of B images, float32."""
+
+    box_encodings: jax.Array
+    """`[B, P, Q, S]`, Q being 1 for boxes that classes share, else the number of classes."""
+    class_logits: jax.Array
+    """`[B, P, 1 + C]`, slot 0 is the background."""
+
+
+class BoxPredictor(Part):
+    """Two fully connected layers, `box` and `class_`."""
+
+    def __init__(
+        self, config: schema.BoxStage, inputs: int, num_classes: int, options: BuildOptions
+    ) -> None:
+        layers = options.layer_arguments()
+        self.codes = config.box_coder.code_size
+        self.boxes = 1 if config.share_boxes else num_classes
+        self.box = Dense(inputs, self.boxes * self.codes, config.predictor, **layers)
+        self.class_ = Dense(inputs, 1 + num_classes, config.predictor, **layers)
+        self.keep = config.dropout_keep_probability if config.dropout else None
+
+    def __call__(
+        self, features: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Maps features `[N, D]` to codes `[N, Q, S]` and logits `[N, 1 + C]`, float32."""
+        box_input = class_input = features
+        if train and self.keep is not None:
+            box_input = dropout(features, self.keep, fold_key(dropout_key, 0))
+            class_input = dropout(features, self.keep, fold_key(dropout_key, 1))
+        codes = self.box(box_input, train=train).astype(jnp.float32)
+        logits = self.class_(class_input, train=train).astype(jnp.float32)
+        return codes.reshape(len(features), self.boxes, self.codes), logits
+
+
+def sample_proposals(
+    proposals: Detections, batch: Batch, priorities: jax.Array, model: schema.FasterRcnn
+) -> Sample:
+    """Returns the proposals that training uses, with their targets.
+
+    Args:
+        proposals: at most P of each image.
+        batch: images and ground truth in pixels of the network input.
+        priorities: `[B, P]`, random; proposals of high priority are sampled.
+        model: the detector's configuration, with a second stage.
+    """
+    config = model.boxes
+    assert config is not None
+    targets = targets_of_batch(
+        batch,
+        proposals.boxes,
+        matcher=config.matcher,
+        similarity=config.similarity,
+        box_coder=config.box_coder,
+        input_size=PIXEL,
+        num_classes=model.num_classes,
+        background_class=True,
+        encode_background_as_zeros=False,
+        negative_class_weight=1.0,
+    )
+    exists = jnp.arange(proposals.boxes.shape[1]) < proposals.count[:, None]
+    if config.hard_example_miner is not None:
+        return Sample(proposals.boxes, exists, targets)
+    size = config.sample_size
+    sampled = balanced_sample(
+        priorities,
+        exists & (targets.class_weights > 0),
+        targets.matches >= 0,
+        size=size,
+        positive_fraction=config.positive_fraction,
+    )
+    rows, valid = select_rows(sampled, size)
+
+    def select(array: jax.Array) -> jax.Array:
+        return jax.vmap(lambda values, own: values[own])(array, rows)
+
+    return Sample(select(proposals.boxes), valid, Targets(*map(select, targets)))
+
+
+def box_loss(
+    predictions: BoxPredictions, sample: Sample, batch: Batch, model: schema.FasterRcnn
+) -> StageLoss:
+    """Returns the loss of the sampled proposals; each image counts alike.
+
+    Args:
+        predictions: raw, of the sampled boxes.
+        sample: the boxes and their targets.
+        batch: its weights of images count.
+        model: the detector's configuration, with a second stage.
+    """
+    config, targets = model.boxes, sample.targets
+    assert config is not None
+    valid = sample.valid.astype(jnp.float32)
+    codes = _codes_of_class(predictions.box_encodings, targets.class_targets)
+    coder = build_box_coder(config.box_coder, PIXEL)
+
+    def decode(codes: jax.Array) -> jax.Array:
+        return coder.decode(codes, sample.boxes)
+
+    classification = implementation_of(config.classification)(
+        config.classification,
+        predictions.class_logits,
+        targets.class_targets,
+        targets.class_weights * valid,
+    )
+    localization = implementation_of(config.localization)(
+        config.localization,
+        codes,
+        targets.box_targets,
+        targets.box_weights * valid,
+        decode=decode,
+        skip_zeros=False,
+    )
+    if (miner := config.hard_example_miner) is not None:
+        kept = mine_hard_examples(
+            localization,
+            classification,
+            decode(codes),
+            targets.matches,
+            classification_weight=config.classification_weight,
+            localization_weight=config.localization_weight,
+            loss_type=miner.loss_type,
+            num_hard_examples=miner.num_hard_examples,
+            iou_threshold=miner.iou_threshold,
+            max_negatives_per_positive=miner.max_negatives_per_positive,
+            min_negatives_per_image=miner.min_negatives_per_image,
+        )
+        classification, localization = classification * kept, localization * kept
+    counts = jnp.maximum(valid.sum(axis=1, keepdims=True), 1.0)
+    images = jnp.maximum(jnp.sum(jnp.asarray(batch.image_weights)), 1.0)
+    return StageLoss(
+        classification=config.classification_weight * jnp.sum(classification / counts) / images,
+        localization=config.localization_weight * jnp.sum(localization / counts) / images,
+        positives=jnp.sum(valid * (targets.box_weights > 0)),
+    )
+
+
+def _codes_of_class(codes: jax.Array, class_targets: jax.Array) -> jax.Array:
+    """Returns the codes `[B, S, 4]` of the target class of codes `[B, S, Q, 4]`.
+
+    Boxes without a target have the codes of class 0, and no loss.
+    """
+    if codes.shape[2] == 1:
+        return codes[:, :, 0]
+    classes = jnp.argmax(class_targets[..., 1:], axis=-1)
+    return jnp.take_along_axis(codes, classes[..., None, None], axis=2)[:, :, 0]
+
+
+def detect_boxes(
+    predictions: BoxPredictions,
+    proposals: Detections,
+    true_sizes: jax.Array,
+    model: schema.FasterRcnn,
+) -> Detections:
+    """Returns at most `max_total` detections an image; `anchors` are the numbers of proposals.
+
+    Args:
+        predictions: raw, of the proposals.
+        proposals: at most P of each image.
+        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+        model: the detector's configuration, with a second stage.
+    """
+    config = model.boxes
+    assert config is not None
+    codes, limits = predictions.box_encodings, config.postprocessing.box_encodings_clip
+    if limits is not None:
+        codes = jnp.clip(codes, limits.min, limits.max)
+    coder = build_box_coder(config.box_coder, PIXEL)
+    boxes = coder.decode(codes, proposals.boxes[:, :, None])
+    scores = convert_logits(predictions.class_logits, config.postprocessing)[..., 1:]
+    exists = jnp.arange(boxes.shape[1]) < proposals.count[:, None]
+    scores = jnp.where(exists[..., None], scores, -jnp.inf)
+    shared = boxes[:, :, 0] if config.share_boxes else boxes
+    return suppress(shared, scores, true_sizes, config.postprocessing.nms, PIXEL)

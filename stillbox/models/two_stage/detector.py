@@ -1,0 +1,254 @@
+"""Two-stage detectors (Faster R-CNN): proposals, then a class and a box for each of them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from stillbox.boxes.batch import Batch
+from stillbox.boxes.detections import Detections
+from stillbox.boxes.rounding import quotient
+from stillbox.experiment import schema
+from stillbox.experiment.replicas import groups_of_crops
+from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
+from stillbox.models.anchors import build_anchors
+from stillbox.models.detector import Detector, LossOutput, finite_images
+from stillbox.models.layers import ConvLayer
+from stillbox.models.layers.masking import masked_padding
+from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.parallel import batch_shard_map, batch_sharded
+from stillbox.models.parts import BuildOptions
+from stillbox.models.postprocessing import window_of
+from stillbox.models.predictions import Predictions
+from stillbox.models.two_stage import crops  # noqa: F401 - registers them
+from stillbox.models.two_stage.boxes import (
+    BoxPredictions,
+    BoxPredictor,
+    box_loss,
+    detect_boxes,
+    sample_proposals,
+)
+from stillbox.models.two_stage.frames import AnchorGrid, FramedAnchors, anchor_grid, frame_anchors
+from stillbox.models.two_stage.proposals import ProposalNetwork, choose_proposals, proposal_loss
+from stillbox.models.variables import Arrays
+
+Shape = tuple[int, int]
+Maps = tuple[jax.Array, ...]
+
+# Numbers that parts fold into the key of a step.
+_BACKBONE, _NECK, _ANCHORS, _PROPOSALS, _PREDICTOR = range(5)
+
+
+@implements(schema.FasterRcnn)
+class FasterRcnnDetector(Detector):
+    """Backbone, neck, proposal network, and the second stage's head and predictor.
+
+    Raises:
+        UserError: the neck taps a layer that the backbone lacks, or has more or fewer feature maps
+            than the anchors are configured for; a part has no implementation.
+    """
+
+    def __init__(self, model: schema.FasterRcnn, options: BuildOptions) -> None:
+        options = replace(options, freeze_norm=model.freeze_batch_norm)
+        taps = model.neck.taps_of(model.backbone)
+        self.backbone = implementation_of(model.backbone)(model.backbone, taps, options)
+        self.neck = implementation_of(model.neck)(model.neck, self.backbone.channels, options)
+        self.proposals = ProposalNetwork(model.proposals, self.neck.channels, options)
+        if model.boxes is not None:
+            stage = groups_of_crops(model.boxes, model.training_crops)
+            head, size = stage.head, stage.crop.output_size
+            self.box_head = implementation_of(head)(head, self.neck.channels[0], size, options)
+            self.box_predictor = BoxPredictor(
+                stage, self.box_head.channels, model.num_classes, options
+            )
+        self.model = model
+        self.image_shape = model.resizer.input_size
+        self.dtype = jnp.dtype(options.dtype)
+        _name_layers(self)
+        self.feature_shapes = self._infer_feature_shapes()
+
+    def loss(
+        self,
+        batch: Batch,
+        loss_state: Arrays,
+        *,
+        step: jax.Array,
+        key: jax.Array,
+        replicas: int = 1,
+    ) -> LossOutput:
+        """Returns the losses of both stages; see `Detector.loss`."""
+        model, sizes = self.model, jnp.asarray(batch.true_sizes)
+        pixels = jnp.tile(jnp.asarray(self.image_shape, jnp.float32), 2)
+        batch = batch._replace(boxes=batch.boxes * pixels)
+        images = jnp.asarray(batch.images)
+        maps = self.features(images, sizes, train=True, dropout_key=key)
+        predictions = self.predict_proposals(maps, sizes, train=True)
+        anchors = self.frame_anchors(sizes, clip=model.proposals.clip_anchors)
+        with jax.named_scope("losses"):
+            first = proposal_loss(
+                predictions,
+                batch,
+                anchors,
+                jax.random.uniform(jax.random.fold_in(key, _ANCHORS), anchors.usable.shape),
+                model.proposals,
+            )
+        terms = {
+            "objectness_loss": first.classification,
+            "proposal_localization_loss": first.localization,
+        }
+        metrics = {"sampled_anchors": first.positives}
+        if model.boxes is None:
+            return LossOutput(terms, metrics, loss_state)
+        proposals = self.choose_proposals(predictions, anchors, sizes)
+        with jax.named_scope("losses"):
+            own = jax.random.fold_in(key, _PROPOSALS)
+            priorities = jax.random.uniform(own, proposals.scores.shape)
+            sample = sample_proposals(proposals, batch, priorities, model)
+        boxes = self.predict_boxes(maps, sample.boxes, sizes, train=True, dropout_key=key)
+        with jax.named_scope("losses"):
+            second = box_loss(boxes, sample, batch, model)
+        terms |= {
+            "classification_loss": second.classification,
+            "localization_loss": second.localization,
+        }
+        metrics |= {"sampled_proposals": second.positives}
+        return LossOutput(terms, metrics, loss_state)
+
+    def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
+        """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
+        maps = self.features(images, true_sizes, train=False)
+        predictions = self.predict_proposals(maps, true_sizes, train=False)
+        anchors = self.frame_anchors(true_sizes, clip=True)
+        proposals = self.choose_proposals(predictions, anchors, true_sizes)
+        if self.model.boxes is None:
+            sizes = jnp.tile(true_sizes.astype(jnp.float32), 2)[:, None]
+            found = proposals._replace(boxes=proposals.boxes / sizes)
+            return found._replace(finite=finite_images(*predictions))
+        boxes = self.predict_boxes(maps, proposals.boxes, true_sizes, train=False)
+        with jax.named_scope("postprocess"):
+            # Sorting and suppression are loops, which XLA would not divide by images.
+            sharded = batch_shard_map(
+                lambda raw, chosen, sizes: detect_boxes(raw, chosen, sizes, self.model),
+                ("batch",) * 3,
+                "batch",
+            )
+            detections: Detections = sharded(boxes, proposals, true_sizes)
+        return detections._replace(finite=finite_images(*predictions, *boxes))
+
+    def features(
+        self,
+        images: jax.Array,
+        true_sizes: jax.Array,
+        *,
+        train: bool,
+        dropout_key: jax.Array | None = None,
+    ) -> Maps:
+        """Maps images `[B, H, W, 3]` in 0..255 to the feature maps, from fine to coarse."""
+        mean = np.asarray(self.model.pixels.mean, np.float32)
+        std = np.asarray(self.model.pixels.std, np.float32)
+        with jax.named_scope("pixels"):
+            x = ((jnp.asarray(images, jnp.float32) - mean) / std).astype(self.dtype)
+        with jax.named_scope("backbone"), self._masked(true_sizes):
+            taps = self.backbone(x, train=train, dropout_key=fold_key(dropout_key, _BACKBONE))
+        with jax.named_scope("neck"), self._masked(true_sizes):
+            maps: Maps = self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
+            return maps
+
+    def predict_proposals(self, maps: Maps, true_sizes: jax.Array, *, train: bool) -> Predictions:
+        """Returns the raw predictions of the first stage for all anchors."""
+        with jax.named_scope("proposals"), self._masked(true_sizes):
+            return batch_sharded(self.proposals(maps, train=train))
+
+    def choose_proposals(
+        self, predictions: Predictions, anchors: FramedAnchors, true_sizes: jax.Array
+    ) -> Detections:
+        """Returns at most `max_proposals` boxes an image, in pixels of the network input."""
+        config = self.model.proposals
+        with jax.named_scope("proposals"):
+            sharded = batch_shard_map(
+                lambda raw, own, windows: choose_proposals(raw, own, windows, config),
+                ("batch",) * 3,
+                "batch",
+            )
+            chosen: Detections = sharded(
+                predictions, anchors, window_of(true_sizes.astype(jnp.float32))
+            )
+            return chosen
+
+    def predict_boxes(
+        self,
+        maps: Maps,
+        boxes: jax.Array,
+        true_sizes: jax.Array,
+        *,
+        train: bool,
+        dropout_key: jax.Array | None = None,
+    ) -> BoxPredictions:
+        """Returns the raw predictions of the second stage.
+
+        Args:
+            maps: feature maps `[B, H, W, C]`, from fine to coarse.
+            boxes: `[B, P, 4]`, in pixels of the network input; they have no gradient.
+            true_sizes: `[B, 2]`, height and width of the images, in pixels.
+            train: as for layers.
+            dropout_key: needed in training with dropout.
+        """
+        stage = self.model.boxes
+        assert stage is not None
+        sizes = self._sizes(true_sizes)
+        count = boxes.shape[1]
+        with jax.named_scope("crops"):
+            framed = quotient(jax.lax.stop_gradient(boxes), jnp.tile(sizes, 2)[:, None])
+            crop = implementation_of(stage.crop)
+            cropped = crop(stage.crop, maps, framed, sizes, self.image_shape)
+            flat = cropped.reshape(-1, *cropped.shape[2:])
+        with jax.named_scope("box_head"):
+            features = self.box_head(flat, train=train)
+            codes, logits = self.box_predictor(
+                features, train=train, dropout_key=fold_key(dropout_key, _PREDICTOR)
+            )
+        return BoxPredictions(*(x.reshape(-1, count, *x.shape[1:]) for x in (codes, logits)))
+
+    def frame_anchors(self, true_sizes: jax.Array, *, clip: bool) -> FramedAnchors:
+        """Returns the anchors of each image; see `frames.frame_anchors`."""
+        return frame_anchors(self.anchor_grid, self._sizes(true_sizes), self.image_shape, clip=clip)
+
+    @property
+    def anchors(self) -> NDArray[np.float32]:
+        """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
+        return build_anchors(self.model.proposals.anchors, self.feature_shapes, self.image_shape)
+
+    @property
+    def anchor_grid(self) -> AnchorGrid:
+        """The anchors of the whole network input."""
+        return anchor_grid(self.model.proposals.anchors, self.feature_shapes, self.image_shape)
+
+    def _masked(self, true_sizes: jax.Array) -> AbstractContextManager[None]:
+        """Lets layers ignore the padding of images, if the configuration says so."""
+        if self.model.mask_padding:
+            return masked_padding(true_sizes, self.image_shape)
+        return nullcontext()
+
+    def _sizes(self, true_sizes: jax.Array) -> jax.Array:
+        """Returns height and width `[B, 2]` of what counts of each network input."""
+        if self.model.mask_padding:
+            return true_sizes
+        return jnp.broadcast_to(jnp.asarray(self.image_shape, jnp.int32), true_sizes.shape)
+
+    def _infer_feature_shapes(self) -> tuple[Shape, ...]:
+        image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
+        size = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+        maps = jax.eval_shape(lambda *arrays: self.features(*arrays, train=False), image, size)
+        return tuple((array.shape[1], array.shape[2]) for array in maps)
+
+
+def _name_layers(detector: Detector) -> None:
+    """Sets every layer's scope to its path inside its part."""
+    for path, module in nnx.iter_modules(detector):
+        if isinstance(module, ConvLayer):
+            module.scope = "/".join(map(str, path[1:])) or module.scope

@@ -1,0 +1,158 @@
+"""The first stage: a region proposal network, its proposals and its loss (arXiv:1506.01497)."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.boxes.batch import Batch
+from stillbox.boxes.box_losses import smooth_l1_loss
+from stillbox.boxes.detections import Detections
+from stillbox.boxes.losses import softmax_loss
+from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.sampling import balanced_sample
+from stillbox.experiment import schema
+from stillbox.models.anchors import anchors_per_location
+from stillbox.models.box_coders import build_box_coder
+from stillbox.models.layers import Conv2d
+from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.predictions import Predictions
+from stillbox.models.targets import targets_of_batch
+from stillbox.models.two_stage.frames import FramedAnchors
+
+PIXEL = 1, 1
+"""The unit of boxes, as the input size that they are relative to."""
+
+# Slot 0 of the two logits is the background.
+_SLOTS = 2
+
+
+class StageLoss(NamedTuple):
+    """The loss of one stage, float32 scalars, weighted and normalised."""
+
+    classification: jax.Array
+    localization: jax.Array
+    positives: jax.Array
+    """Sampled boxes of the batch that are assigned to a ground-truth box; not minimised."""
+
+
+class ProposalNetwork(Part):
+    """`conv` on every map, then `box_{n}` and `class_{n}` on map n, from 0, fine to coarse."""
+
+    def __init__(
+        self, config: schema.ProposalStage, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        layers = options.layer_arguments()
+        self.conv = Conv2d(
+            inputs[0],
+            config.depth,
+            config.kernel_size,
+            1,
+            config.conv,
+            dilation=config.dilation,
+            **layers,
+        )
+        self.codes = config.box_coder.code_size
+        plain = replace(config.conv, batch_norm=None, activation="none")
+        for number, anchors in enumerate(anchors_per_location(config.anchors, len(inputs))):
+            boxes = Conv2d(config.depth, anchors * self.codes, 1, 1, plain, **layers)
+            classes = Conv2d(config.depth, anchors * _SLOTS, 1, 1, plain, **layers)
+            setattr(self, f"box_{number}", boxes)
+            setattr(self, f"class_{number}", classes)
+
+    def __call__(self, maps: tuple[jax.Array, ...], *, train: bool) -> Predictions:
+        """Predicts for all anchors of all maps `[B, H, W, C]`; two logits for each anchor."""
+        boxes, logits = [], []
+        for number, features in enumerate(maps):
+            x = self.conv(features, train=train)
+            codes = getattr(self, f"box_{number}")(x, train=train)
+            scores = getattr(self, f"class_{number}")(x, train=train)
+            boxes.append(codes.reshape(len(x), -1, self.codes))
+            logits.append(scores.reshape(len(x), -1, _SLOTS))
+        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+
+
+def choose_proposals(
+    predictions: Predictions,
+    anchors: FramedAnchors,
+    windows: jax.Array,
+    config: schema.ProposalStage,
+) -> Detections:
+    """Returns at most `max_proposals` boxes an image, best first, without a gradient.
+
+    Args:
+        predictions: raw, of the anchors.
+        anchors: of the images.
+        windows: `[B, 4]`, the true images; proposals are clipped to them.
+        config: the first stage.
+
+    Returns:
+        Boxes in pixels of the network input.
+    """
+    predictions = jax.lax.stop_gradient(predictions)
+    coder = build_box_coder(config.box_coder, PIXEL)
+    boxes = coder.decode(predictions.box_encodings, anchors.boxes)
+    scores = jax.nn.softmax(predictions.class_logits)[..., 1]
+    return batched_nms(
+        boxes,
+        jnp.where(anchors.usable, scores, -jnp.inf)[..., None],
+        score_threshold=config.score_threshold,
+        iou_threshold=config.iou_threshold,
+        max_per_class=config.max_proposals,
+        max_total=config.max_proposals,
+        clip_window=windows,
+        keep_outside=config.keep_outside,
+        drop_at_threshold=config.drop_at_threshold,
+    )
+
+
+def proposal_loss(
+    predictions: Predictions,
+    batch: Batch,
+    anchors: FramedAnchors,
+    priorities: jax.Array,
+    config: schema.ProposalStage,
+) -> StageLoss:
+    """Returns the loss of a sample of the anchors.
+
+    Args:
+        predictions: raw, of the anchors.
+        batch: images and ground truth in pixels of the network input.
+        anchors: of the images.
+        priorities: `[B, A]`, random; anchors of high priority are sampled.
+        config: the first stage.
+    """
+    # Without an area, an anchor is assigned to no box.
+    boxes = jnp.where(anchors.usable[..., None], anchors.boxes, 0.0)
+    targets = targets_of_batch(
+        batch._replace(classes=jnp.zeros_like(batch.classes)),
+        boxes,
+        matcher=config.matcher,
+        similarity=config.similarity,
+        box_coder=config.box_coder,
+        input_size=PIXEL,
+        num_classes=1,
+        background_class=True,
+        encode_background_as_zeros=False,
+        negative_class_weight=1.0,
+    )
+    sampled = balanced_sample(
+        priorities,
+        anchors.usable & (targets.class_weights > 0),
+        targets.matches >= 0,
+        size=config.sample_size,
+        positive_fraction=config.positive_fraction,
+    ).astype(jnp.float32)
+    # Each image counts alike, whatever the weights of its boxes.
+    weights = sampled / jnp.maximum(sampled.sum(axis=1, keepdims=True), 1.0)
+    weights = weights / jnp.maximum(jnp.sum(jnp.asarray(batch.image_weights)), 1.0)
+    objectness = softmax_loss(predictions.class_logits, targets.class_targets, weights)
+    localization = smooth_l1_loss(
+        predictions.box_encodings, targets.box_targets, weights * targets.box_weights
+    )
+    return StageLoss(
+        classification=config.objectness_weight * objectness.sum(),
+        localization=config.localization_weight * localization.sum(),
+        positives=jnp.sum(sampled * (targets.box_weights > 0)),
+    )

@@ -1,0 +1,130 @@
+"""Images inside larger inputs have the features that they have by themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import backbones, necks  # noqa: F401 - registers them
+from stillbox.models.backbones import resnet_v1
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.lowering.calls import plain_lowering
+from stillbox.models.layers.masking import masked_padding
+from stillbox.models.layers.pooling import average_pool, max_pool
+from stillbox.models.parts import BuildOptions
+
+CANVAS = (48, 64)
+# Even and odd at every stride, and an image that fills the input in one direction.
+SIZES = ((33, 50), (46, 64))
+CONV = schema.ConvHyperparams(initializer=schema.VarianceScaling(), batch_norm=schema.BatchNorm())
+# With the taps and their strides.
+BACKBONES = {
+    "resnet_v1": (schema.ResNetV1(output_stride=8, conv=CONV), {"block_1": 4, "block_3": 8}),
+    "inception_v2": (
+        schema.InceptionV2(depth_multiplier=0.05, min_depth=4, conv=CONV),
+        {"conv_2c": 4, "mixed_4a": 16},
+    ),
+}
+
+
+def _canvas(channels=3, stride=1):
+    """Images among values that would change every feature, and the images by themselves."""
+    rng = np.random.default_rng(0)
+    shape = [side // stride for side in CANVAS]
+    canvas = 500 * rng.normal(size=(len(SIZES), *shape, channels)).astype(np.float32)
+    images = []
+    for row, size in enumerate(SIZES):
+        height, width = (-(-side // stride) for side in size)
+        canvas[row, :height, :width] /= 100
+        images.append(jnp.asarray(canvas[row : row + 1, :height, :width]))
+    return jnp.asarray(canvas), images
+
+
+def _cut(x, row, stride):
+    """What belongs to an image of the map of the whole input."""
+    height, width = (-(-side // stride) for side in SIZES[row])
+    return x[row : row + 1, :height, :width]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_features_are_those_of_each_image_alone(name, monkeypatch):
+    monkeypatch.setattr(resnet_v1, "_UNITS", {50: (1, 1, 1, 1)})
+    monkeypatch.setattr(resnet_v1, "_ROOT_CHANNELS", 4)
+    config, taps = BACKBONES[name]
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=np.random.default_rng(0))
+    backbone = implementation_of(config)(config, tuple(taps), options)
+    canvas, images = _canvas()
+    run = nnx.jit(lambda backbone, x: backbone(x, train=False))
+    with plain_lowering():
+        with masked_padding(jnp.asarray(SIZES), CANVAS):
+            maps = run(backbone, canvas)
+        for row, image in enumerate(images):
+            pairs = zip(maps, run(backbone, image), taps.values(), strict=True)
+            for together, alone, stride in pairs:
+                assert jnp.abs(alone).max() > 0.1
+                np.testing.assert_allclose(_cut(together, row, stride), alone, atol=1e-4)
+
+
+def test_gradients_are_those_of_each_image_alone():
+    conv = schema.ConvHyperparams(activation="none", initializer=schema.RandomNormal())
+    options = {"freeze_norm": True, "dtype": jnp.float32, "rng": np.random.default_rng(1)}
+    # A 1x1 convolution reads what is beyond the images behind the pooling.
+    layers = [Conv2d(2, 2, 1, 1, conv, **options), Conv2d(2, 2, 3, 2, conv, **options)]
+    graph, state = nnx.split(nnx.List(layers))
+    canvas, images = _canvas(channels=2)
+
+    def features(state, x):
+        pointwise, strided = nnx.merge(graph, state)
+        x = pointwise(max_pool(x, 3, 2), train=False)
+        return average_pool(jnp.sin(strided(x, train=False)), 3)
+
+    def together(state, canvas):
+        with masked_padding(jnp.asarray(SIZES), CANVAS):
+            x = features(state, canvas)
+        return sum(jnp.sum(_cut(x, row, 4) ** 2) for row in range(len(SIZES)))
+
+    def alone(state, images):
+        return sum(jnp.sum(features(state, image) ** 2) for image in images)
+
+    with plain_lowering():
+        value, (kernels, pixels) = jax.jit(jax.value_and_grad(together, (0, 1)))(state, canvas)
+        expected, (others, own) = jax.jit(jax.value_and_grad(alone, (0, 1)))(state, images)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for mine, theirs in zip(*map(jax.tree.leaves, (kernels, others)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4)
+    for row, gradient in enumerate(own):
+        np.testing.assert_allclose(_cut(pixels, row, 1), gradient, atol=1e-5)
+    # Nothing flows to what is no image.
+    assert np.sum(np.asarray(pixels) ** 2) == pytest.approx(sum(np.sum(g**2) for g in own))
+
+
+@pytest.mark.parametrize("padding", ["same", "symmetric"])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (2, 2), (5, 4)])
+def test_every_window_sees_the_image_alone(size, stride, padding):
+    canvas, images = _canvas(channels=1)
+    with plain_lowering():
+        with masked_padding(jnp.asarray(SIZES), CANVAS):
+            together = max_pool(canvas, size, stride, padding=padding)
+        for row, image in enumerate(images):
+            alone = max_pool(image, size, stride, padding=padding)
+            np.testing.assert_array_equal(_cut(together, row, stride), alone)
+
+
+def test_the_mean_counts_pixels_of_the_image_alone():
+    x = jnp.full((1, 4, 4, 1), 9.0)
+    # Even at a corner it is a mean.
+    np.testing.assert_allclose(average_pool(x, 3), x)
+    with masked_padding(jnp.array([[2, 1]]), (4, 4)):
+        padded = average_pool(x.at[0, 1, 0, 0].set(3.0), 3)
+    np.testing.assert_allclose(padded[0, :2, 0, 0], [6, 6])
+
+
+def test_maps_without_padding_are_refused():
+    x = jnp.zeros((1, 46, 62, 1))
+    with masked_padding(jnp.array([[30, 30]]), CANVAS), pytest.raises(UserError) as error:
+        max_pool(x, 3, 1)
+    assert "46 x 62" in str(error.value)

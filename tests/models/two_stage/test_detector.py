@@ -1,0 +1,148 @@
+"""Faster R-CNN as one program: losses, gradients, padding, empty images."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.models.build import build_detector
+from stillbox.models.variables import bind_detector, split_detector
+from tests.models.two_stage.small import small_batch, small_model
+
+KEY = jax.random.key(0)
+STEP = np.int32(0)
+# Images do not influence each other, and samples are all that there is.
+WHOLE = (
+    "model.freeze_batch_norm=true",
+    "model.proposals={sample_size: 512, positive_fraction: 1.0}",
+    "model.boxes={sample_size: 24, positive_fraction: 1.0}",
+)
+
+
+@cache
+def parts(*overrides):
+    return split_detector(build_detector(small_model(*overrides)))
+
+
+@cache
+def loss_function(*overrides):
+    """From batch and key to the terms and metrics of a step."""
+    graph, params, stats = parts(*overrides)
+
+    def run(batch, key):
+        output = bind_detector(graph, params, stats).loss(batch, {}, step=STEP, key=key)
+        return output.terms, output.metrics
+
+    return jax.jit(run)
+
+
+@cache
+def detect_function(*overrides):
+    graph, params, stats = parts(*overrides)
+    return jax.jit(lambda images, sizes: bind_detector(graph, params, stats).detect(images, sizes))
+
+
+@pytest.mark.parametrize(
+    "stage, own, other",
+    [
+        (("objectness_loss", "proposal_localization_loss"), "proposals.", "box_"),
+        (("classification_loss", "localization_loss"), "box_predictor.", "proposals."),
+    ],
+)
+def test_a_stage_trains_no_parameter_of_the_other(stage, own, other):
+    graph, params, stats = parts()
+
+    # Few parameters: of what has no gradient nothing is compiled.
+    @jax.jit
+    @jax.grad
+    def gradient(some, rest, batch):
+        detector = bind_detector(graph, rest | some, stats)
+        terms = detector.loss(batch, {}, step=STEP, key=KEY).terms
+        return sum(terms[name] for name in stage)
+
+    def largest(prefix):
+        some = {path: array for path, array in params.items() if path.startswith(prefix)}
+        found = gradient(some, params, small_batch())
+        return max(float(jnp.abs(array).max()) for array in found.values())
+
+    assert largest(own) > 0
+    assert largest(other) == 0
+
+
+def test_the_sample_follows_the_key():
+    run, batch = loss_function(), small_batch()
+    same, _ = run(batch, KEY)
+    again, _ = run(batch, KEY)
+    other, _ = run(batch, jax.random.key(1))
+    assert same == again
+    assert same["objectness_loss"] != other["objectness_loss"]
+
+
+def test_an_image_without_objects_trains_the_background_alone():
+    batch = small_batch()
+    empty = batch._replace(boxes=np.zeros_like(batch.boxes), weights=np.zeros_like(batch.weights))
+    terms, metrics = loss_function()(empty, KEY)
+    assert terms["proposal_localization_loss"] == terms["localization_loss"] == 0
+    assert terms["objectness_loss"] > 0 and terms["classification_loss"] > 0
+    assert metrics["sampled_anchors"] == metrics["sampled_proposals"] == 0
+
+
+def test_a_padding_row_of_the_batch_changes_no_loss():
+    two, three = small_batch(2), small_batch(3)
+    padded = three._replace(
+        images=np.concatenate([two.images, np.zeros_like(two.images[:1])]),
+        image_weights=np.float32([1, 1, 0]),
+    )
+    expected, _ = loss_function(*WHOLE)(two, KEY)
+    found, _ = loss_function(*WHOLE)(padded, KEY)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_all_contents_share_one_program():
+    detect = detect_function()
+    batch = small_batch()
+    for images in (batch.images, np.zeros_like(batch.images), np.full_like(batch.images, 255)):
+        found = detect(images, batch.true_sizes)
+        assert found.boxes.shape == (2, 10, 4)
+        assert np.isfinite(found.boxes).all() and found.finite.all()
+    assert detect._cache_size() == 1
+
+
+def test_proposals_are_the_detections_of_one_stage():
+    detect = detect_function("model.boxes=null")
+    batch = small_batch()
+    found = detect(batch.images, batch.true_sizes)
+    assert found.boxes.shape == (2, 24, 4)
+    assert set(np.unique(found.classes)) == {0}
+    scores = np.asarray(found.scores)
+    assert (np.diff(scores, axis=1) <= 0).all() and scores.max() > 0.1
+
+
+def test_padding_changes_nothing_where_it_is_masked():
+    """An image of 48 x 40 pixels on a canvas of 64 x 64, and by itself.
+
+    Detection clips anchors to the image, this training leaves out those that cross its edges.
+    """
+    height, width = 48, 40
+    rng = np.random.default_rng(3)
+    image = rng.uniform(0, 255, (1, height, width, 3)).astype(np.float32)
+    canvas = rng.uniform(0, 255, (1, 64, 64, 3)).astype(np.float32)
+    canvas[:, :height, :width] = image
+    common = (*WHOLE, "model.proposals.clip_anchors=false")
+    alone = (*common, f"model.resizer={{height: {height}, width: {width}}}")
+    padded = (*common, "model.mask_padding=true")
+    size = np.int32([[height, width]])
+    expected = detect_function(*alone)(image, size)
+    found = detect_function(*padded)(canvas, size)
+    assert expected.count.tolist() == found.count.tolist()
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-4)
+    batch = small_batch(1)._replace(true_sizes=size)
+    shrunk = batch.boxes * np.float32([height, width, height, width]) / 64
+    of_image, _ = loss_function(*alone)(batch._replace(images=image), KEY)
+    of_canvas, _ = loss_function(*padded)(batch._replace(images=canvas, boxes=shrunk), KEY)
+    for name, value in of_image.items():
+        np.testing.assert_allclose(of_canvas[name], value, rtol=1e-4, err_msg=name)
