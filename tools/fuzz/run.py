@@ -95,6 +95,7 @@ def main() -> None:
     if arguments.inside:
         fuzz(arguments.names, arguments.seconds, arguments.output)
         return
+    arguments.output.mkdir(parents=True, exist_ok=True)
     for name in arguments.names.split(","):
         end = _children_seconds() + arguments.seconds
         while (left := end - _children_seconds()) > 5:
