@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 
 import jax
-import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.residual import BlockGroup
 from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.layers.stochastic import drop_connect
 from stillbox.models.parts import BuildOptions, Part, make_divisible
@@ -103,8 +103,7 @@ class MbConv(Part):
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         y = self.depthwise(self.expand(x, train=train), train=train)
         if hasattr(self, "squeeze"):
-            means = jnp.mean(y, axis=(1, 2), keepdims=True, dtype=jnp.float32)
-            gate = self.excite(self.squeeze(means, train=train), train=train)
+            gate = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
             y = y * jax.nn.sigmoid(gate).astype(y.dtype)
         y = self.project(y, train=train)
         if not self.residual:

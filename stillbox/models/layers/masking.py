@@ -67,6 +67,16 @@ def zero_padding(x: jax.Array) -> jax.Array:
     return x if mask is None else jnp.where(mask, x, jnp.zeros((), x.dtype))
 
 
+def mean_of_map(x: jax.Array) -> jax.Array:
+    """Returns the mean over rows and columns of maps `[B, H, W, C]`, `[B, 1, 1, C]` float32."""
+    mask = inside(x)
+    axes = (1, 2)
+    if mask is None:
+        return jnp.mean(x, axes, dtype=jnp.float32, keepdims=True)
+    counts = jnp.sum(mask, axes, dtype=jnp.float32, keepdims=True)
+    return jnp.sum(zero_padding(x), axes, dtype=jnp.float32, keepdims=True) / counts
+
+
 def without_padding(
     x: jax.Array, size: int, stride: int, padding: Padding, fill: float = 0.0
 ) -> tuple[jax.Array, Padding]:

@@ -13,7 +13,7 @@ from stillbox.models import backbones, necks  # noqa: F401 - registers them
 from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.lowering.calls import plain_lowering
-from stillbox.models.layers.masking import masked_padding
+from stillbox.models.layers.masking import masked_padding, mean_of_map
 from stillbox.models.layers.pooling import average_pool, max_pool
 from stillbox.models.parts import BuildOptions
 
@@ -121,6 +121,15 @@ def test_the_mean_counts_pixels_of_the_image_alone():
     with masked_padding(jnp.array([[2, 1]]), (4, 4)):
         padded = average_pool(x.at[0, 1, 0, 0].set(3.0), 3)
     np.testing.assert_allclose(padded[0, :2, 0, 0], [6, 6])
+
+
+def test_the_mean_of_a_map_is_that_of_the_image_alone():
+    canvas, images = _canvas(channels=2)
+    with masked_padding(jnp.asarray(SIZES), CANVAS):
+        together = mean_of_map(canvas)
+    alone = jnp.concatenate([mean_of_map(image) for image in images])
+    assert alone.shape == (len(SIZES), 1, 1, 2)
+    np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
 def test_maps_without_padding_are_refused():
