@@ -76,7 +76,9 @@ def test_the_sample_reads_field_by_field():
         pixels=schema.PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0)),
         mask_padding=True,
         # The original builds the unused block 4 too.
-        backbone=schema.ResNetV1(output_stride=8, last_layer="block_4", conv=conv),
+        backbone=schema.ResNetV1(
+            output_stride=8, stride_in_unit=True, last_layer="block_4", conv=conv
+        ),
         neck=schema.Identity(min_level=3, max_level=3),
         freeze_batch_norm=False,
         proposals=schema.ProposalStage(
@@ -154,7 +156,9 @@ def test_a_short_file_has_the_defaults_of_the_format():
     conv = resnet_conv()
     assert model == schema.FasterRcnn(
         num_classes=0,
-        backbone=schema.ResNetV1(depth=101, output_stride=16, last_layer="block_4", conv=conv),
+        backbone=schema.ResNetV1(
+            depth=101, output_stride=16, stride_in_unit=True, last_layer="block_4", conv=conv
+        ),
         boxes=schema.BoxStage(head=schema.ResNetBlockHead(conv=conv)),
     )
 

@@ -95,6 +95,7 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> Extract
             ResNetV1(
                 depth=depth,
                 output_stride=stride,
+                stride_in_unit=True,
                 last_layer="block_4",
                 conv=of_a_replica(ResNetV1().conv),
             )

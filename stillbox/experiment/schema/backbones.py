@@ -132,10 +132,9 @@ class MobileNetV2(Backbone, kind="mobilenet_v2"):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetV1(Backbone, kind="resnet_v1"):
-    """ResNet v1 with bottleneck units (arXiv:1512.03385), each block tapped before it is strided.
+    """ResNet v1 with bottleneck units (arXiv:1512.03385).
 
-    The last unit of a block is computed at full resolution and subsampled afterwards, which gives
-    the same numbers as a stride inside it, and the strides 4, 8, 16 and 32 for the four blocks.
+    The blocks have the strides 4, 8, 16 and 32: each is tapped before it is subsampled.
     """
 
     layers: ClassVar[tuple[str, ...]] = ("root", "block_1", "block_2", "block_3", "block_4")
@@ -146,6 +145,10 @@ class ResNetV1(Backbone, kind="resnet_v1"):
     output_stride: Literal[8, 16, 32] = 32
     """Stride of the last block. Blocks that it leaves without a stride of their own dilate their
     3x3 convolutions instead (`first_stage_features_stride`)."""
+    stride_in_unit: bool = False
+    """The last unit of a block strides itself, as in slim's network, and the block is tapped behind
+    that. False: the block's output is subsampled, as by slim with `store_non_strided_activations`
+    and by Keras. The numbers differ only where batch norms of that unit are trained."""
     last_layer: str = ""
     """Blocks up to this one exist even where nothing reads them; empty: up to the last tap."""
     unit_activation: Activation = "relu"
@@ -156,6 +159,10 @@ class ResNetV1(Backbone, kind="resnet_v1"):
     @property
     def levels(self) -> Mapping[int, str]:
         """The last block of each level; with an `output_stride` below 32, without the fourth."""
+        if self.stride_in_unit:
+            strided = {3: "block_1", 4: "block_2", 5: "block_3"}
+            last = {32: {5: "block_4"}, 16: {4: "block_3"}, 8: {3: "block_3"}}[self.output_stride]
+            return {level: strided[level] for level in range(3, max(last))} | last
         if self.output_stride == 32:
             return {2: "block_1", 3: "block_2", 4: "block_3", 5: "block_4"}
         if self.output_stride == 16:

@@ -25,8 +25,9 @@ Units = schema.ResNetV1 | schema.ResNetBlockHead
 class ResNetV1Backbone(Part):
     """The 7x7 convolution `root` and the blocks `block_1` to `block_4` of units `unit_{u}`.
 
-    Each block's output is tapped before it is subsampled by 2 for the next block. At the output
-    stride that is left out, and the 3x3 convolutions of the next block are dilated instead.
+    Each block's output is tapped before it is subsampled by 2 for the next block, or is strided in
+    its last unit. At the output stride that is left out, and the 3x3 convolutions of the next block
+    are dilated instead.
     """
 
     def __init__(
@@ -35,17 +36,21 @@ class ResNetV1Backbone(Part):
         built, self.names = layers_in_use(config, taps)
         self.taps = taps
         layers = options.layer_arguments()
-        # slim pads the strided root alike on all sides; the units have no stride.
+        # slim pads strided layers alike on all sides.
         self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
         channels = _ROOT_CHANNELS
         widths, halved = {"root": channels}, ["root"]
         for index, name in enumerate(built[1:]):
             width, stride = _ROOT_CHANNELS * 2**index, _FIRST_STRIDE * 2**index
             units = _UNITS[config.depth][index]
-            dilation = max(1, stride // config.output_stride)
-            setattr(self, name, ResNetBlock(config, channels, width, units, options, dilation))
+            halves = stride < config.output_stride
+            steps = {
+                "dilation": max(1, stride // config.output_stride),
+                "stride": 2 if halves and config.stride_in_unit else 1,
+            }
+            setattr(self, name, ResNetBlock(config, channels, width, units, options, **steps))
             channels = widths[name] = width * _EXPANSION
-            if stride < config.output_stride:
+            if halves and not config.stride_in_unit:
                 halved.append(name)
         self.channels = tuple(widths[tap] for tap in taps)
         self.halved = tuple(halved)
@@ -63,7 +68,10 @@ class ResNetV1Backbone(Part):
 
 
 class ResNetBlock(Part):
-    """Units `unit_1`, `unit_2`, ... with `width` channels inside and four times as many outside."""
+    """Units `unit_1`, `unit_2`, ... with `width` channels inside and four times as many outside.
+
+    The last one has the stride.
+    """
 
     def __init__(
         self,
@@ -72,39 +80,56 @@ class ResNetBlock(Part):
         width: int,
         units: int,
         options: BuildOptions,
+        *,
         dilation: int = 1,
+        stride: int = 1,
     ) -> None:
         self.units = tuple(f"unit_{number}" for number in range(1, units + 1))
         self.channels = width * _EXPANSION
         for name in self.units:
-            setattr(self, name, BottleneckUnit(config, inputs, width, options, dilation))
+            steps = {"dilation": dilation, "stride": stride if name == self.units[-1] else 1}
+            setattr(self, name, BottleneckUnit(config, inputs, width, options, **steps))
             inputs = self.channels
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, H, W, 4 * width]`."""
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
         for name in self.units:
             x = getattr(self, name)(x, train=train)
         return x
 
 
 class BottleneckUnit(Part):
-    """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` if the channels change."""
+    """`conv_1` (1x1), `conv_2` (3x3), `conv_3` (1x1), and `shortcut` if the channels change.
+
+    `conv_2` has the stride.
+    """
 
     def __init__(
-        self, config: Units, inputs: int, width: int, options: BuildOptions, dilation: int = 1
+        self,
+        config: Units,
+        inputs: int,
+        width: int,
+        options: BuildOptions,
+        *,
+        dilation: int = 1,
+        stride: int = 1,
     ) -> None:
         layers = options.layer_arguments()
         outputs = width * _EXPANSION
         linear = replace(config.conv, activation="none")
         if inputs != outputs:
-            self.shortcut = Conv2d(inputs, outputs, 1, 1, linear, **layers)
+            self.shortcut = Conv2d(inputs, outputs, 1, stride, linear, **layers)
         self.conv_1 = Conv2d(inputs, width, 1, 1, config.conv, **layers)
-        self.conv_2 = Conv2d(width, width, 3, 1, config.conv, dilation=dilation, **layers)
+        spatial = {"dilation": dilation, "padding": "same" if stride == 1 else "symmetric"}
+        self.conv_2 = Conv2d(width, width, 3, stride, config.conv, **layers | spatial)
         self.conv_3 = Conv2d(width, outputs, 1, 1, linear, **layers)
-        self.activation = config.unit_activation
+        self.activation, self.stride = config.unit_activation, stride
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, H, W, 4 * width]`."""
-        shortcut = self.shortcut(x, train=train) if hasattr(self, "shortcut") else x
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
+        if hasattr(self, "shortcut"):
+            shortcut = self.shortcut(x, train=train)
+        else:
+            shortcut = x if self.stride == 1 else max_pool(x, 1, self.stride)
         residual = self.conv_2(self.conv_1(x, train=train), train=train)
         return ACTIVATIONS[self.activation](shortcut + self.conv_3(residual, train=train))

@@ -81,8 +81,41 @@ def test_a_dilated_block_computes_the_strided_one_at_every_place():
     x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, 6, 8)), jnp.float32)
     # The same weights: `rng` starts anew.
     dilated, plain = (
-        ResNetBlock(_CONFIG, 8, 4, 2, replace(_OPTIONS, rng=np.random.default_rng(2)), dilation)
+        ResNetBlock(
+            _CONFIG, 8, 4, 2, replace(_OPTIONS, rng=np.random.default_rng(2)), dilation=dilation
+        )
         for dilation in (2, 1)
     )
     every, some = dilated(x, train=False), plain(x[:, ::2, 1::2], train=False)
     np.testing.assert_allclose(every[:, ::2, 1::2], some, atol=1e-5)
+
+
+def test_a_stride_inside_the_last_unit_subsamples_the_block():
+    names = ("block_1", "block_2", "block_3")
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 7, 10, 8)), jnp.float32)
+    strided, plain = (
+        ResNetBlock(_CONFIG, 8, 4, 2, replace(_OPTIONS, rng=np.random.default_rng(2)), stride=s)
+        for s in (2, 1)
+    )
+    np.testing.assert_allclose(
+        strided(x, train=False), plain(x, train=False)[:, ::2, ::2], atol=1e-5
+    )
+    config = replace(_CONFIG, output_stride=16, stride_in_unit=True)
+    backbone = nnx.eval_shape(lambda: ResNetV1Backbone(config, names, _OPTIONS))
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    taps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
+    assert [tap.shape[1] for tap in taps] == [8, 4, 4]
+    assert config.levels == {3: "block_1", 4: "block_3"}
+
+
+@pytest.mark.parametrize("output_stride", [8, 16, 32])
+def test_strided_units_have_levels_of_the_stride_behind_them(output_stride):
+    names = ("block_1", "block_2", "block_3", "block_4")
+    config = replace(_CONFIG, output_stride=output_stride, stride_in_unit=True)
+    backbone = nnx.eval_shape(lambda: ResNetV1Backbone(config, names, _OPTIONS))
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    taps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
+    sides = dict(zip(names, (tap.shape[1] for tap in taps), strict=True))
+    assert all(sides[name] == 64 >> level for level, name in config.levels.items())
+    assert min(config.levels) == 3
+    assert min(sides.values()) == 64 // output_stride
