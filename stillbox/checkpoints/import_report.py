@@ -12,11 +12,10 @@ from stillbox.experiment import schema
 
 _SHOWN = 5
 _INDENT = "\n                    "
-# An entry of every object-based TF2 checkpoint.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# TF1's optimizers keep these beside a variable, and these beside the graph.
-_SLOTS = r"(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?"
-_COUNTERS = r"global_step|beta[12]_power|learning_rate"
+# TF1's optimizers keep these beside a variable, TF2's behind its path.
+_SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIMIZER_SLOT/.*"
+# Beside the graph, and beside the model.
+_COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
 
 
 class Mismatch(NamedTuple):
@@ -89,6 +88,7 @@ def explain_failure(
     held: Iterable[str],
     found_by_scope: Mapping[str, int],
     unnamed: Sequence[str],
+    heads: Collection[str],
 ) -> str:
     """Returns likely causes why weights do not fit, with their remedies.
 
@@ -97,20 +97,24 @@ def explain_failure(
         held: all names in the file.
         found_by_scope: number of arrays that the file has under the names of each scope.
         unnamed: parts of the detector that no name table is registered for.
+        heads: parts whose shapes depend on the number of classes.
     """
     held = sorted(held)
     advice = []
     if unnamed:
         advice.append(f"no names in other frameworks are known for {', '.join(unnamed)}")
-    if _OBJECT_GRAPH in held:
-        advice.append("this is an object-based TF2 checkpoint; give one of TF1, or an .npz")
     scope = max(found_by_scope, key=lambda scope: found_by_scope[scope])
     if found_by_scope[scope] > report.wanted / 2 > len(report.loaded) + len(report.mismatched):
         advice.append(
             f"the file holds {found_by_scope[scope]} names of a {scope} checkpoint: "
             f"--set train.fine_tune.scope={scope}"
         )
-    if report.mismatched:
+    if report.mismatched and all(own.path.partition(".")[0] in heads for own in report.mismatched):
+        advice.append(
+            f"{len(report.mismatched)} shapes of heads differ ({report.mismatched[0]}): with other "
+            "classes --set train.fine_tune.load_heads=false starts heads from fresh values"
+        )
+    elif report.mismatched:
         advice.append(
             f"{len(report.mismatched)} shapes differ ({report.mismatched[0]}): is it the same "
             "architecture, with the same depth and depth_multiplier?"
@@ -156,9 +160,9 @@ def _reason(
         return "its moving average was taken"
     if name.endswith(EMA):
         return "moving average"
-    if re.fullmatch(_SLOTS, last):
+    if re.fullmatch(_SLOTS, name):
         return "optimizer slot"
-    if re.fullmatch(_COUNTERS, last):
+    if re.fullmatch(_COUNTERS, name):
         return "training counter"
     if "/Logits/" in name:
         return "classifier's logits"

@@ -24,6 +24,8 @@ from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 
+_KINDS = {"tensorflow": "TF1 checkpoints", "keras": "TF2 checkpoints"}
+
 
 def import_weights(
     detector: nnx.Module,
@@ -117,9 +119,11 @@ def read_weights(
     found = {name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema) for name in wanted}
     sources = {name: source for name, source in found.items() if source}
     missing = {name: name_map.name(name) for name in wanted if name not in sources}
-    unnamed = parts_without_names(model, missing, name_map.names)
-    if unnamed and weights.library == "tensorflow":
-        _refuse_parts(unnamed, weights.path)
+    # Object paths and names are different things.
+    strange = (weights.library == "keras") != (name_map.table.convention.library == "keras")
+    unnamed = parts_without_names(model, missing, {} if strange else name_map.names)
+    if unnamed and weights.library in _KINDS:
+        _refuse_parts(unnamed, weights)
     arrays = {name: name_map.read(name, at, weights.arrays) for name, at in sources.items()}
     mismatched = tuple(
         Mismatch(name, sources[name], shapes[name], array.shape)
@@ -144,7 +148,7 @@ def read_weights(
             f"only {len(loaded)} of {len(wanted)} wanted arrays ({percent}%) were found, "
             f"at least {min_loaded:.0%} are asked for",
             where=weights.path,
-            fix=explain_failure(report, weights.arrays, by_scope, unnamed),
+            fix=explain_failure(report, weights.arrays, by_scope, unnamed, model.head_parts),
         )
     check_finite({sources[name]: arrays[name] for name in loaded}, weights.path)
     return report, {name: arrays[name] for name in loaded}
@@ -177,11 +181,11 @@ def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -
     return found
 
 
-def _refuse_parts(unnamed: Collection[str], where: str) -> None:
+def _refuse_parts(unnamed: Collection[str], weights: Weights) -> None:
     patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
     raise UserError(
-        f"no names in TF1 checkpoints are known for {', '.join(unnamed)}",
-        where=where,
+        f"no names in {_KINDS[weights.library]} are known for {', '.join(unnamed)}",
+        where=weights.path,
         fix="give weights that stillbox saved, or leave the part out: "
         + f'--set "train.fine_tune.skip=[{patterns}]"',
     )

@@ -87,7 +87,8 @@ def _candidates(
 ) -> Iterator[NameMap]:
     for table in backbone_tables(model):
         for root in table.roots[scope]:
-            names = names_under(root, table, model, arrays)
+            given = names_under(root, table, model, arrays)
+            names = {path: weights.find(name) for path, name in given.items()}
             yield NameMap(table, names)
             if table.any_prefix:
                 sought = [names[path] for path in wanted if path in names]

@@ -21,7 +21,13 @@ _NORM = re.compile(r"norm(?:_(\d+))?")
 
 def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
-    return rules.BACKBONES.get(type(model.parts.get("backbone")), (_NO_TABLE,))
+    kind, paths = type(model.parts.get("backbone")), object_path_table(model)
+    return rules.BACKBONES.get(kind, (_NO_TABLE,)) + ((paths,) if paths else ())
+
+
+def object_path_table(model: schema.Model) -> rules.BackboneTable | None:
+    """Returns the table of a model's backbone in TF2 checkpoints, if one is registered."""
+    return rules.OBJECT_PATHS.get(type(model.parts.get("backbone")))
 
 
 def reference_names(
@@ -59,11 +65,12 @@ def names_under(
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     if not table.rules:
         return {}
-    context = rules.Context(model.parts, table, shapes)
+    fields = _fields(root, table, model)
+    roots = {part: own["root"] for part, own in fields.items()}
+    context = rules.Context(model.parts, table, shapes, roots)
     layers = _rules(table.rules, context)
     for config in model.parts.values():
         layers += _rules(rules.PARTS.get((table.codebase, type(config)), ()), context)
-    fields = _fields(root, table, model)
     names = {}
     for path in shapes:
         layer, variable = _split(path)
@@ -101,6 +108,7 @@ def _fields(
     """Returns by part what templates refer to."""
     classes = ((table.codebase, config) for config in type(model).__mro__)
     scopes = next((rules.SCOPES[own] for own in classes if own in rules.SCOPES), {})
+    scopes = scopes(model.parts) if callable(scopes) else scopes
     backbone, neck = model.parts["backbone"], model.parts.get("neck")
     depth = getattr(backbone, "depth", None)
     tap = table.tap_name(neck.taps_of(backbone)[-1]) if neck is not None else ""

@@ -1,6 +1,10 @@
-"""Reads TF1 checkpoints (format V2: `.index` and `.data-00000-of-00001`) without TensorFlow."""
+"""Reads TF1 checkpoints (format V2: `.index` and `.data-00000-of-00001`) without TensorFlow.
+
+TF2's checkpoints, and the variables of a SavedModel, are files of the same form.
+"""
 
 import math
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +13,10 @@ from stillbox.checkpoints.lazy_arrays import LazyArrays
 from stillbox.checkpoints.tf1_index import BundleEntry, read_index
 from stillbox.errors import UserError
 from stillbox.records.crc32c import masked_crc32c
+from stillbox.records.wire import read_varint
+
+# TensorFlow's number of the type of texts.
+_STRING = 7
 
 
 class Tf1Checkpoint(LazyArrays[BundleEntry]):
@@ -22,7 +30,7 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     """
 
     def __init__(self, prefix: str | Path) -> None:
-        self._prefix = str(prefix)
+        self.prefix = str(prefix)
         index = Path(f"{prefix}.index")
         if not index.is_file():
             raise UserError("this checkpoint has no index", where=str(index))
@@ -34,22 +42,49 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             ) from error
         super().__init__(entries)
 
+    def read_text(self, name: str) -> bytes:
+        """Returns a variable that is one text.
+
+        Its checksum covers the length as four bytes, the checksum of these, which follows the
+        length in the file, and the text.
+
+        Raises:
+            UserError: it is missing, damaged, or no text.
+        """
+        entry = self.entries[name]
+        if entry.dtype_number != _STRING or entry.shape:
+            raise UserError(f"the variable {name!r} is no text", where=self.prefix)
+        path, data = self._read_bytes(name, entry)
+        try:
+            length, start = read_varint(data, 0)
+            covered = struct.pack("<I", length) + data[start:]
+        except (IndexError, struct.error):
+            length, start, covered = 0, 0, b""
+        if start + 4 + length != len(data) or masked_crc32c(covered) != entry.checksum:
+            raise _damaged(name, path)
+        return data[start + 4 :]
+
     def _read(self, name: str, entry: BundleEntry) -> np.ndarray:
         if entry.dtype is None or entry.sliced:
             kind = "is partitioned" if entry.sliced else f"has type number {entry.dtype_number}"
             raise UserError(
-                f"the variable {name!r} {kind}, which is not supported", where=self._prefix
+                f"the variable {name!r} {kind}, which is not supported", where=self.prefix
             )
-        data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
+        path, data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
+        if masked_crc32c(data) != entry.checksum:
+            raise _damaged(name, path)
         try:
             return np.frombuffer(data, entry.dtype).reshape(entry.shape)
         except (ValueError, OverflowError) as error:  # no value, and axes of any length
             raise UserError(
-                f"the variable {name!r} has an impossible shape", where=self._prefix
+                f"the variable {name!r} has an impossible shape", where=self.prefix
             ) from error
 
-    def _read_bytes(self, name: str, entry: BundleEntry, expected: int) -> bytes:
-        path = Path(f"{self._prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
+    def _read_bytes(
+        self, name: str, entry: BundleEntry, expected: int | None = None
+    ) -> tuple[Path, bytes]:
+        """Returns the data file, and the bytes of a variable in it."""
+        path = Path(f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
         try:
             with path.open("rb") as file:
                 # A damaged index may name any place and any size.
@@ -60,15 +95,18 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             raise UserError(
                 "the checkpoint's data file is missing",
                 where=str(path),
-                fix=f"copy it to where {Path(self._prefix).name}.index lies",
+                fix=f"copy it to where {Path(self.prefix).name}.index lies",
             ) from None
+        expected = entry.size if expected is None else expected
         if len(data) != entry.size or entry.size != expected:
             raise UserError(
                 f"{name!r} should have {expected} bytes and has {len(data)}",
                 where=str(path),
                 fix="copy the file again: it is cut off, or belongs to another index",
             )
-        if masked_crc32c(data) != entry.checksum:
-            what = f"the values of {name!r} are damaged: their checksum is wrong"
-            raise UserError(what, where=str(path), fix="copy the file again")
-        return data
+        return path, data
+
+
+def _damaged(name: str, path: Path) -> UserError:
+    what = f"the values of {name!r} are damaged: their checksum is wrong"
+    return UserError(what, where=str(path), fix="copy the file again")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.records.crc32c import masked_crc32c
-from stillbox.records.wire import LENGTH, VARINT, fields, read_varint
+from stillbox.records.wire import integer_of, read_varint, values
 
 MAGIC = 0xDB4775248B80FB57
 DTYPES: dict[int, np.dtype] = {
@@ -81,13 +81,13 @@ def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     try:
         table = read_table(data)
         # The header (`BundleHeaderProto`) has the empty key, which sorts before every name.
-        header = _parse(table.pop(b"", b""))
+        header = dict(values(table.pop(b"", b"")))
         entries = {key.decode(): _parse_entry(value) for key, value in table.items()}
     except (IndexError, TypeError, struct.error) as error:
         raise ValueError(f"a message is damaged ({error})") from error
     if header.get(2, 0) != 0:
         raise ValueError("its numbers are big-endian, which is not supported")
-    return _integer(header, 1), entries
+    return integer_of(header, 1), entries
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -118,47 +118,25 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
 
 
 def _parse_entry(data: bytes) -> BundleEntry:
-    message = _parse(data)
+    message = dict(values(data))
     shape = message.get(2, b"")
     # Field 2 of a shape is an axis, whose field 1 is its length.
-    axes = list(_values(shape)) if isinstance(shape, bytes) else []
+    axes = list(values(shape)) if isinstance(shape, bytes) else []
     if len(axes) > _MOST_AXES:
         raise ValueError(f"a variable has {len(axes)} axes")
     return BundleEntry(
-        dtype_number=_integer(message, 1),
+        dtype_number=integer_of(message, 1),
         shape=tuple(
-            _integer(_parse(axis), 1)
+            integer_of(dict(values(axis)), 1)
             for number, axis in axes
             if number == 2 and isinstance(axis, bytes)
         ),
-        shard=_integer(message, 3),
-        offset=_integer(message, 4),
-        size=_integer(message, 5),
-        checksum=_integer(message, 6),
+        shard=integer_of(message, 3),
+        offset=integer_of(message, 4),
+        size=integer_of(message, 5),
+        checksum=integer_of(message, 6),
         sliced=7 in message,
     )
-
-
-def _parse(data: bytes) -> dict[int, int | bytes]:
-    return dict(_values(data))
-
-
-def _values(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields number and value of each field of a protocol message."""
-    for number, kind, start, end in fields(data, 0, len(data)):
-        content = data[start:end]
-        if kind == VARINT:
-            yield number, read_varint(data, start)[0]
-        else:
-            yield number, content if kind == LENGTH else int.from_bytes(content, "little")
-
-
-def _integer(message: dict[int, int | bytes], number: int) -> int:
-    """Returns a field that is a number; fields that are 0 are not written."""
-    value = message.get(number, 0)
-    if isinstance(value, bytes):
-        raise ValueError(f"field {number} should be a number")
-    return value
 
 
 def _read_handle(data: bytes, position: int) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.checkpoints.files import list_folder
+from stillbox.checkpoints.graph_constants import GraphConstants
 from stillbox.checkpoints.model_directory import own_checkpoint
 from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.npz import read_npz_weights
@@ -15,22 +16,25 @@ from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
 from stillbox.checkpoints.safetensors_file import SafetensorsFile
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.tf1_index import is_table
+from stillbox.checkpoints.tf2 import OBJECT_GRAPH, Tf2Checkpoint
 from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.experiment.known_weights import advise_weights
 
 _READABLE = (
-    "a TF1 checkpoint's prefix, an .npz, .safetensors, .pth or .pt file, or a stillbox model "
-    "directory"
+    "a checkpoint's prefix, an .npz, .safetensors, .pth, .pt or .pb file, a SavedModel's folder, "
+    "or a stillbox model directory"
 )
 _READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
     ".npz": read_npz_weights,
     ".safetensors": SafetensorsFile,
     ".pth": TorchFile,
     ".pt": TorchFile,
+    ".pb": GraphConstants,
 }
-_LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch"}
+_LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch", ".pb": "tensorflow"}
+_SAVED_MODEL = "saved_model.pb"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Weights:
     """By a framework's name, or by our own path."""
     library: Library | None = None
     """The framework, if the kind of file tells."""
+    find: Callable[[str], str] = str
+    """Returns the name in `arrays` of what has several names, or else the name itself."""
 
 
 def open_weights(
@@ -55,9 +61,11 @@ def open_weights(
     """Opens weights of any kind.
 
     Args:
-        path: `.npz`, `.safetensors`, `.pth` or `.pt` file; TF1 prefix or any of its files; folder
-            with a TF1 checkpoint; stillbox model directory (its best checkpoint, or else its
-            newest) or one checkpoint in it; or the name of downloaded weights.
+        path: `.npz`, `.safetensors`, `.pth` or `.pt` file; prefix of a TF1 or TF2 checkpoint or any
+            of its files; a frozen graph or SavedModel (`.pb`); folder with one of these two, or
+            with folders `checkpoint` or `saved_model`; stillbox model directory (its best
+            checkpoint, or else its newest) or one checkpoint in it; or the name of downloaded
+            weights.
         prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
         model: what is to take them, for advice.
         scope: the kind of model that is wanted, for advice.
@@ -69,9 +77,10 @@ def open_weights(
     checkpoint = own_checkpoint(path)
     if checkpoint:
         return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
-    prefix = _prefix_in_folder(path) if path.is_dir() else _tf1_prefix(path)
+    path = _find_in_folder(path) if path.is_dir() else path
+    prefix = _checkpoint_prefix(path)
     if prefix:
-        return Weights(prefix, Tf1Checkpoint(prefix), "tensorflow")
+        return _open_checkpoint(prefix)
     if not path.is_file():
         raise _missing(path, model, scope)
     if path.suffix in _READERS:
@@ -79,7 +88,33 @@ def open_weights(
     raise _unreadable(path)
 
 
-def _prefix_in_folder(path: Path) -> str:
+def _open_checkpoint(prefix: str) -> Weights:
+    checkpoint = Tf1Checkpoint(prefix)
+    if OBJECT_GRAPH not in checkpoint:
+        return Weights(prefix, checkpoint, "tensorflow")
+    objects = Tf2Checkpoint(checkpoint)
+    return Weights(prefix, objects, "keras", objects.find)
+
+
+def _find_in_folder(path: Path) -> Path:
+    """Returns the prefix or the file of the weights in a folder.
+
+    A checkpoint goes first: what is exported for inference may lack what training needs.
+    """
+    found = _prefix_in_folder(path)
+    if found is not None:
+        return found
+    for name in ("checkpoint", _SAVED_MODEL, "frozen_inference_graph.pb", "saved_model"):
+        inside = path / name
+        if inside.is_dir():
+            return _find_in_folder(inside)
+        if inside.suffix == ".pb" and inside.is_file():
+            return inside
+    fix = f"it holds {list_folder(path)}"
+    raise UserError("the folder holds no weights", where=str(path), fix=fix)
+
+
+def _prefix_in_folder(path: Path) -> Path | None:
     """Returns the newest checkpoint by TensorFlow's `checkpoint` file, or else the only one."""
     state = path / "checkpoint"
     if state.is_file():
@@ -88,20 +123,19 @@ def _prefix_in_folder(path: Path) -> str:
             # Often an absolute path of another machine: only the name counts.
             prefix = path / re.split(r"[/\\]", named[1])[-1]
             if Path(f"{prefix}.index").is_file():
-                return str(prefix)
-    prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
-    if len(prefixes) == 1:
-        return prefixes[0]
-    if not prefixes:
-        fix = f"it holds {list_folder(path)}"
-        raise UserError("the folder holds no weights", where=str(path), fix=fix)
-    names = ", ".join(Path(prefix).name for prefix in prefixes)
-    what = f"the folder holds {len(prefixes)} checkpoints: {names}"
-    raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
+                return prefix
+    prefixes = sorted(Path(str(entry).removesuffix(".index")) for entry in path.glob("*.index"))
+    if len(prefixes) > 1:
+        what = f"the folder holds {len(prefixes)} checkpoints: {', '.join(p.name for p in prefixes)}"
+        raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
+    return prefixes[0] if prefixes else None
 
 
-def _tf1_prefix(path: Path) -> str | None:
-    """Returns the prefix that a path is, or is a file of."""
+def _checkpoint_prefix(path: Path) -> str | None:
+    """Returns the prefix that a path is, or is a file of; that of a SavedModel's variables too."""
+    variables = path.parent / "variables" / "variables"
+    if path.name == _SAVED_MODEL and Path(f"{variables}.index").is_file():
+        return str(variables)
     prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
     if Path(prefix + ".index").is_file():
         return prefix

@@ -100,6 +100,44 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         yield tag >> 3, kind, start, at
 
 
+def values(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yields number and value of each field of a message; a float is the integer of its bits.
+
+    Raises:
+        IndexError: as `fields`.
+    """
+    for number, kind, start, end in fields(data, 0, len(data)):
+        content = data[start:end]
+        if kind == VARINT:
+            yield number, read_varint(data, start)[0]
+        else:
+            yield number, content if kind == LENGTH else int.from_bytes(content, "little")
+
+
+def integer_of(message: Mapping[int, int | bytes], number: int) -> int:
+    """Returns a field that is a number; fields that are 0 are not written.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    value = message.get(number, 0)
+    if isinstance(value, bytes):
+        raise ValueError(f"field {number} should be a number")
+    return value
+
+
+def bytes_of(message: Mapping[int, int | bytes], number: int) -> bytes:
+    """Returns a field that is a text or a message, empty if it is not written.
+
+    Raises:
+        ValueError: it is a number.
+    """
+    value = message.get(number, b"")
+    if isinstance(value, int):
+        raise ValueError(f"field {number} should be a text or a message")
+    return value
+
+
 def _entry(data: bytes, start: int, end: int) -> tuple[str, Feature]:
     key, feature = "", _NO_VALUES
     for number, kind, first, last in fields(data, start, end):

@@ -178,16 +178,6 @@ def test_an_import_of_another_width_shows_a_shape(tmp_path, detector):
         _import(build(ssd_mobilenet_shapes(classes=20)), tmp_path / "model.ckpt")
 
 
-def test_an_object_based_checkpoint_is_recognised(tmp_path, detector):
-    arrays = {
-        "_CHECKPOINTABLE_OBJECT_GRAPH": np.zeros(1, np.float32),
-        "model/_backbone/layer-0/kernel/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(3, np.float32),
-    }
-    write_checkpoint(tmp_path / "ckpt-0", arrays)
-    with pytest.raises(UserError, match="object-based TF2 checkpoint"):
-        _import(detector, tmp_path / "ckpt-0")
-
-
 def test_gamma_of_a_batch_norm_without_scale_is_reported(tmp_path):
     shapes = {path: s for path, s in _shapes().items() if not path.endswith("norm.scale")}
     detector = build(shapes)

@@ -111,8 +111,8 @@ def test_missing_weights_are_answered_with_those_that_can_be_had(tmp_path):
 
 
 def test_a_folder_without_weights_says_what_it_holds(tmp_path):
-    (tmp_path / "frozen_inference_graph.pb").touch()
-    with pytest.raises(UserError, match=r"it holds frozen_inference_graph\.pb"):
+    (tmp_path / "labels.pbtxt").touch()
+    with pytest.raises(UserError, match=r"it holds labels\.pbtxt"):
         open_weights(tmp_path)
 
 
@@ -128,11 +128,11 @@ def test_version_1_checkpoints_are_refused_by_name(tmp_path):
         open_weights(path)
 
 
-@pytest.mark.parametrize("name", ["model.h5", "graph.pb", "noending"])
+@pytest.mark.parametrize("name", ["model.h5", "noending"])
 def test_unknown_suffixes_are_refused_with_the_known_ones(tmp_path, name):
     (tmp_path / name).write_bytes(b"something")
     with pytest.raises(
         UserError,
-        match=r"prefix, an \.npz, \.safetensors, \.pth or \.pt file, or a stillbox model directory",
+        match=r"prefix, an \.npz, .*\.pt or \.pb file, a SavedModel's folder, or a stillbox model",
     ):
         open_weights(Path(tmp_path / name))

@@ -94,12 +94,30 @@ def table(entries, *, block_entries=50, compression=0):
     return bytes(out) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
 
 
+def text_entry(text, offset):
+    """The entry of a scalar text in shard 0, and its bytes: length, checksum of it, text."""
+    length = struct.pack("<I", len(text))
+    rest = struct.pack("<I", masked_crc32c(length)) + text
+    checksum = struct.pack("<BI", 6 << 3 | 5, masked_crc32c(length + rest))
+    content = varint(len(text)) + rest
+    place = field(4, offset) + field(5, len(content))
+    return field(1, 7) + field(2, b"") + place + checksum, content
+
+
 def write_checkpoint(prefix, arrays, *, shards=1, block_entries=50):
-    """Writes `prefix.index` and its data files, variables dealt out to the shards in turn."""
+    """Writes `prefix.index` and its data files, variables dealt out to the shards in turn.
+
+    A value may be a text, which goes into the first shard.
+    """
     contents = [bytearray() for _ in range(shards)]
     entries = [(b"", bundle_header(shards))]
     for number, (name, array) in enumerate(sorted(arrays.items())):
         shard = number % shards
+        if isinstance(array, bytes):
+            entry, content = text_entry(array, len(contents[0]))
+            entries.append((name.encode(), entry))
+            contents[0] += content
+            continue
         entries.append((name.encode(), bundle_entry(array, shard, len(contents[shard]))))
         contents[shard] += array.tobytes()
     for shard, content in enumerate(contents):

@@ -101,7 +101,6 @@ def test_records_of_single_images_go_by_two_names(kind):
     ("place", "field"),
     [
         ("train_config {", "keep_checkpoint_every_n_hours: 1"),
-        ("train_config {", "fine_tune_checkpoint_version: V1"),
         ("train_config {", "startup_delay_steps: 0"),
         ("train_config {", "summarize_gradients: true"),
         ("train_input_reader {", "load_multiclass_scores: true"),
@@ -144,8 +143,8 @@ def test_every_field_of_the_train_config_ends_in_one_of_the_three_ways():
     assert honoured | refused | NO_EFFECT["TrainConfig"].keys() == fields
 
 
-def test_the_checkpoints_of_tf2_are_warned_of():
-    (warning,) = read("fine_tune_checkpoint_version: V2").warnings
-    assert "fine_tune_checkpoint_version V2 stands for an object-based checkpoint" in warning
-    assert "in place of backbone.npz" in warning
-    assert read("fine_tune_checkpoint_version: V1").warnings == ()
+@pytest.mark.parametrize(("version", "least"), [("V1", 0.5), ("V2", 1.0)])
+def test_a_checkpoint_of_tf2_has_all_that_is_wanted(version, least):
+    read_version = read(f"fine_tune_checkpoint_version: {version}")
+    assert read_version.warnings == ()
+    assert read_version.experiment.train.fine_tune.min_loaded == least

@@ -173,9 +173,25 @@ def test_a_depthwise_pyramid_thins_the_end_of_the_backbone():
     assert read.backbone.last_depths == (512, 256)
     assert read.neck.depthwise
     assert extractor("ssd_mobilenet_v2_fpn", "use_depthwise: true").backbone.last_depth == 256
+    # The second generation defines a thinner v2, and builds the whole one.
+    read = extractor("ssd_mobilenet_v2_fpn_keras", "use_depthwise: true")
+    assert (read.backbone.last_depth, read.neck.depthwise) == (1280, True)
     # Plain SSD keeps it whole.
     plain = extractor("ssd_mobilenet_v2", "use_depthwise: true")
     assert (plain.backbone.last_depth, plain.neck.depthwise) == (1280, True)
+
+
+def test_the_second_generation_has_other_widths():
+    """Widths themselves: tests/checkpoints/test_tf2_names.py."""
+    half = "depth_multiplier: 0.5 min_depth: 4"
+    read = extractor("ssd_mobilenet_v1_keras", half).backbone
+    assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 512))
+    read = extractor("ssd_mobilenet_v1_fpn_keras", half + " use_depthwise: true").backbone
+    assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 256))
+    assert extractor("ssd_mobilenet_v2_keras", half).backbone.min_depth == 8
+    assert extractor("ssd_mobilenet_v2_keras", "min_depth: 12").backbone.min_depth == 12
+    first = extractor("ssd_mobilenet_v1", half).backbone
+    assert (first.inner_multiplier, first.last_depths) == (1.0, (1024, 1024))
 
 
 def test_levels_and_depth_of_a_pyramid_are_read():

@@ -30,6 +30,7 @@ LATER = {
     "train.optimizer.schedule.schedule",
     "train.optimizer.schedule.warmup",
     "train.fine_tune.scope",
+    "train.fine_tune.min_loaded",
     "evaluation.max_evaluations",
 }
 TEMPLATES = (

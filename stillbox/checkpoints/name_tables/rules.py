@@ -4,12 +4,13 @@ A table is optional: a part without one is trained, saved and loaded under its o
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Shapes = Mapping[str, tuple[int, ...]]
 Scope = Literal["classification", "detection"]
-Library = Literal["tensorflow", "torch"]
+Library = Literal["tensorflow", "torch", "keras"]
+"""`keras`: TF2's object-based checkpoints, whose names are paths from object to object."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ TF_LAYERS = Convention(
     variables={name: name for name in ("kernel", "depthwise_kernel", "pointwise_kernel", "bias")},
     norm=_TF1_NORM,
 )
+KERAS = replace(TF_LAYERS, library="keras")
 # Kernels of torch are [out, in, k, k].
 TORCH = Convention(
     library="torch",
@@ -84,6 +86,8 @@ class Context:
     table: "BackboneTable"
     shapes: Shapes
     """Of all arrays by path."""
+    roots: Mapping[str, str] = field(default_factory=dict)
+    """`{root}` by part."""
 
 
 Rules = tuple[LayerRule, ...] | Callable[[Context], tuple[LayerRule, ...]]
@@ -107,6 +111,8 @@ class BackboneTable:
     """Returns `{tap}` by our name of the layer."""
     coarse_layer: str = ""
     """Template of the layers that `Fpn` adds, counted from 1 as `{0}`."""
+    extra_layers: str = ""
+    """What contains the layers that `SsdLayers` adds."""
     expected: Mapping[str, str] = field(default_factory=dict)
     """Fields of the backbone's configuration with which such weights were trained."""
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -115,9 +121,12 @@ class BackboneTable:
 
 BACKBONES: dict[type, tuple[BackboneTable, ...]] = {}
 """Tables by class of configuration, that of the original codebase first."""
+OBJECT_PATHS: dict[type, BackboneTable] = {}
+"""The table of TF2 checkpoints by class of configuration."""
 PARTS: dict[tuple[str, type], Rules] = {}
 """Rules of necks and heads by codebase and class of configuration."""
-SCOPES: dict[tuple[str, type], Mapping[str, str]] = {}
+Scopes = Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]]
+SCOPES: dict[tuple[str, type], Scopes] = {}
 """Scopes by part, by codebase and class of a model's configuration."""
 
 
@@ -126,17 +135,23 @@ def register_backbone(config: type, *tables: BackboneTable) -> None:
     BACKBONES[config] = tables
 
 
+def register_object_paths(config: type, table: BackboneTable) -> None:
+    """Registers the table of a backbone in TF2 checkpoints."""
+    OBJECT_PATHS[config] = table
+
+
 def register_part(codebase: str, config: type, rules: Rules) -> None:
     """Registers the rules of a neck or head for the backbones of a codebase."""
     PARTS[codebase, config] = rules
 
 
-def register_scopes(codebase: str, config: type, scopes: Mapping[str, str]) -> None:
+def register_scopes(codebase: str, config: type, scopes: Scopes) -> None:
     """Registers where a codebase keeps the networks that a model's parts are of.
 
     Args:
         codebase: as for `register_part`.
         config: the model's class of configuration.
-        scopes: by name of a part, with a slash at the end.
+        scopes: by name of a part, with a slash at the end; or what returns them for the
+            configurations of the parts.
     """
     SCOPES[codebase, config] = scopes

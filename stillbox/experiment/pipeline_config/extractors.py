@@ -51,6 +51,7 @@ _PPN_TAPS = {
     ResNetV1: "block_3",
 }
 _RESNET_PPN_DEPTH = 1024
+_LEAST_KERAS_DEPTH = 8
 # Of the second generation's ResNets; Keras does not halve sums of squares.
 _KERAS_RESNET = dataclasses.replace(
     ResNetV1().conv,
@@ -147,7 +148,23 @@ def _read_backbone(
     backbone: MobileNetV1 | MobileNetV2 = part(version, explicit_padding="use_explicit_padding")(
         section, "model.backbone", conv=base, **narrow
     )
-    return backbone
+    return _as_keras(backbone, narrow) if keras else backbone
+
+
+def _as_keras(
+    backbone: MobileNetV1 | MobileNetV2, narrow: Mapping[str, Any]
+) -> MobileNetV1 | MobileNetV2:
+    """Returns a MobileNet with the channels of the second generation.
+
+    Its v1 applies the depth multiplier to the network of Keras, which has applied it already, but
+    not to thinner last layers. Its v2 has no thinner last layer, and no layer of less than 8.
+    """
+    if isinstance(backbone, MobileNetV2):
+        least = max(_LEAST_KERAS_DEPTH, backbone.min_depth)
+        return dataclasses.replace(backbone, last_depth=MobileNetV2().last_depth, min_depth=least)
+    factor = backbone.depth_multiplier
+    last = narrow or {"last_depths": tuple(int(d * factor) for d in backbone.last_depths)}
+    return dataclasses.replace(backbone, inner_multiplier=factor, **last)
 
 
 def _read_inception(section: MessageSection) -> InceptionV2:

@@ -110,7 +110,6 @@ def _read_fine_tune(section: MessageSection, path: str) -> FineTune:
             "fine_tune_checkpoint_type 'classification' overrides from_detection_checkpoint: true "
             f"of {section.where('from_detection_checkpoint')}",
         )
-    _note_version(section)
     # Also consumes the field if "full", TF2's word for a detector with its heads, overrides it.
     heads = section.value("load_all_detection_checkpoint_vars", f"{path}.load_heads")
     fine_tune: FineTune = _read_weights(
@@ -118,23 +117,15 @@ def _read_fine_tune(section: MessageSection, path: str) -> FineTune:
         path,
         scope=_SCOPES[kind or ("detection" if is_detector else "classification")],
         load_heads=heads or kind == "full",
+        min_loaded=_read_least_loaded(section, f"{path}.min_loaded"),
     )
     return fine_tune
 
 
-def _note_version(section: MessageSection) -> None:
-    """V2 means TF2's checkpoints, whose files hold other names and are not read."""
-    name = "fine_tune_checkpoint_version"
-    version, checkpoint = section.value(name), section.get("fine_tune_checkpoint")
-    if not section.has(name):
-        return
-    if not checkpoint or version != "v2":
-        reason = "the files of a checkpoint identify themselves; V2 beside one is a warning"
-        section.note(name, f"{section.label(name)} has no effect here: {reason}")
-    else:
-        section.warn(
-            name,
-            f"{name} V2 stands for an object-based checkpoint of TF2, which stillbox does not "
-            f"read: in place of {checkpoint} name one of TF1, PyTorch, .npz or .safetensors; "
-            "`stillbox weights list` has some",
-        )
+def _read_least_loaded(section: MessageSection, path: str) -> float:
+    """Returns the least share of the wanted arrays that a checkpoint must have.
+
+    The file tells its own version. With V2 the original refuses one that lacks a single array.
+    """
+    version = section.value("fine_tune_checkpoint_version", path)
+    return 1.0 if version == "v2" else FineTune().min_loaded

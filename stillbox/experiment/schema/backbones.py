@@ -90,6 +90,9 @@ class MobileNetV1(Backbone, kind="mobilenet_v1"):
     """Factor on every channel count."""
     min_depth: PositiveInt = 16
     """No layer has fewer channels than this."""
+    inner_multiplier: Positive = 1.0
+    """Factor on all but `last_depths` before that, rounded down: the `_keras` extractors multiply
+    twice."""
     last_depths: tuple[PositiveInt, ...] = (1024, 1024)
     """Channels of the last two pairs before the multiplier; depthwise pyramids have 512, 256."""
     last_layer: str = ""

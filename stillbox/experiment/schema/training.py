@@ -156,8 +156,8 @@ class FineTune:
     """Where the first weights come from when there is nothing to resume."""
 
     checkpoint: str = ""
-    """TF1 checkpoint prefix, `.npz`, `.safetensors`, `.pth`, `.pt` or stillbox model directory;
-    empty: random weights."""
+    """TF1 or TF2 checkpoint prefix, `.npz`, `.safetensors`, `.pth`, `.pt`, frozen graph (`.pb`),
+    SavedModel or stillbox model directory; empty: random weights."""
     scope: Literal["classification", "detection"] = "detection"
     """Take the backbone of a classifier, or the feature extractor of a detector."""
     load_heads: bool = False

@@ -48,7 +48,10 @@ def _add_layers(
         return max(int(depth * config.depth_multiplier), config.min_depth)
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
-    channels = width(_ROOT_CHANNELS)
+    def inner(depth: int) -> int:
+        return int(depth * config.inner_multiplier)
+
+    channels = width(inner(_ROOT_CHANNELS))
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
     widths = {"conv_0": channels}
     for name in names[1:]:
@@ -57,7 +60,7 @@ def _add_layers(
         if name.endswith("depthwise"):
             layer = DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
         else:
-            wide = width(depth or config.last_depths[pair - len(_PAIRS)])
+            wide = width(inner(depth) if depth else config.last_depths[pair - len(_PAIRS)])
             layer = Conv2d(channels, wide, 1, 1, config.conv, **layers)
             channels = wide
         setattr(part, name, layer)

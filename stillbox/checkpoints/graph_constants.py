@@ -1,0 +1,171 @@
+"""Reads the constants of a TensorFlow graph without TensorFlow.
+
+Freezing replaces every variable of a graph by a constant of its name: `frozen_inference_graph.pb`,
+and `saved_model.pb` of the Object Detection API's first generation, whose `variables` are empty.
+Source: `tensorflow/core/framework/{graph,node_def,attr_value,tensor}.proto`,
+`tensorflow/core/protobuf/{saved_model,meta_graph}.proto`.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from stillbox.checkpoints.lazy_arrays import LazyArrays
+from stillbox.checkpoints.tf1_index import DTYPES
+from stillbox.errors import UserError
+from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values
+
+# Nodes of a graph; real ones have up to some ten thousand.
+_MOST_NODES = 1_000_000
+# Of all constants to the file: one whose values are equal holds them once.
+_MOST_COMPRESSION = 100
+_MOST_AXES = 8
+_CONTENT, _HALVES = 4, 13
+# Where a tensor holds values of its type, unless their bytes are in one piece.
+_FIELDS = {1: 5, 2: 6, 14: _HALVES, 19: _HALVES}
+
+
+class Constant(NamedTuple):
+    """Place of a tensor in the file."""
+
+    dtype_number: int
+    """TensorFlow's number of the type."""
+    shape: tuple[int, ...]
+    start: int
+    """First byte of the message."""
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * DTYPES[self.dtype_number].itemsize
+
+
+class GraphConstants(LazyArrays[Constant]):
+    """The constants of a graph by name that are arrays of floating point.
+
+    Args:
+        path: a serialised `GraphDef` or `SavedModel`.
+
+    Raises:
+        UserError: it is neither, damaged, or claims more than it can hold.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data = path.read_bytes()
+        try:
+            constants = dict(_constants(self._data))
+            if sum(own.size for own in constants.values()) > _MOST_COMPRESSION * len(self._data):
+                raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+        except (IndexError, ValueError) as error:
+            raise UserError(
+                f"the file is damaged or no graph of TensorFlow: {error}",
+                where=str(path),
+                fix="copy the file again, or give the checkpoint that it was made of",
+            ) from error
+        super().__init__(constants)
+
+    def _read(self, name: str, entry: Constant) -> np.ndarray:
+        dtype, count = DTYPES[entry.dtype_number], math.prod(entry.shape)
+        try:
+            content = _values(self._data, entry)
+            found = np.frombuffer(content, dtype)
+        except (IndexError, ValueError) as error:
+            raise self._damaged(name) from error
+        if len(found) == count:
+            return found.reshape(entry.shape)
+        # The last value stands for all that follow; none is written of zeros.
+        if len(found) > count or any(number == _CONTENT for number, *_ in self._fields(entry)):
+            raise self._damaged(name)
+        last = found[-1] if len(found) else np.zeros((), dtype)
+        rest = np.broadcast_to(last, count - len(found))
+        return np.concatenate([found, rest]).reshape(entry.shape)
+
+    def _fields(self, entry: Constant) -> Iterator[tuple[int, int, int, int]]:
+        return fields(self._data, entry.start, entry.end)
+
+    def _damaged(self, name: str) -> UserError:
+        what = f"the values of the constant {name!r} are not as many as its shape says"
+        return UserError(what, where=str(self._path), fix="copy the file again")
+
+
+def _constants(data: bytes) -> Iterator[tuple[str, Constant]]:
+    """Yields names and places of the constants.
+
+    Raises:
+        IndexError: a message is damaged.
+        ValueError: the same, or there are too many nodes.
+    """
+    for graph in _graphs(data):
+        for count, node in enumerate(_find(data, graph, 1)):
+            if count >= _MOST_NODES:
+                raise ValueError(f"it has more than {_MOST_NODES:,} nodes")
+            constant = _constant(data, node)
+            if constant is not None:
+                name = next(_find(data, node, 1), (0, 0))
+                yield data[slice(*name)].decode(), constant
+
+
+def _graphs(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the places of the graphs: of those in a SavedModel, or of the file itself."""
+    number, kind, *_ = next(fields(data, 0, len(data)), (0, 0))
+    # A SavedModel begins with its version, a graph with a node.
+    if (number, kind) != (1, VARINT):
+        yield 0, len(data)
+        return
+    for meta in _find(data, (0, len(data)), 2):
+        yield from _find(data, meta, 2)
+
+
+def _find(data: bytes, place: tuple[int, int], number: int) -> Iterator[tuple[int, int]]:
+    """Yields the places of the messages and texts under a number in the message at a place."""
+    for field, kind, start, end in fields(data, *place):
+        if field == number and kind == LENGTH:
+            yield start, end
+
+
+def _constant(data: bytes, node: tuple[int, int]) -> Constant | None:
+    """Returns the place of the values of a node, if it is an array of floating point."""
+    if data[slice(*next(_find(data, node, 2), (0, 0)))] != b"Const":
+        return None
+    for attribute in _find(data, node, 5):
+        if data[slice(*next(_find(data, attribute, 1), (0, 0)))] == b"value":
+            for value in _find(data, attribute, 2):
+                for tensor in _find(data, value, 8):
+                    return _array(data, tensor)
+    return None
+
+
+def _array(data: bytes, tensor: tuple[int, int]) -> Constant | None:
+    shape: tuple[int, ...] = ()
+    dtype = 0
+    for number, kind, start, end in fields(data, *tensor):
+        if (number, kind) == (1, VARINT):
+            dtype, _ = read_varint(data, start)
+        elif (number, kind) == (2, LENGTH):
+            axes = _find(data, (start, end), 2)
+            shape = tuple(integer_of(dict(values(data[slice(*axis)])), 1) for axis in axes)
+    usable = dtype in _FIELDS and 0 < len(shape) <= _MOST_AXES and all(shape)
+    return Constant(dtype, shape, *tensor) if usable else None
+
+
+def _values(data: bytes, constant: Constant) -> bytes | bytearray:
+    """Returns the bytes of the values that a tensor holds, packed or one by one."""
+    own, found = _FIELDS[constant.dtype_number], bytearray()
+    for number, kind, start, end in fields(data, constant.start, constant.end):
+        if number == _CONTENT and kind == LENGTH:
+            return data[start:end]
+        if number != own:
+            continue
+        if own == _HALVES:
+            # Their bits are integers.
+            while start < end:
+                bits, start = read_varint(data, start)
+                found += bits.to_bytes(8, "little")[:2]
+        else:
+            found += data[start:end]
+    return found

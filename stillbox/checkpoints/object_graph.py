@@ -1,0 +1,64 @@
+"""The object graph of a TF2 checkpoint: by which paths a model's objects reach its variables.
+
+TensorFlow restores a variable by its place among the objects. In the file it has one key, the
+shortest path to it when it was saved; those of a SavedModel are places in lists of variables.
+Source: `tensorflow/core/protobuf/trackable_object_graph.proto`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from stillbox.records.wire import bytes_of, integer_of, values
+
+# Of objects and references. Real graphs have thousands.
+_MOST = 300_000
+_VARIABLE = "VARIABLE_VALUE"
+
+
+class _Node(NamedTuple):
+    children: Mapping[str, int]
+    """Number of the node by the name of the attribute or the place in a list."""
+    key: str | None
+    """In the file, if the object is a variable."""
+
+
+class ObjectGraph:
+    """A serialised `TrackableObjectGraph`.
+
+    Raises:
+        ValueError: it is damaged or too large.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._left = _MOST
+        try:
+            self._nodes = [self._read(node) for node in self._messages(data, 1)]
+        except (IndexError, UnicodeDecodeError) as error:
+            raise ValueError(f"the object graph is damaged ({error})") from error
+
+    def key(self, path: str) -> str | None:
+        """Returns the key of the variable at a path from the root, such as `model/layer/kernel`."""
+        node: int | None = 0
+        for name in path.split("/"):
+            if node is None or node >= len(self._nodes):
+                return None
+            node = self._nodes[node].children.get(name)
+        return None if node is None or node >= len(self._nodes) else self._nodes[node].key
+
+    def _read(self, data: bytes) -> _Node:
+        children = {}
+        for message in self._messages(data, 1):
+            reference = dict(values(message))
+            children[bytes_of(reference, 2).decode()] = integer_of(reference, 1)
+        # An attribute is one tensor of an object; variables have one.
+        attributes = (dict(values(message)) for message in self._messages(data, 2))
+        keys = {bytes_of(own, 1): bytes_of(own, 3).decode() for own in attributes}
+        return _Node(children, keys.get(_VARIABLE.encode()))
+
+    def _messages(self, data: bytes, number: int) -> Iterator[bytes]:
+        for field, value in values(data):
+            if field == number and isinstance(value, bytes):
+                self._left -= 1
+                if self._left < 0:
+                    raise ValueError(f"the object graph has more than {_MOST:,} objects")
+                yield value

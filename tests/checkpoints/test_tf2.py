@@ -1,0 +1,224 @@
+"""Object-based checkpoints: reading them, and imports by the path of every object."""
+
+import json
+import zlib
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.importer import import_weights, read_weights
+from stillbox.checkpoints.names import names_under, object_path_table
+from stillbox.checkpoints.object_graph import ObjectGraph
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf2 import Tf2Checkpoint
+from stillbox.checkpoints.weights_file import open_weights
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.models.abstract import abstract_detector
+from stillbox.models.build import build_detector
+from tests.checkpoints.tf1_writer import field
+from tests.checkpoints.tf1_writer import write_checkpoint as write_tf1_checkpoint
+from tests.checkpoints.tf2_writer import GRAPH, object_graph, write_object_checkpoint
+from tests.reference import legacy_bilinear, waves
+from tests.shared import SHARED, needs_shared
+
+SMALL = SHARED / "goldens/detection_zoo/small_ckpt_ssd_mobilenet_v2_fpnlite_320x320"
+MODEL = schema.OneStage(
+    num_classes=2,
+    backbone=schema.MobileNetV1(depth_multiplier=0.1, min_depth=4, last_layer="conv_13_pointwise"),
+    neck=schema.SsdLayers(depth_multiplier=0.1, min_depth=4),
+    head=schema.ConvolutionalHead(dropout=False),
+)
+
+
+@cache
+def variables(model):
+    _, params, stats = abstract_detector(model, "float32")
+    return {**params, **stats}
+
+
+def arrays_of(model, scope="detection", root=0):
+    """Arrays by object path, each of its own values."""
+    table = object_path_table(model)
+    names = names_under(table.roots[scope][root], table, model, variables(model))
+    parts = model.parts if scope == "detection" else model.classifier_parts
+    return {
+        name: np.full(variables(model)[path].shape, len(name) + index, np.float32)
+        for index, (path, name) in enumerate(names.items())
+        if path.partition(".")[0] in parts
+    }
+
+
+def read(path, model=MODEL, **options):
+    options = {"scope": "detection", "load_heads": True, "min_loaded": 1.0} | options
+    return read_weights(variables(model), model, path, **options)
+
+
+def test_variables_are_read_by_every_path_that_leads_to_them(tmp_path):
+    arrays = {"model/variables/0": np.arange(3.0), "save_counter": np.int64([7])}
+    aliases = {"model/layer/kernel": "model/variables/0", "model/no": "model/variables/9"}
+    write_object_checkpoint(tmp_path / "ckpt-1", arrays, aliases)
+    weights = open_weights(tmp_path)
+    assert (weights.library, set(weights.arrays)) == ("keras", set(arrays))
+    assert weights.find("model/layer/kernel") == "model/variables/0"
+    np.testing.assert_array_equal(weights.arrays["model/variables/0"], [0, 1, 2])
+    # A variable that the file lacks, an object that is none, and a path to nowhere.
+    assert weights.find("model/no") not in weights.arrays
+    for nowhere in ("model/layer", "model/else/kernel", "model/layer/kernel/more"):
+        assert weights.find(nowhere) == nowhere
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        (b"\x0a\x7f", "the object graph is damaged"),
+        (field(1, field(1, field(2, b"\xff"))), "the object graph is damaged"),
+        (field(1, field(1, field(1, b"one"))), "should be a number"),
+        (b"\x0a\0" * 300_001, "more than 300,000 objects"),
+    ],
+    ids=["cut off", "no UTF-8", "a text for a number", "too many"],
+)
+def test_a_damaged_graph_is_refused(tmp_path, graph, why):
+    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph})
+    with pytest.raises(UserError, match=rf"ckpt-1: the checkpoint cannot be read: .*{why}"):
+        open_weights(tmp_path / "ckpt-1")
+
+
+def test_references_out_of_the_graph_lead_nowhere():
+    graph = ObjectGraph(field(1, field(1, field(1, 9) + field(2, b"model"))))
+    assert graph.key("model") is None
+    assert graph.key("model/layer") is None
+    assert ObjectGraph(b"").key("model") is None
+
+
+def test_a_damaged_text_is_noticed(tmp_path):
+    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: object_graph({"a": "a"})})
+    data = tmp_path / "ckpt-1.data-00000-of-00001"
+    content = data.read_bytes()
+    for at in (0, 1, len(content) - 1):
+        data.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(UserError, match="OBJECT_GRAPH' are damaged: their checksum"):
+            open_weights(tmp_path)
+    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: np.zeros(3, np.float32)})
+    with pytest.raises(UserError, match="is no text"):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize(("scope", "heads"), [("detection", True), ("detection", False)])
+def test_a_detector_is_read_as_far_as_it_is_wanted(tmp_path, scope, heads):
+    arrays = arrays_of(MODEL)
+    slot = "model/_box_predictor/x/.OPTIMIZER_SLOT/optimizer/momentum"
+    more = {"save_counter": np.int64([1]), "optimizer/iter": np.int64([1]), slot: np.zeros(1)}
+    write_object_checkpoint(tmp_path / "ckpt-1", arrays | more)
+    report, found = read(tmp_path / "ckpt-1", scope=scope, load_heads=heads)
+    assert report.missing == {} and report.mismatched == ()
+    assert len(found) == len(arrays) - (0 if heads else 24)
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, arrays[report.loaded[path]])
+    reasons = list(report.skipped.values())
+    assert reasons.count("training counter") == 2
+    assert reasons.count("optimizer slot") == 1
+    assert reasons.count("head not asked for") == (0 if heads else 24)
+
+
+def test_a_classifier_gives_the_backbone_and_a_detector_is_not_taken_for_one(tmp_path):
+    write_object_checkpoint(tmp_path / "c", arrays_of(MODEL, "classification"))
+    report, _ = read(tmp_path / "c", scope="classification", load_heads=False)
+    assert len(report.loaded) == 135
+    write_object_checkpoint(tmp_path / "d", arrays_of(MODEL))
+    with pytest.raises(UserError, match="only 0 of 135") as caught:
+        read(tmp_path / "d", scope="classification", load_heads=False)
+    assert "--set train.fine_tune.scope=detection" in caught.value.fix
+
+
+def test_the_variables_of_a_saved_model_are_read(tmp_path):
+    """Their keys are places in a list; the objects are below `_model`."""
+    arrays = arrays_of(MODEL, root=1)
+    keys = {path: f"_model/variables/{index}" for index, path in enumerate(arrays)}
+    folder = tmp_path / "zoo" / "saved_model"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"")
+    held = {keys[path]: array for path, array in arrays.items()}
+    write_object_checkpoint(folder / "variables" / "variables", held, keys)
+    for given in (tmp_path / "zoo", folder, folder / "saved_model.pb"):
+        report, found = read(given)
+        assert report.path == str(folder / "variables" / "variables")
+        assert len(found) == len(arrays)
+        kernel = "backbone.conv_3_pointwise.kernel"
+        np.testing.assert_array_equal(found[kernel], held[report.loaded[kernel]])
+    # A checkpoint beside it goes first.
+    (tmp_path / "zoo" / "checkpoint").mkdir()
+    write_object_checkpoint(tmp_path / "zoo" / "checkpoint" / "ckpt-0", arrays_of(MODEL))
+    assert read(tmp_path / "zoo")[0].path == str(tmp_path / "zoo" / "checkpoint" / "ckpt-0")
+
+
+def test_parts_without_object_paths_are_refused_by_name(tmp_path):
+    write_object_checkpoint(tmp_path / "ckpt-1", arrays_of(MODEL))
+    model = schema.OneStage(num_classes=2, backbone=MODEL.backbone, neck=schema.Ppn(depth=8))
+    with pytest.raises(UserError, match="no names in TF2 checkpoints are known for neck 'ppn'"):
+        read(tmp_path / "ckpt-1", model)
+    neck = schema.SsdLayers(taps=("mixed_4c", "mixed_5c"))
+    model = schema.OneStage(num_classes=2, backbone=schema.InceptionV2(), neck=neck)
+    with pytest.raises(UserError, match="are known for backbone 'inception_v2', head"):
+        read(tmp_path / "ckpt-1", model)
+
+
+def test_heads_of_other_classes_are_explained(tmp_path):
+    write_object_checkpoint(tmp_path / "ckpt-1", arrays_of(MODEL))
+    model = schema.OneStage(
+        num_classes=5, backbone=MODEL.backbone, neck=MODEL.neck, head=MODEL.head
+    )
+    with pytest.raises(UserError, match=r"187 of 199 wanted arrays \(93%\)") as caught:
+        read(tmp_path / "ckpt-1", model)
+    assert "12 shapes of heads differ" in caught.value.fix
+    assert "--set train.fine_tune.load_heads=false" in caught.value.fix
+
+
+@cache
+def small():
+    text = (SMALL / "pipeline.config").read_text()
+    return read_pipeline_config(text, "pipeline.config").experiment.model
+
+
+@needs_shared
+@pytest.mark.parametrize("folder", ["checkpoint", "train"])
+@pytest.mark.parametrize(("heads", "count"), [(False, 290), (True, 384)])
+def test_a_real_checkpoint_is_restored_as_the_original_restores_it(folder, heads, count):
+    """Counts of restore_semantics.json; `full` is everything, `detection` all but the heads."""
+    report, found = read(SMALL / folder, small(), load_heads=heads)
+    assert len(found) == count
+    assert list(report.skipped.values()).count("head not asked for") == 384 - count
+    keys = json.loads((SMALL / "expected.json").read_text())["keys"]
+    sums = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): own for key, *_, own in keys}
+    for path, array in found.items():
+        assert zlib.crc32(array.tobytes()) == sums[report.loaded[path]]["crc32"]
+
+
+@needs_shared
+@pytest.mark.proof
+def test_a_real_checkpoint_predicts_what_the_original_predicted():
+    """Reached: 3.3e-6 of values up to 7.7."""
+    detector = build_detector(small())
+    import_weights(
+        detector, small(), SMALL / "checkpoint", scope="detection", load_heads=True, min_loaded=1.0
+    )
+    images = np.stack([legacy_bilinear(image, (128, 128)) for image in waves()])
+    predictions = jax.jit(lambda images: detector(images, train=False))(images)
+    expected = json.loads((SMALL / "expected.json").read_text())["forward"]
+    for values, name in ((predictions.box_encodings, "box"), (predictions.class_logits, "cls")):
+        flat = np.asarray(values).reshape(-1)
+        places = [index * flat.size // 16 for index in range(16)]
+        np.testing.assert_allclose(flat[places], expected[f"{name}_samples16"], rtol=0, atol=2e-5)
+        total = np.abs(flat.astype(np.float64)).sum()
+        np.testing.assert_allclose(total, expected[name]["abssum"], rtol=1e-6)
+
+
+@needs_shared
+def test_the_trained_checkpoint_has_all_keys_of_the_original():
+    theirs = json.loads((SMALL / "expected_train.json").read_text())["keys"]
+    ours = Tf1Checkpoint(SMALL / "train" / "ckpt-1")
+    assert {key: list(entry.shape) for key, entry in ours.entries.items()} == dict(theirs)
+    assert Tf2Checkpoint(ours)["step"] == 1234
