@@ -18,13 +18,16 @@ from stillbox.checkpoints.import_report import (
     notes_on_parts,
 )
 from stillbox.checkpoints.name_map import NameMap, choose_name_map
-from stillbox.checkpoints.name_tables.rules import Scope
+from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.names import parts_without_names
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 
-_KINDS = {"tensorflow": "TF1 checkpoints", "keras": "TF2 checkpoints"}
+_KINDS: Mapping[Library | None, str] = {
+    "tensorflow": "TF1 checkpoints",
+    "keras": "TF2 checkpoints",
+}
 
 
 def import_weights(

@@ -1,8 +1,5 @@
 """Reads TF2's object-based checkpoints, and the variables of a SavedModel, without TensorFlow."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import numpy as np
 
 from stillbox.checkpoints.lazy_arrays import LazyArrays

@@ -126,7 +126,8 @@ def _prefix_in_folder(path: Path) -> Path | None:
                 return prefix
     prefixes = sorted(Path(str(entry).removesuffix(".index")) for entry in path.glob("*.index"))
     if len(prefixes) > 1:
-        what = f"the folder holds {len(prefixes)} checkpoints: {', '.join(p.name for p in prefixes)}"
+        names = ", ".join(prefix.name for prefix in prefixes)
+        what = f"the folder holds {len(prefixes)} checkpoints: {names}"
         raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
     return prefixes[0] if prefixes else None
 

@@ -48,7 +48,7 @@ def by_object_path(path, scope):
 
 def saved(name):
     layers = json.loads((GOLDENS / f"{name}.json").read_text())
-    return {f"{layer}/{kind}": shape for layer, held in layers.items() for kind, shape in held.items()}
+    return {f"{layer}/{kind}": own for layer, held in layers.items() for kind, own in held.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,9 +2,9 @@
 
 Names are paths of attributes and places in lists of layers. A batch norm, an activation, a dropout
 and a padding are layers of their own.
-Source: `object_detection/models/feature_map_generators.py`,
-`object_detection/predictors/convolutional_keras_box_predictor.py`, `object_detection/predictors/heads`
-and `object_detection/models/*_keras_feature_extractor.py`.
+Source, in `object_detection`: `models/feature_map_generators.py`,
+`models/*_keras_feature_extractor.py`, `predictors/convolutional_keras_box_predictor.py` and
+`predictors/heads/keras_*.py`.
 """
 
 import re

@@ -48,6 +48,7 @@ def _add_layers(
         return max(int(depth * config.depth_multiplier), config.min_depth)
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
+
     def inner(depth: int) -> int:
         return int(depth * config.inner_multiplier)
 
