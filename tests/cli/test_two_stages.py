@@ -18,9 +18,9 @@ def words(scenes):
     return [word for change in changes for word in ("--set", change)]
 
 
-def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, words, tmp_path):
+def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, words, here):
     assert stillbox("check", "demo_scenes", *words).code == 0
-    model, report = tmp_path / "model", tmp_path / "report"
+    model, report = here / "model", here / "report"
     code, out, err = stillbox("train", "demo_scenes", "--model-dir", model, *words)
     assert code == 0, err
     assert "proposal_localization" in out + err
@@ -32,11 +32,11 @@ def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, w
     places = summary.read_text()
     assert all(part in places for part in ("backbone", "proposals", "crops", "box_head"))
     photos = sorted((scenes / "images/val").iterdir())[:2]
-    found = tmp_path / "found"
+    found = here / "found"
     assert stillbox("predict", model, *photos, "--output", found, "--min-score", "0.001").code == 0
     entries = json.loads((found / "predictions.json").read_text())
     assert all(0 < len(entry["detections"]) <= 10 for entry in entries)
     assert stillbox("anchors", "demo_scenes", *words).code == 0
-    saved = tmp_path / "weights.safetensors"
+    saved = here / "weights.safetensors"
     assert stillbox("weights", "save", model, "--to", saved).code == 0
     assert saved.is_file()
