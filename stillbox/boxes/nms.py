@@ -1,55 +1,12 @@
 """Non-maximum suppression in arrays of fixed size."""
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import NamedTuple
-
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.typing import ArrayLike
 
 from stillbox.boxes.detections import Detections
-from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
-from stillbox.boxes.top_k_mask import top_k_mask
-
-Suppress = Callable[[Array, Array], Array]
-
-_PLAIN = ContextVar("plain_nms", default=False)
-
-
-@contextmanager
-def plain_nms() -> Iterator[None]:
-    """Traces NMS inside it with the operations of TensorFlow Lite alone.
-
-    MediaPipe rejects models with loops, so the search has one step for every detection; a step for
-    a finished image changes nothing. The detections are the same but for one case: boxes of which
-    clipping leaves nothing are left out before and not during the search, so that they suppress
-    nothing and do not count in their class.
-    """
-    token = _PLAIN.set(True)
-    try:
-        yield
-    finally:
-        _PLAIN.reset(token)
-
-
-class _Search(NamedTuple):
-    """State of the search between two picks."""
-
-    scores: Array
-    """`[B, C, A]`, minus infinity for what is picked, suppressed or below the threshold."""
-    best: Array
-    """`[B, C]`, the best score left in each class; minus infinity where the class is done."""
-    picks: Array
-    """`[B, C]` int32, boxes picked in each class."""
-    found: Array
-    """`[B, K]` int32, class * A + anchor of each detection."""
-    found_scores: Array
-    """`[B, K]`, falling."""
-    found_count: Array
-    """`[B]` int32."""
+from stillbox.boxes.geometry import area, change_frame, clip_to_window
+from stillbox.boxes.nms_search import Found, SearchLimits, search
 
 
 def batched_nms(
@@ -114,48 +71,25 @@ def batched_nms(
         output_boxes = change_frame(clipped, _beside(frame, clipped))
     boxes = clipped if clip_first else boxes
 
-    def suppress(row: Array, overlaps: Array) -> Array:
-        if soft_sigma > 0.0:
-            decayed = row * jnp.exp(overlaps * overlaps * (-0.5 / soft_sigma))
-            # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
-            return jnp.where(decayed > score_threshold, decayed, -jnp.inf)
-        dropped = overlaps >= iou_threshold if drop_at_threshold else overlaps > iou_threshold
-        return jnp.where(dropped, -jnp.inf, row)
-
-    start = _start_search(scores, visible, score_threshold, max_candidates_per_class, max_total)
-    end = _run_search(
-        start, lambda search: _pick(search, boxes, visible, suppress, max_per_class), max_total
+    limits = SearchLimits(
+        score_threshold=score_threshold,
+        iou_threshold=iou_threshold,
+        max_per_class=max_per_class,
+        max_total=max_total,
+        drop_at_threshold=drop_at_threshold,
+        soft_sigma=soft_sigma,
+        max_candidates_per_class=max_candidates_per_class,
     )
-    return _gather_detections(end, output_boxes, best_classes)
+    found = search(boxes, visible, scores, limits)
+    return _gather_detections(found, output_boxes, best_classes)
 
 
-def _start_search(
-    scores: Array, visible: Array, score_threshold: float, max_candidates: int, max_total: int
-) -> _Search:
-    batch, anchors, classes = scores.shape
-    # Classes before anchors: a pick then reads and writes one contiguous row an image.
-    candidates = jnp.where(scores > score_threshold, scores, -jnp.inf).swapaxes(1, 2)
-    if 0 < max_candidates < anchors:
-        candidates = _best_candidates(candidates, max_candidates)
-    visible = visible if visible.ndim == 3 else visible[:, None]
-    if _PLAIN.get():
-        candidates = jnp.where(visible, candidates, -jnp.inf)
-    return _Search(
-        scores=candidates,
-        best=_best_left(candidates, visible),
-        picks=jnp.zeros((batch, classes), jnp.int32),
-        found=jnp.zeros((batch, max_total), jnp.int32),
-        found_scores=jnp.zeros((batch, max_total), jnp.float32),
-        found_count=jnp.zeros(batch, jnp.int32),
-    )
-
-
-def _gather_detections(end: _Search, boxes: Array, best_classes: Array | None) -> Detections:
+def _gather_detections(end: Found, boxes: Array, best_classes: Array | None) -> Detections:
     """Returns detections with boxes `[B, A, 4]` or `[B, C, A, 4]`.
 
     `best_classes` are the classes `[B, A]` if the search was class-agnostic.
     """
-    real = jnp.arange(end.found.shape[1]) < end.found_count[:, None]
+    real = jnp.arange(end.found.shape[1]) < end.count[:, None]
     found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[-2])
     if best_classes is not None:
         classes = jnp.take_along_axis(best_classes, found_anchors, axis=1)
@@ -165,9 +99,9 @@ def _gather_detections(end: _Search, boxes: Array, best_classes: Array | None) -
     found_boxes = jnp.take_along_axis(flat, rows[..., None], axis=1)
     return Detections(
         boxes=jnp.where(real[..., None], found_boxes, 0.0),
-        scores=end.found_scores,
+        scores=end.scores,
         classes=found_classes,
-        count=end.found_count,
+        count=end.count,
         anchors=found_anchors,
     )
 
@@ -187,98 +121,3 @@ def _beside(windows: ArrayLike, boxes: Array) -> Array:
     """Returns windows `[B, 4]` in a shape that broadcasts with boxes `[B, ..., 4]`."""
     windows = jnp.asarray(windows, jnp.float32)
     return jnp.expand_dims(windows, tuple(range(1, boxes.ndim - 1)))
-
-
-def _best_candidates(candidates: Array, most: int) -> Array:
-    """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
-    if _PLAIN.get():
-        return _sorted_candidates(candidates, most)
-
-    def limit(scores: Array) -> Array:
-        return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
-
-    # Few images have so many in one class, and the mask takes 32 passes over all scores.
-    crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
-    return lax.cond(crowded, limit, lambda scores: scores, candidates)
-
-
-def _sorted_candidates(candidates: Array, most: int) -> Array:
-    """As `_best_candidates`, with a sort; of equal candidates the first are kept."""
-    scores, places = lax.top_k(candidates, most)
-    least, last = scores[..., -1:], places[..., -1:]
-    earlier = jnp.arange(candidates.shape[-1]) <= last
-    kept = (candidates > least) | ((candidates == least) & earlier)
-    return jnp.where(kept, candidates, -jnp.inf)
-
-
-def _best_left(scores: Array, visible: Array) -> Array:
-    """Returns the best score `[...]` of `[..., A]`; minus infinity without visible candidates.
-
-    Without the latter, images with few objects, and padding rows, would prolong the search.
-    """
-    unfinished = (visible & (scores > -jnp.inf)).any(axis=-1)
-    return jnp.where(unfinished, scores.max(axis=-1), -jnp.inf)
-
-
-def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
-    """Picks until every image has `max_total` detections or no candidate left."""
-    if _PLAIN.get():
-        return functools.reduce(lambda search, _: pick(search), range(max_total), start)
-    return lax.while_loop(
-        lambda search: jnp.any(
-            (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
-        ),
-        pick,
-        start,
-    )
-
-
-def _pick(
-    search: _Search, boxes: Array, visible: Array, suppress: Suppress, max_per_class: int
-) -> _Search:
-    """Picks the best box of every image, and drops what it suppresses from its class.
-
-    Finished images take part without a change of the result.
-
-    Args:
-        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
-        visible: `[B, A]` or `[B, C, A]` bool, false for boxes that clipping leaves no area; they
-            suppress like any other and are counted in their class, but are no detections.
-        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
-            remaining scores.
-    """
-    batch, anchors = visible.shape[0], visible.shape[-1]
-    images = jnp.arange(batch)
-    class_ = jnp.argmax(search.best, axis=-1)
-    if boxes.ndim == 4:
-        boxes, visible = boxes[images, class_], visible[images, class_]
-    row = search.scores[images, class_]
-    anchor = jnp.argmax(row, axis=-1)
-    score = jnp.max(search.best, axis=-1)
-
-    overlaps = iou(boxes[images, anchor][:, None], boxes)
-    # The pick is dropped by index: a box without area does not overlap even itself.
-    picked = jnp.arange(anchors) == anchor[:, None]
-    row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
-    picks = search.picks[images, class_] + 1
-    full = picks >= max_per_class
-
-    emit = (score > -jnp.inf) & visible[images, anchor]
-    # No index equals the count of a full image.
-    here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
-    return _Search(
-        scores=_with_row(search.scores, class_, row),
-        best=_with_row(search.best, class_, jnp.where(full, -jnp.inf, _best_left(row, visible))),
-        picks=_with_row(search.picks, class_, picks),
-        found=jnp.where(here, (class_ * anchors + anchor)[:, None], search.found),
-        found_scores=jnp.where(here, score[:, None], search.found_scores),
-        found_count=search.found_count + here.any(axis=1),
-    )
-
-
-def _with_row(array: Array, class_: Array, row: Array) -> Array:
-    """Returns `array` `[B, C, ...]` with `row` `[B, ...]` at `class_` `[B]` of each image."""
-    if array.shape[0] == 1:  # false for a symbolic batch size, too
-        # Without a scatter, which TensorFlow Lite lacks.
-        return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
-    return array.at[jnp.arange(array.shape[0]), class_].set(row)

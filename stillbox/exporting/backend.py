@@ -8,7 +8,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from stillbox.experiment.schema import OneStage
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.exporting.formats import Run, find_loader
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
@@ -120,8 +119,8 @@ class ExportBackend:
         stacked = stacked.astype(np.float32)
         if kind == "float_image_tensor":
             return stacked
-        assert isinstance(self._model, OneStage)  # others are not exported
-        normal = self._model.pixels
+        normal = self._model.normalization
+        assert normal is not None  # others are not exported with this input
         return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
 
     def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> Found:

@@ -58,7 +58,7 @@ def export_model(
         UserError: the folder is taken, an extra is missing, the format cannot hold the model, or
             the artefact differs from the checkpoint. Nothing is left behind.
     """
-    settings = settings.checked().with_sizes(model.experiment.model.resizer.input_size)
+    settings = settings.checked().with_sizes(model.experiment.model.resizer)
     check_free(output, overwrite=overwrite)
     # No other runtime has bfloat16 convolutions on a CPU.
     experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
@@ -127,12 +127,13 @@ def _verify(
     if program.settings.quantize != "none":
         return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
+    nms = program.description.nms
     return verify(
         artefact,
         checkpoint,
         inputs,
         blank=[artefact.resized_by_client(image) for image in blank],
-        score_threshold=program.description.postprocessing.nms.score_threshold,
+        score_threshold=nms.score_threshold if nms is not None else 0.0,
     )
 
 

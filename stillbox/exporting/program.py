@@ -1,7 +1,7 @@
 """The function in every artefact: from resized images to the outputs of its signature."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.abstract import AbstractDetector, abstract_detector
-from stillbox.models.one_stage.postprocess import decode_boxes, postprocess, slot_scores
-from stillbox.models.predictions import Predictions
+from stillbox.models.detector import Detector
+from stillbox.models.predictions import Candidates
 from stillbox.models.variables import bind_detector
 
 Outputs = dict[str, jax.Array]
@@ -36,31 +36,43 @@ class ExportProgram:
     settings: ExportSettings
 
     @cached_property
-    def description(self) -> schema.OneStage:
-        """The detector's configuration, with the settings' number of detections."""
-        model = self.model.experiment.model
-        if not isinstance(model, schema.OneStage):
-            raise UserError(
-                f"models of kind {model.kind} cannot be exported",
-                where=self.model.source,
-                fix="export a model of kind one_stage",
-            )
-        most = self.settings.max_detections
+    def description(self) -> schema.Model:
+        """The detector's configuration, with the settings' number of detections.
+
+        Raises:
+            UserError: the model has none to set.
+        """
+        model, most = self.model.experiment.model, self.settings.max_detections
         if most is None:
             return model
-        nms = replace(model.postprocessing.nms, max_total=most)
-        return replace(model, postprocessing=replace(model.postprocessing, nms=nms))
+        if model.nms is None:
+            raise UserError(
+                f"a model of kind {model.kind} has its own number of detections",
+                where="--max-detections",
+                fix="leave it out",
+            )
+        return model.with_max_detections(most)
+
+    @cached_property
+    def normalization(self) -> schema.PixelNormalization:
+        """What a caller does to the pixels of `raw_image_tensor`.
+
+        Raises:
+            UserError: the model does not describe it.
+        """
+        found = self.description.normalization
+        if found is None:
+            raise UserError(
+                f"a model of kind {self.description.kind} does not say how pixels are normalised",
+                where="--input-type",
+                fix="use --input-type float_image_tensor",
+            )
+        return found
 
     @cached_property
     def detector(self) -> AbstractDetector:
         """The detector without its arrays."""
         return abstract_detector(self.description, "float32")
-
-    @cached_property
-    def anchors(self) -> NDArray[np.float32]:
-        """`[A, 4]`, normalised to the network input."""
-        anchors: NDArray[np.float32] = self.detector.module().anchors
-        return anchors
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -82,25 +94,16 @@ class ExportProgram:
             for kind, group in arrays.items()
         }
 
-    def predictions(self, weights: Weights, images: jax.Array) -> Predictions:
-        """Maps images `[B, H, W, 3]`, float32 in 0..255, to raw predictions of A anchors."""
-        detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
+    def detect(
+        self, weights: Weights, images: jax.Array, true_sizes: jax.Array
+    ) -> tuple[Detections, Candidates | None]:
+        """Maps resized images to detections; see `Detector.detect_among` and `outputs`."""
+        detector: Detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
             # Undone here, since the caller has normalised and the detector normalises again.
-            pixels = self.description.pixels
+            pixels = self.normalization
             images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
-        predictions: Predictions = detector(images, train=False)
-        return predictions
-
-    def decoded(self, predictions: Predictions) -> tuple[jax.Array, jax.Array]:
-        """Returns boxes and scores before suppression.
-
-        Returns:
-            Boxes `[B, A, 4]`, normalised to the network input and not clipped, and scores
-            `[B, A, slots]`, the background's in slot 0 if the model has that class.
-        """
-        boxes = decode_boxes(predictions.box_encodings, self.anchors, self.description)
-        return boxes, slot_scores(predictions.class_logits, self.description)
+        return detector.detect_among(images, true_sizes)
 
     def outputs(
         self,
@@ -117,11 +120,10 @@ class ExportProgram:
             true_sizes: `[B, 2]` int32, height and width of the image proper inside `images`.
             original_sizes: `[B, 2]` int32, height and width before resizing.
         """
-        predictions = self.predictions(weights, images)
-        found = postprocess(predictions, self.anchors, true_sizes, self.description)
+        found, candidates = self.detect(weights, images, true_sizes)
         if self.settings.signature == "tpu":
             return self._tpu_outputs(found, true_sizes, original_sizes)
-        return self._detection_api_outputs(found, predictions)
+        return self._detection_api_outputs(found, candidates)
 
     def class_ids(self, found: Detections) -> jax.Array:
         """Returns the label map ids `[B, K]` of detections; rows of padding have 1."""
@@ -131,21 +133,25 @@ class ExportProgram:
             return found.classes + 1
         return jnp.asarray(ids)[found.classes]
 
-    def _detection_api_outputs(self, found: Detections, predictions: Predictions) -> Outputs:
+    def _detection_api_outputs(self, found: Detections, candidates: Candidates | None) -> Outputs:
         """`exporter_lib_v2.py`: everything is float32, boxes are normalised."""
-        boxes, scores = self.decoded(predictions)
-        rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
-        real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
-        return {
+        outputs = {
             "detection_anchor_indices": found.anchors.astype(jnp.float32),
             "detection_boxes": found.boxes,
             "detection_classes": self.class_ids(found).astype(jnp.float32),
-            "detection_multiclass_scores": jnp.where(real[..., None], rows, 0.0),
             "detection_scores": found.scores,
             "num_detections": found.count.astype(jnp.float32),
-            "raw_detection_boxes": boxes,
-            "raw_detection_scores": scores,
         }
+        if candidates is not None:
+            boxes, scores = candidates
+            rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
+            real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
+            outputs |= {
+                "detection_multiclass_scores": jnp.where(real[..., None], rows, 0.0),
+                "raw_detection_boxes": boxes,
+                "raw_detection_scores": scores,
+            }
+        return dict(sorted(outputs.items()))
 
     def _tpu_outputs(
         self, found: Detections, true_sizes: jax.Array, original_sizes: jax.Array
@@ -153,7 +159,8 @@ class ExportProgram:
         """`serving/detection.py`: boxes in pixels of the network input, counts int32."""
         settings = self.settings
         sizes = true_sizes.astype(jnp.float32)
-        frame = self.description.postprocessing.nms.change_coordinate_frame
+        nms = self.description.nms
+        frame = nms is None or nms.change_coordinate_frame
         whole = jnp.broadcast_to(jnp.asarray(self.input_size, jnp.float32), sizes.shape)
         pixels = found.boxes * jnp.tile(sizes if frame else whole, (1, 2))[:, None]
         normalized = pixels / jnp.tile(sizes, (1, 2))[:, None]

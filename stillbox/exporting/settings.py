@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.schema import Resizer
+from stillbox.inputs.resize import resized_size
 
 Format = Literal["saved_model", "stablehlo", "tflite", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -42,7 +44,7 @@ class ExportSettings:
     """B; 0: any."""
     image_size: tuple[int, int] | None = None
     """Height and width h, w of the images of `image_tensor` and `float_image_tensor`; None: any
-    for SavedModel and ONNX, the size of the network input for TFLite and StableHLO."""
+    for SavedModel and ONNX; for TFLite and StableHLO see `with_sizes`."""
     any_size: bool = False
     """Let StableHLO take images of any size too. XLA compiles the program anew for each size."""
     image_info: bool = True
@@ -55,7 +57,7 @@ class ExportSettings:
     float_classes: bool = False
     """`detection_classes` as float32 (signature `tpu`; always so in the other)."""
     max_detections: int | None = None
-    """K; None: `model.postprocessing.nms.max_total`."""
+    """K; None: that of the model."""
     quantize: Literal["none", "int8"] = "none"
     """`int8`: weights and activations of a TFLite model as 8 bit integers, calibrated on images."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
@@ -71,13 +73,36 @@ class ExportSettings:
         """The pixels' type, `uint8` or `float32`."""
         return "uint8" if self.input_type == "image_tensor" else "float32"
 
-    def with_sizes(self, network_input: tuple[int, int]) -> Self:
-        """Returns the settings with the format's default image size where none is given."""
+    def with_sizes(self, resizer: Resizer) -> Self:
+        """Returns the settings with the format's default image size where none is given.
+
+        It is that of the network input, if the resizer keeps images of that size.
+
+        Raises:
+            UserError: the resizer changes them, and the artefact needs a size.
+        """
+        size = resizer.input_size
+        kept = resized_size(size, resizer) == size
+        if self.input_type == "raw_image_tensor" and not kept:
+            raise UserError(
+                "the size of the image inside the network input would be unknown: the resizer "
+                "leaves room beside images of any shape",
+                where="--input-type",
+                fix="use image_tensor or float_image_tensor",
+            )
         fixed = self.format == "tflite" or (self.format == "stablehlo" and not self.any_size)
         takes_images = self.input_type in ("image_tensor", "float_image_tensor")
         if self.image_size is not None or not (fixed and takes_images):
             return self
-        return replace(self, image_size=network_input)
+        if kept:
+            return replace(self, image_size=size)
+        if self.format == "stablehlo":
+            return replace(self, any_size=True)
+        raise UserError(
+            "a TensorFlow Lite model takes images of one size, and this resizer makes many",
+            where="--image-size",
+            fix="give one, such as " + ",".join(map(str, resized_size((3, 4), resizer))),
+        )
 
     def checked(self) -> Self:
         """Returns the settings if they are consistent.

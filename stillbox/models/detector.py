@@ -18,6 +18,7 @@ from flax import nnx
 
 from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
+from stillbox.models.predictions import Candidates
 from stillbox.models.variables import Arrays, bind_detector
 
 
@@ -73,6 +74,15 @@ class Detector(nnx.Module):
         """
         raise NotImplementedError
 
+    def detect_among(
+        self, images: jax.Array, true_sizes: jax.Array
+    ) -> tuple[Detections, Candidates | None]:
+        """Returns `detect`, and the boxes that it has chosen from, for exports.
+
+        None: the exports have detections alone.
+        """
+        return self.detect(images, true_sizes), None
+
     def initial_loss_state(self) -> Arrays:
         """Returns the state of the loss before the first step; empty for most losses."""
         return {}
@@ -112,5 +122,5 @@ def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
 
 def finite_images(*arrays: jax.Array) -> jax.Array:
     """Returns for each of B images whether all its numbers in arrays `[B, ...]` are finite."""
-    flags = [jnp.isfinite(array.reshape(len(array), -1)).all(axis=1) for array in arrays]
+    flags = [jnp.isfinite(array.reshape(array.shape[0], -1)).all(axis=1) for array in arrays]
     return jnp.stack(flags).all(axis=0)

@@ -6,6 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.one_stage.postprocess import class_scores, postprocess
+from stillbox.models.postprocessing import convert_logits
 from stillbox.models.predictions import Predictions
 
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
@@ -28,6 +29,10 @@ def _model(
     )
 
 
+def _scores(model):
+    return class_scores(convert_logits(jnp.asarray(_LOGITS), model.postprocessing), model)
+
+
 @pytest.mark.parametrize(
     ("converter", "background", "scale", "expected"),
     [
@@ -40,7 +45,7 @@ def _model(
     ],
 )
 def test_scores_from_logits(converter, background, scale, expected):
-    scores = class_scores(jnp.asarray(_LOGITS), _model(converter, background, scale))
+    scores = _scores(_model(converter, background, scale))
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-6)
 
 
@@ -68,7 +73,7 @@ def test_scores_from_logits(converter, background, scale, expected):
     ],
 )
 def test_scores_are_calibrated_by_class_slot(calibration, expected):
-    scores = class_scores(jnp.asarray(_LOGITS), _model(calibration=calibration))
+    scores = _scores(_model(calibration=calibration))
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-5)
 
 

@@ -5,8 +5,8 @@ The original's `object_detection/protos/faster_rcnn.proto` and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.backbones import *
@@ -16,7 +16,6 @@ from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matching import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
-from stillbox.experiment.schema.one_stage import PixelNormalization
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.roi_crops import *
@@ -76,6 +75,17 @@ class ProposalStage:
     """Keep proposals that clipping leaves without area, as the original's combined NMS."""
     max_proposals: PositiveInt = 300
     """Most proposals of an image."""
+
+    @property
+    def nms(self) -> Nms:
+        """The suppression that ends in proposals."""
+        return Nms(
+            score_threshold=self.score_threshold,
+            iou_threshold=self.iou_threshold,
+            drop_at_threshold=self.drop_at_threshold,
+            max_per_class=self.max_proposals,
+            max_total=self.max_proposals,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +151,21 @@ class FasterRcnn(Model, kind="faster_rcnn"):
     """The second stage. None: proposals are the detections, all of class 0."""
 
     @property
-    def max_detections(self) -> int:
-        """Most boxes that are found in one image: the K of `Detections`."""
+    def nms(self) -> Nms:
+        """The suppression that ends in detections."""
+        return self.proposals.nms if self.boxes is None else self.boxes.postprocessing.nms
+
+    def with_max_detections(self, most: int) -> Self:
+        """Returns the model with another `max_detections`."""
         if self.boxes is None:
-            return self.proposals.max_proposals
-        return self.boxes.postprocessing.nms.max_total
+            return replace(self, proposals=replace(self.proposals, max_proposals=most))
+        processing = replace(self.boxes.postprocessing, nms=replace(self.nms, max_total=most))
+        return replace(self, boxes=replace(self.boxes, postprocessing=processing))
+
+    @property
+    def normalization(self) -> PixelNormalization:
+        """From 0..255 to the input range of the backbone."""
+        return self.pixels
 
     @property
     def anchor_stage(self) -> ProposalStage:

@@ -2,14 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.resizers import *
 from stillbox.experiment.variants import Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelNormalization:
+    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
+
+    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
+    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
+    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
+    """Divides afterwards."""
 
 
 class AnchorStage(Protocol):
@@ -47,7 +58,23 @@ class Model(Variant):
     @property
     def max_detections(self) -> int:
         """Most boxes that are found in one image: the K of `Detections`."""
+        if self.nms is None:
+            raise NotImplementedError
+        return self.nms.max_total
+
+    @property
+    def nms(self) -> Nms | None:
+        """The suppression that ends in detections; None: the model has no such setting."""
+        return None
+
+    def with_max_detections(self, most: int) -> Self:
+        """Returns the model with another `max_detections`; see `nms`."""
         raise NotImplementedError
+
+    @property
+    def normalization(self) -> PixelNormalization | None:
+        """From 0..255 to the input range of the network; None: it is not described."""
+        return None
 
     @property
     def anchor_stage(self) -> AnchorStage | None:

@@ -1,8 +1,8 @@
 """One-stage detectors: SSD and RetinaNet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.backbones import *
@@ -14,16 +14,6 @@ from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
-
-
-@dataclass(frozen=True, kw_only=True)
-class PixelNormalization:
-    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
-
-    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
-    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
-    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
-    """Divides afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +49,19 @@ class OneStage(Model, kind="one_stage"):
     """From raw predictions to detections."""
 
     @property
-    def max_detections(self) -> int:
-        """Most boxes that are found in one image: the K of `Detections`."""
-        return self.postprocessing.nms.max_total
+    def nms(self) -> Nms:
+        """The suppression that ends in detections."""
+        return self.postprocessing.nms
+
+    def with_max_detections(self, most: int) -> Self:
+        """Returns the model with another `max_detections`."""
+        nms = replace(self.nms, max_total=most)
+        return replace(self, postprocessing=replace(self.postprocessing, nms=nms))
+
+    @property
+    def normalization(self) -> PixelNormalization:
+        """From 0..255 to the input range of the backbone."""
+        return self.pixels
 
     @property
     def anchor_stage(self) -> "OneStage":

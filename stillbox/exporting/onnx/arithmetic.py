@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.exporting.onnx.graph import BOOL, FLOAT, INT32, UINT8
 from stillbox.exporting.onnx.values import (
     Clipped,
     Convolved,
@@ -16,12 +17,16 @@ from stillbox.exporting.onnx.values import (
     Tensor,
     Value,
     by_channel,
+    fixed,
     identity,
 )
 from stillbox.exporting.onnx.writer import NetworkWriter
 
-Operation = Callable[[NetworkWriter, list[Value], Any], Value]
-"""From the inputs of an equation and the equation itself to its result."""
+Operation = Callable[[NetworkWriter, list[Value], Any], "Value | list[Value]"]
+"""From the inputs of an equation and the equation itself to its result, or all of its results."""
+
+TYPES = {"float32": FLOAT, "int32": INT32, "bool": BOOL, "uint8": UINT8}
+"""ONNX's types by NumPy's names."""
 
 
 def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
@@ -37,17 +42,24 @@ def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
         for axis, length in zip(axes, arrays[0].shape, strict=True):
             shape[axis] = length
         return Known(arrays[0].reshape(shape))
+    if kind == "reshape":
+        shape = [length if isinstance(length, int) else -1 for length in parameters["new_sizes"]]
+        shapes = [fixed(variable.aval.shape) for variable in equation.invars]
+        return Known(np.broadcast_to(arrays[0], shapes[0]).reshape(shape))
     if kind in ARITHMETIC:
         arrays = list(np.broadcast_arrays(*arrays))
     else:
-        shapes = [variable.aval.shape for variable in equation.invars]
+        shapes = [fixed(variable.aval.shape) for variable in equation.invars]
         arrays = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
+    parameters = {name: fixed(value) for name, value in parameters.items()}
     return Known(np.asarray(equation.primitive.bind(*arrays, **parameters)))
 
 
 def _binary(kind: str) -> Operation:
     def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
         left, right = inputs
+        if equation.outvars[0].aval.dtype != np.float32:
+            return node(writer, kind, inputs)
         if isinstance(left, Known) and kind in ("Add", "Mul", "Max", "Min"):
             left, right = right, left
         if isinstance(right, Known):
@@ -55,13 +67,13 @@ def _binary(kind: str) -> Operation:
                 return scaled
             if kind in ("Max", "Min") and right.array.size == 1:
                 return _clipped(left, kind, float(right.array.reshape(())))
-        return _node(writer, kind, [left, right])
+        return node(writer, kind, [left, right])
 
     return write
 
 
-def _node(writer: NetworkWriter, kind: str, operands: list[Value]) -> Tensor:
-    """Writes a node of two operands in the order of the first tensor among them."""
+def node(writer: NetworkWriter, kind: str, operands: list[Value], **attributes: Any) -> Tensor:  # noqa: ANN401
+    """Writes an elementwise node in the order of the first tensor among its operands."""
     # Repeated operands stay thin if another operand has the whole shape.
     computed = [one for one in operands if not isinstance(one, Known)]
     whole = any(not isinstance(one, Repeated) for one in computed)
@@ -76,7 +88,7 @@ def _node(writer: NetworkWriter, kind: str, operands: list[Value]) -> Tensor:
         else writer.name(tensors[id(one)], order)
         for one in operands
     ]
-    return Tensor(writer.graph.op(kind, *names), order)
+    return Tensor(writer.graph.op(kind, *names, **attributes), order)
 
 
 def _constant(writer: NetworkWriter, value: Known, order: Order) -> str:
@@ -128,10 +140,32 @@ def _square(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
 
 
 def _convert(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
-    # The network is traced in float32, so that a conversion changes nothing.
-    if (wanted := equation.params["new_dtype"]) != np.float32:
+    wanted = equation.params["new_dtype"]
+    if equation.invars[0].aval.dtype == wanted:
+        return inputs[0]
+    if wanted.name not in TYPES:
         raise UserError(f"the network computes in {wanted}, which cannot be written as ONNX")
-    return inputs[0]
+    tensor = writer.tensor(inputs[0])
+    return Tensor(writer.graph.op("Cast", tensor.name, to=TYPES[wanted.name]), tensor.order)
+
+
+def _select(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    condition, otherwise, chosen = inputs
+    return node(writer, "Where", [condition, chosen, otherwise])
+
+
+def _different(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    equal = node(writer, "Equal", inputs)
+    return Tensor(writer.graph.op("Not", equal.name), equal.order)
+
+
+def _clamp(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    low, value, high = inputs
+    return node(writer, "Min", [node(writer, "Max", [value, low]), high])
+
+
+def _remainder(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    return node(writer, "Mod", inputs, fmod=1)  # with the sign of the dividend
 
 
 ARITHMETIC: dict[str, Operation] = {
@@ -149,6 +183,20 @@ ARITHMETIC: dict[str, Operation] = {
     "logistic": _unary("Sigmoid"),
     "square": _square,
     "stop_gradient": _same,
+    "floor": _unary("Floor"),
+    "sign": _unary("Sign"),
+    "not": _unary("Not"),
+    "and": _binary("And"),
+    "or": _binary("Or"),
+    "lt": _binary("Less"),
+    "le": _binary("LessOrEqual"),
+    "gt": _binary("Greater"),
+    "ge": _binary("GreaterOrEqual"),
+    "eq": _binary("Equal"),
+    "ne": _different,
+    "rem": _remainder,
+    "clamp": _clamp,
+    "select_n": _select,
     "convert_element_type": _convert,
 }
 """By the names of JAX's primitives."""

@@ -4,15 +4,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from stillbox.boxes.nms_search import SEARCH
 from stillbox.exporting.manifest import Written
-from stillbox.exporting.onnx.graph import FLOAT, IR_VERSION, OPSET, UINT8, Graph
-from stillbox.exporting.onnx.network import add_network
-from stillbox.exporting.onnx.nms import add_suppression
-from stillbox.exporting.onnx.outputs import add_outputs
+from stillbox.exporting.onnx.arithmetic import TYPES
+from stillbox.exporting.onnx.graph import (
+    FLOAT,
+    INT32,
+    IR_VERSION,
+    OPSET,
+    UINT8,
+    Graph,
+    Info,
+    Operand,
+)
+from stillbox.exporting.onnx.network import add_program, operations, trace
 from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
-from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.onnx.values import BATCH, Known, Tensor, Value, identity
+from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.extras import import_extra
 
 FILE, RAW_FILE = "model.onnx", "model_raw.onnx"
@@ -27,13 +38,15 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     """
     del calibration  # nothing is quantised
     onnx = import_extra("onnx", "onnx")
-    onnx.save(_whole_model(program), folder / FILE)
-    onnx.save(_raw_model(program), folder / RAW_FILE)
+    onnx.save(whole_model(program), folder / FILE)
+    files = {FILE: "ONNX: images to detections, for onnxruntime and OpenVINO"}
+    if (raw := raw_model(program)) is not None:
+        onnx.save(raw, folder / RAW_FILE)
+        files[RAW_FILE] = (
+            "ONNX: resized images to boxes and scores before suppression, for TensorRT"
+        )
     return Written(
-        files={
-            FILE: "ONNX: images to detections, for onnxruntime and OpenVINO",
-            RAW_FILE: "ONNX: resized images to boxes and scores before suppression, for TensorRT",
-        },
+        files=files,
         needs={
             "onnxruntime": ">=1.16",
             "openvino": ">=2024.6",
@@ -43,7 +56,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     )
 
 
-def _whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
+def whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
+    """Returns the model from images to the outputs of the signature."""
     settings, size, graph = program.settings, program.image_size, Graph()
     uint8 = settings.input_dtype == "uint8"
     if settings.input_type == "raw_image_tensor":
@@ -52,44 +66,87 @@ def _whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
     else:
         resizer = program.description.resizer
         resized = add_preprocessing(graph, resizer, settings.input, size, uint8=uint8)
-    boxes, scores = add_network(graph, program, resized.pixels)
-    class_scores = _without_background(graph, program, scores)
-    anchors = len(program.anchors)
-    found = add_suppression(
-        graph, program.description, anchors, boxes, class_scores, resized.true_size
-    )
-    outputs = add_outputs(graph, program, found, (boxes, scores), resized)
+    pixels, pair = _pixels(program), jax.ShapeDtypeStruct((BATCH, 2), np.int32)
+    names: list[str] = []
+
+    def function(*arguments: Any) -> tuple[jax.Array, ...]:  # noqa: ANN401
+        found = program.outputs(*arguments)
+        names.extend(found)  # in their order, which JAX does not keep
+        return tuple(found.values())
+
+    traced = trace(function, program.weights, pixels, pair, pair)
+    sizes = [_repeated(graph, one, resized.pixels) for one in resized[1:]]
+    inputs = [*_weights(program), _tensor(resized.pixels), *sizes]
+    outputs = _add_outputs(graph, program, traced, inputs, names)
     shape = _batch(program), *(size or ("height", "width")), 3
     return graph.model(
-        {settings.input: (UINT8 if uint8 else FLOAT, shape)},
-        {name: (kind, (_batch(program), *rest)) for name, (kind, rest) in outputs.items()},
-        program.model.source,
+        {settings.input: (UINT8 if uint8 else FLOAT, shape)}, outputs, program.model.source
     )
 
 
-def _raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
+def raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
+    """Returns the model that ends before suppression.
+
+    None: the boxes in front of the last suppression are the choice of another.
+    """
+
+    def raw(
+        weights: Weights, images: jax.Array, sizes: jax.Array
+    ) -> tuple[jax.Array, jax.Array] | None:
+        _, candidates = program.detect(weights, images, sizes)
+        if candidates is None:
+            return None
+        # Without the background.
+        return candidates.boxes, candidates.scores[..., -program.description.num_classes :]
+
+    pair = jax.ShapeDtypeStruct((BATCH, 2), np.int32)
+    traced = trace(raw, program.weights, _pixels(program), pair)
+    if not traced.out_avals or SEARCH.name in operations(traced.jaxpr):
+        return None
     graph = Graph()
-    boxes, scores = add_network(graph, program, _PIXELS)
-    graph.op("Identity", boxes, name=_RAW_BOXES)
-    graph.op("Identity", _without_background(graph, program, scores), name=_RAW_SCORES)
-    batch, anchors = _batch(program), len(program.anchors)
-    return graph.model(
-        {_PIXELS: (FLOAT, (batch, *program.input_size, 3))},
-        {
-            _RAW_BOXES: (FLOAT, (batch, anchors, 4)),
-            _RAW_SCORES: (FLOAT, (batch, anchors, program.description.num_classes)),
-        },
-        program.model.source,
-    )
+    size = Known(np.array([program.input_size], np.int32))
+    inputs = [*_weights(program), _tensor(_PIXELS), size]
+    outputs = _add_outputs(graph, program, traced, inputs, (_RAW_BOXES, _RAW_SCORES))
+    shape = _batch(program), *program.input_size, 3
+    return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.source)
+
+
+def _add_outputs(
+    graph: Graph,
+    program: ExportProgram,
+    traced: Any,  # noqa: ANN401
+    inputs: Sequence[Value],
+    names: Sequence[str],
+) -> dict[str, Info]:
+    """Writes a traced program into a graph; its results become outputs of these names."""
+    outputs = {}
+    tensors = add_program(graph, traced, inputs)
+    for name, tensor, aval in zip(names, tensors, traced.out_avals, strict=True):
+        graph.op("Identity", tensor, name=name)
+        outputs[name] = TYPES[aval.dtype.name], (_batch(program), *aval.shape[1:])
+    return outputs
+
+
+def _pixels(program: ExportProgram) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((BATCH, *program.input_size, 3), np.float32)
+
+
+def _weights(program: ExportProgram) -> list[Value]:
+    return [Known(np.asarray(array)) for array in jax.tree.leaves(program.weights)]
+
+
+def _tensor(pixels: str) -> Value:
+    return Tensor(pixels, identity(4))
+
+
+def _repeated(graph: Graph, size: Operand, pixels: str) -> Value:
+    """Returns height and width `[2]` float32 as `[B, 2]` int32."""
+    if not isinstance(size, str):
+        return Known(np.asarray(size, np.int32)[None])
+    shape = graph.op("Concat", graph.op("Shape", pixels, end=1), np.array([2]), axis=0)
+    whole = graph.op("Cast", size, to=INT32)
+    return Tensor(graph.op("Expand", whole, shape), identity(2))
 
 
 def _batch(program: ExportProgram) -> int | str:
     return program.settings.batch_size or "batch"
-
-
-def _without_background(graph: Graph, program: ExportProgram, scores: str) -> str:
-    model = program.description
-    if not model.background_class:
-        return scores
-    ends = np.array([1]), np.array([model.num_classes + 1])
-    return graph.op("Slice", scores, *ends, np.array([2]))

@@ -11,7 +11,7 @@ OPSET = 18
 IR_VERSION = 8
 """Version of the file, that of these operators."""
 
-FLOAT, UINT8, INT32, INT64 = 1, 2, 6, 7
+FLOAT, UINT8, INT32, INT64, BOOL = 1, 2, 6, 7, 9
 """Of `onnx.TensorProto`."""
 
 Info = tuple[int, tuple[int | str, ...]]

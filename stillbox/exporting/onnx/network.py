@@ -1,56 +1,63 @@
-"""A detector's network as an ONNX graph, operation by operation of the traced JAX program.
+"""A traced JAX program as an ONNX graph, operation by operation.
 
 Operations on weights alone are computed at export. Images keep the order N, C, H, W between
 convolutions and are transposed at the input and before the predictions only.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core
 
+from stillbox.boxes.nms_search import opaque_nms
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.arithmetic import fold
 from stillbox.exporting.onnx.graph import Graph
 from stillbox.exporting.onnx.operations import OPERATIONS
-from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
+from stillbox.exporting.onnx.values import Known, Value
 from stillbox.exporting.onnx.writer import NetworkWriter
-from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.models.layers.lowering.calls import plain_lowering
 
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
-def add_network(graph: Graph, program: ExportProgram, pixels: str) -> tuple[str, str]:
-    """Writes the network and the decoding of boxes and scores into a graph.
+def trace(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """Returns the program of a function, in which the search of NMS is one operation.
 
     Args:
-        graph: nodes are appended to it.
-        program: the detector.
-        pixels: name of the images `[B, H, W, 3]`, float32, resized and padded.
+        function: of arrays, or pytrees of them.
+        arguments: arrays or shapes; `BATCH` is a free length of the first axis.
+    """
+    with plain_lowering(), opaque_nms():
+        return jax.make_jaxpr(function)(*arguments)
 
-    Returns:
-        Names of boxes `[B, A, 4]` and scores `[B, A, slots]`, see `ExportProgram.decoded`.
+
+def add_program(graph: Graph, traced: Any, inputs: Sequence[Value]) -> list[str]:  # noqa: ANN401
+    """Writes a traced program into a graph and returns the names of its results.
 
     Raises:
-        UserError: an operation of the network cannot be written as ONNX.
+        UserError: an operation of the program cannot be written as ONNX.
     """
-    # Traced with one image; no node depends on the length of the first axis.
-    images = jax.ShapeDtypeStruct((1, *program.input_size, 3), np.float32)
-
-    def network(weights: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return program.decoded(program.predictions(weights, images))
-
-    with plain_lowering():
-        traced = jax.make_jaxpr(network)(program.weights, images)
-    weights = [Known(np.asarray(array)) for array in jax.tree.leaves(program.weights)]
     writer = NetworkWriter(graph)
     consts = [Known(np.asarray(array)) for array in traced.consts]
-    inputs: list[Value] = [*weights, Tensor(pixels, identity(4))]
-    boxes, scores = _write(writer, traced.jaxpr, [*consts, *inputs])
-    names = writer.name(boxes, identity(3)), writer.name(scores, identity(3))
+    results = _write(writer, traced.jaxpr, [*consts, *inputs])
+    like = next(one for one in inputs if not isinstance(one, Known))
+    names = [
+        writer.full(one, aval.shape, like)
+        for one, aval in zip(results, traced.out_avals, strict=True)
+    ]
     writer.finish()
+    return names
+
+
+def operations(jaxpr: Any) -> set[str]:  # noqa: ANN401
+    """Returns the names of the operations that results of a jaxpr depend on."""
+    names: set[str] = set()
+    for equation in _used(jaxpr, jaxpr.outvars):
+        inner = _inner(equation)
+        names |= {equation.primitive.name} if inner is None else operations(inner.jaxpr)
     return names
 
 
@@ -61,21 +68,38 @@ def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value
 
     def read(variable: Any) -> Value:  # noqa: ANN401
         if isinstance(variable, core.Literal):
-            return Known(np.asarray(variable.val))
+            dtype = variable.aval.dtype  # type: ignore[attr-defined]
+            return Known(np.asarray(variable.val, dtype))
         return values[variable]
 
-    for equation in jaxpr.eqns:
+    for equation in _used(jaxpr, jaxpr.outvars):
         results = _results(writer, equation, [read(one) for one in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
     return [read(one) for one in jaxpr.outvars]
 
 
+def _used(jaxpr: Any, results: Sequence[Any]) -> list[Any]:  # noqa: ANN401
+    """Returns the equations that results depend on, in order."""
+    wanted, used = {one for one in results if not isinstance(one, core.Literal)}, []
+    for equation in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(equation.outvars):
+            used.append(equation)
+            wanted |= {one for one in equation.invars if not isinstance(one, core.Literal)}
+    return used[::-1]
+
+
+def _inner(equation: Any) -> Any:  # noqa: ANN401
+    """Returns the program that an equation calls; None if it calls none."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    return equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+
+
 def _results(writer: NetworkWriter, equation: Any, inputs: list[Value]) -> list[Value]:  # noqa: ANN401
-    kind = equation.primitive.name
-    if kind in _CALLS:
-        inner = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+    if (inner := _inner(equation)) is not None:
         consts: list[Value] = [Known(np.asarray(one)) for one in inner.consts]
         return _write(writer, inner.jaxpr, consts + inputs)
+    kind = equation.primitive.name
     known = [one for one in inputs if isinstance(one, Known)]
     if len(known) == len(inputs):
         return [fold(equation, known)]
@@ -84,4 +108,5 @@ def _results(writer: NetworkWriter, equation: Any, inputs: list[Value]) -> list[
             f"the network has the operation {kind!r}, which cannot be written as ONNX",
             fix="export it as stablehlo or saved_model",
         )
-    return [OPERATIONS[kind](writer, inputs, equation)]
+    results = OPERATIONS[kind](writer, inputs, equation)
+    return results if isinstance(results, list) else [results]

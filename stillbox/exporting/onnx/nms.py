@@ -1,59 +1,48 @@
-"""Non-maximum suppression as an ONNX graph: the results of `stillbox.boxes.nms.batched_nms`."""
+"""The search of non-maximum suppression as ONNX: `stillbox.boxes.nms_search.search`."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from stillbox.boxes.nms_search import SearchLimits
 from stillbox.errors import UserError
-from stillbox.experiment import schema
-from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
+from stillbox.exporting.onnx.graph import FLOAT, INT32, INT64, Graph, Operand
+from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
+from stillbox.exporting.onnx.writer import NetworkWriter
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)
 _FIRST = 10
-"""Anchors in the first search, for each of `max_total` detections."""
+"""Boxes in the first search, for each of `max_total` detections."""
 
 
-class Picked(NamedTuple):
-    """Names of the detections: K rows for each image, best first, the rest zeros."""
-
-    boxes: str
-    """`[B, K, 4]` float32."""
-    scores: str
-    """`[B, K]` float32."""
-    classes: str
-    """`[B, K]` int64."""
-    anchors: str
-    """`[B, K]` int64."""
-    real: str
-    """`[B, K]` bool, false for padding."""
-    counts: str
-    """`[B]` int64."""
-
-
-def add_suppression(
-    graph: Graph, model: schema.OneStage, anchors: int, boxes: str, scores: str, true_size: Operand
-) -> Picked:
-    """Writes non-maximum suppression into a graph.
-
-    Args:
-        graph: nodes are appended to it.
-        model: the detector's configuration.
-        anchors: A.
-        boxes: `[B, A, 4]`, normalised to the network input and not clipped.
-        scores: `[B, A, num_classes]`.
-        true_size: `[2]` float32, height and width of the images proper.
+def search(writer: NetworkWriter, inputs: list[Value], equation: Any) -> list[Value]:  # noqa: ANN401
+    """Writes the operation `nms_search.SEARCH`.
 
     Raises:
-        UserError: the configuration has soft suppression.
+        UserError: the suppression is soft.
     """
-    if model.postprocessing.nms.soft_sigma > 0:
+    limits: SearchLimits = equation.params["limits"]
+    if limits.soft_sigma > 0:
         raise UserError(
             "an ONNX artefact cannot fade scores by overlap",
-            where="model.postprocessing.nms.soft_sigma",
+            where="soft_sigma of the model's nms",
             fix="export it as saved_model or stablehlo, or set it to 0",
         )
-    return _Suppression(graph, model, anchors).add(boxes, scores, true_size)
+    boxes, visible, scores = (
+        None
+        if isinstance(one, Known) and one.array.dtype == bool and one.array.all()
+        else writer.name(one, identity(variable.aval.ndim))
+        for one, variable in zip(inputs, equation.invars, strict=True)
+    )
+    assert boxes is not None
+    assert scores is not None
+    _, anchors, classes = equation.invars[2].aval.shape
+    found = _Suppression(writer.graph, limits, anchors, classes).add(
+        boxes, visible, scores, per_class=equation.invars[0].aval.ndim == 4
+    )
+    ranks = [variable.aval.ndim for variable in equation.outvars]
+    return [Tensor(name, identity(rank)) for name, rank in zip(found, ranks, strict=True)]
 
 
 class _Found(NamedTuple):
@@ -68,54 +57,37 @@ class _Found(NamedTuple):
 
 
 class _Suppression:
-    """Writes suppression for one model."""
+    """Writes one search among A = `anchors` boxes of C = `classes`."""
 
-    def __init__(self, graph: Graph, model: schema.OneStage, anchors: int) -> None:
-        self.graph, self.anchors = graph, anchors
-        self.nms = model.postprocessing.nms
-        self.size = np.array(model.resizer.input_size, np.float32)
-        self.classes = 1 if self.nms.class_agnostic else model.num_classes
+    def __init__(self, graph: Graph, limits: SearchLimits, anchors: int, classes: int) -> None:
+        self.graph, self.nms, self.anchors, self.classes = graph, limits, anchors, classes
 
-    def add(self, boxes: str, scores: str, true_size: Operand) -> Picked:
-        graph, nms = self.graph, self.nms
-        ends = graph.op("Unsqueeze", graph.op("Div", true_size, self.size), np.array([0, 1]))
-        shown, visible = self._clip(boxes, ends)
-        best, classes, anchors = self._find(shown if nms.clip_first else boxes, scores, visible)
+    def add(
+        self, boxes: str, visible: str | None, scores: str, *, per_class: bool
+    ) -> tuple[str, str, str]:
+        """Returns the names of class * A + anchor, of scores, and of counts.
+
+        Args:
+            boxes: `[B, A, 4]`, or `[B, C, A, 4]` for boxes of each class.
+            visible: the same without the last axis; None: all are.
+            scores: `[B, A, C]`.
+            per_class: whether classes have their own boxes.
+        """
+        graph = self.graph
+        if per_class:
+            boxes = graph.op("Transpose", boxes, perm=[0, 2, 1, 3])
+            visible = visible and graph.op("Transpose", visible, perm=[0, 2, 1])
+        self.per_class = per_class
+        best, classes, rows = self._find(boxes, scores, visible)
         real = graph.op("Greater", best, _OUT)
-        anchors = graph.op("Where", real, anchors, np.array(0))
-        at = graph.op("Unsqueeze", anchors, np.array([2]))
-        if nms.class_agnostic:
-            rows = graph.op("GatherND", scores, at, batch_dims=1)
-            classes = graph.op("ArgMax", rows, axis=2, keepdims=0)
-        found = graph.op("GatherND", shown, at, batch_dims=1)
-        if nms.change_coordinate_frame:
-            found = graph.op("Div", found, graph.op("Concat", ends, ends, axis=2))
-        marks = graph.op("Cast", real, to=INT64)
-        return Picked(
-            boxes=graph.op("Where", graph.op("Unsqueeze", real, np.array([2])), found, _ZERO),
-            scores=graph.op("Where", real, best, _ZERO),
-            classes=graph.op("Where", real, classes, np.array(0)),
-            anchors=anchors,
-            real=real,
-            counts=graph.op("ReduceSum", marks, np.array([1]), keepdims=0),
+        place = graph.op("Add", graph.op("Mul", classes, np.array(self.anchors)), rows)
+        place = graph.op("Where", real, place, np.array(0))
+        marks = graph.op("Cast", real, to=INT32)
+        return (
+            graph.op("Cast", place, to=INT32),
+            graph.op("Where", real, best, _ZERO),
+            graph.op("ReduceSum", marks, np.array([1]), keepdims=0),
         )
-
-    def _clip(self, boxes: str, ends: str) -> tuple[str, str | None]:
-        """Returns the clipped boxes, and a mask `[B, A]` of those with an area; None: all."""
-        graph, nms = self.graph, self.nms
-        if not nms.clip:
-            return boxes, None
-        whole = nms.combined or nms.clip_to == "input"
-        high: Operand = np.ones((1, 1, 2), np.float32) if whole else ends
-        if nms.clip_margin:
-            high = graph.op("Sub", high, np.float32(nms.clip_margin) / self.size)
-        clipped = graph.op("Max", boxes, _ZERO)
-        clipped = graph.op("Min", clipped, graph.op("Concat", high, high, axis=2))
-        if nms.combined:
-            return clipped, None
-        near, far = graph.ops("Split", clipped, np.array([2, 2]), names=(None, None), axis=2)
-        area = graph.op("ReduceProd", graph.op("Sub", far, near), np.array([2]), keepdims=0)
-        return clipped, graph.op("Greater", area, _ZERO)
 
     def _find(self, boxes: str, scores: str, visible: str | None) -> _Found:
         """Searches the anchors with the best scores, and all of them only if those do not suffice.
@@ -128,8 +100,6 @@ class _Suppression:
         few = _FIRST * nms.max_total
         if nms.max_candidates_per_class:
             few = min(few, nms.max_candidates_per_class)
-        if nms.class_agnostic:
-            scores = graph.op("ReduceMax", scores, np.array([2]), keepdims=1)
         if few >= self.anchors:
             return self._search(graph, self.anchors, boxes, scores, visible, threshold)
         best = graph.op("ReduceMax", scores, np.array([2]), keepdims=0)
@@ -174,9 +144,9 @@ class _Suppression:
         Args:
             graph: nodes are appended to it.
             length: N.
-            boxes: `[B, N, 4]`.
+            boxes: `[B, N, 4]`, or `[B, N, C, 4]` for boxes of each class.
             scores: `[B, N, C]`.
-            visible: `[B, N]`, boxes that can be a detection; None: all.
+            visible: the boxes that can be a detection, without the last axis; None: all.
             threshold: of the scores, exclusive; a number or `[B, 1, 1]`.
         """
         nms = self.nms
@@ -186,15 +156,26 @@ class _Suppression:
         overlap = np.float32(nms.iou_threshold)
         if nms.drop_at_threshold:
             overlap = np.nextafter(overlap, np.float32(-1))
-        per_class = nms.max_total if nms.class_agnostic else nms.max_per_class
-        limits = np.array([per_class]), np.array([overlap]), np.array([nms.score_threshold], "f")
+        if self.per_class:
+            # One class of one image after the other, as images of a single class.
+            boxes = graph.op("Transpose", boxes, perm=[0, 2, 1, 3])
+            boxes = graph.op("Reshape", boxes, np.array([-1, length, 4]))
+            scores = graph.op("Reshape", scores, np.array([-1, 1, length]))
+            if visible is not None:
+                visible = graph.op("Transpose", visible, perm=[0, 2, 1])
+                visible = graph.op("Reshape", visible, np.array([-1, length]))
+        limits = (
+            np.array([nms.max_per_class]),
+            np.array([overlap]),
+            np.array([nms.score_threshold], "f"),
+        )
         kept = graph.op("NonMaxSuppression", boxes, scores, *limits)
         values = graph.op("GatherND", scores, kept)
         if visible is not None:
             where = graph.op("Gather", kept, np.array([0, 2]), axis=1)
             values = graph.op("Where", graph.op("GatherND", visible, where), values, _OUT)
         left = graph.op("ScatterND", self._nothing(graph, scores), kept, values)
-        left = graph.op("Reshape", left, np.array([0, self.classes * length]))
+        left = graph.op("Reshape", left, np.array([-1, self.classes * length]))
         if missing := max(nms.max_total - self.classes * length, 0):
             left = graph.op("Pad", left, np.array([0, 0, 0, missing]), _OUT)
         names = (None, None)

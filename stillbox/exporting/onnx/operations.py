@@ -1,11 +1,15 @@
 """The operations of a traced network as ONNX."""
 
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
+from stillbox.boxes.nms_search import SEARCH
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.arithmetic import ARITHMETIC, Operation, reduction
+from stillbox.exporting.onnx.graph import BOOL, INT32, INT64
+from stillbox.exporting.onnx.nms import search
 from stillbox.exporting.onnx.values import (
     Convolved,
     Known,
@@ -88,12 +92,14 @@ def _broadcast(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Val
 
 
 def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
-    (value,), shape = inputs, equation.outvars[0].aval.shape
+    (value,), shape, old = inputs, equation.outvars[0].aval.shape, equation.invars[0].aval.shape
     if isinstance(value, Repeated) and (enlarged := _enlarged(writer, value, shape)):
         return enlarged
-    # 0 keeps the length of the first axis, the batch, which may be free.
-    lengths = np.array([0, *shape[1:]])
-    whole = writer.name(value, identity(len(equation.invars[0].aval.shape)))
+    # The length of an axis is free if it is that of a batch, or a multiple of it.
+    lengths = np.array([length if isinstance(length, int) else -1 for length in shape])
+    if shape[:1] == old[:1]:
+        lengths[0] = 0  # a runtime then knows that it is the same
+    whole = writer.name(value, identity(len(old)))
     return Tensor(writer.graph.op("Reshape", whole, lengths), identity(len(shape)))
 
 
@@ -139,9 +145,109 @@ def _slice(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value: 
 
 def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
     order = next(writer.tensor(one) for one in inputs if not isinstance(one, Known)).order
-    names = [writer.name(one, order) for one in inputs]
+    like = next(one for one in inputs if not isinstance(one, Known))
+    names = [
+        writer.full(one, variable.aval.shape, like, order)
+        for one, variable in zip(inputs, equation.invars, strict=True)
+    ]
     axis = order.index(equation.params["dimension"])
     return Tensor(writer.graph.op("Concat", *names, axis=axis), order)
+
+
+def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    shape = equation.invars[0].aval.shape
+    (axis,) = equation.params["axes"]
+    name = writer.name(inputs[0], identity(len(shape)))
+    best = writer.graph.op("ArgMax", name, axis=axis, keepdims=0)
+    return Tensor(writer.graph.op("Cast", best, to=INT32), identity(len(shape) - 1))
+
+
+def _any(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    rank = len(equation.invars[0].aval.shape)
+    marks = writer.graph.op("Cast", writer.name(inputs[0], identity(rank)), to=INT32)
+    axes = np.array(equation.params["axes"])
+    most = writer.graph.op("ReduceMax", marks, axes, keepdims=0)
+    return Tensor(writer.graph.op("Cast", most, to=BOOL), identity(rank - len(axes)))
+
+
+def _product(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    """Writes `dot_general`: a matrix product, or a sum of products by the names of axes."""
+    ranks = [len(one.aval.shape) for one in equation.invars]
+    names = [writer.name(one, identity(rank)) for one, rank in zip(inputs, ranks, strict=True)]
+    rank = len(equation.outvars[0].aval.shape)
+    contracted, batch = equation.params["dimension_numbers"]
+    if ranks == [2, 2] and (contracted, batch) == (((1,), (0,)), ((), ())):
+        return Tensor(writer.graph.op("MatMul", *names), identity(rank))
+    letters = iter(ascii_lowercase)
+    axes: list[dict[int, str]] = [{}, {}]
+    for pair in [*zip(*batch, strict=True), *zip(*contracted, strict=True)]:
+        letter = next(letters)
+        for own, axis in zip(axes, pair, strict=True):
+            own[axis] = letter
+    words = [
+        [own[axis] if axis in own else next(letters) for axis in range(length)]
+        for own, length in zip(axes, ranks, strict=True)
+    ]
+    shared = [axes[0][axis] for axis in batch[0]]
+    free = [
+        letter
+        for word in words
+        for letter in word
+        if words[0].count(letter) + words[1].count(letter) == 1
+    ]
+    result = "".join([*shared, *free])
+    spec = ",".join("".join(word) for word in words) + "->" + result
+    return Tensor(writer.graph.op("Einsum", *names, equation=spec), identity(rank))
+
+
+def _gather(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    """Writes a gather of whole rows: of one axis, or of the first axes behind those of a batch.
+
+    No index of a detector is outside, so that the modes of JAX are the same.
+    """
+    if isinstance(inputs[1], Known) and inputs[1].array.ndim == 1:
+        return _window(writer, inputs[0], inputs[1].array, equation)
+    shapes = [variable.aval.shape for variable in equation.invars]
+    numbers, rank = equation.params["dimension_numbers"], len(equation.outvars[0].aval.shape)
+    batch, taken = len(numbers.operand_batching_dims), tuple(numbers.start_index_map)
+    rest = [axis for axis in range(batch, len(shapes[0])) if axis not in taken]
+    if tuple(numbers.collapsed_slice_dims) != taken or any(
+        equation.params["slice_sizes"][axis] != shapes[0][axis] for axis in rest
+    ):
+        raise UserError("a gather of parts of rows cannot be written as ONNX")
+    like = next(one for one in inputs if not isinstance(one, Known))
+    source, places = (
+        writer.full(one, shape, like) for one, shape in zip(inputs, shapes, strict=True)
+    )
+    graph = writer.graph
+    places = graph.op("Cast", places, to=INT64)
+    if batch:
+        # Their results are in the order of JAX if the rows' own axes are the last ones.
+        assert taken == tuple(range(batch, batch + len(taken)))
+        name = graph.op("GatherND", source, places, batch_dims=batch)
+        return Tensor(name, identity(rank))
+    (axis,) = taken
+    places = graph.op("Squeeze", places, np.array([len(shapes[1]) - 1]))
+    return Tensor(graph.op("Gather", source, places, axis=axis), identity(rank))
+
+
+def _window(writer: NetworkWriter, value: Value, starts: np.ndarray, equation: Any) -> Value:  # noqa: ANN401
+    """Writes a gather of one window at a constant place, the form of slices of free lengths."""
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    name = writer.name(value, identity(len(sizes)))
+    if len(starts):
+        axes = np.array(numbers.start_index_map)
+        ends = starts + np.array([sizes[axis] for axis in axes])
+        name = writer.graph.op("Slice", name, starts.astype(np.int64), ends.astype(np.int64), axes)
+    if numbers.collapsed_slice_dims:
+        name = writer.graph.op("Squeeze", name, np.array(numbers.collapsed_slice_dims))
+    return Tensor(name, identity(len(equation.outvars[0].aval.shape)))
+
+
+def _tile(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    repeats = np.array(equation.params["reps"])
+    name = writer.name(inputs[0], identity(len(repeats)))
+    return Tensor(writer.graph.op("Tile", name, repeats), identity(len(repeats)))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -150,7 +256,14 @@ OPERATIONS: dict[str, Operation] = {
     "pad": _pad,
     "reduce_window_max": _max_pool,
     "reduce_max": reduction("ReduceMax"),
+    "reduce_min": reduction("ReduceMin"),
     "reduce_sum": reduction("ReduceSum"),
+    "reduce_or": _any,
+    "argmax": _argmax,
+    "dot_general": _product,
+    "gather": _gather,
+    "tile": _tile,
+    SEARCH.name: search,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _reshape,

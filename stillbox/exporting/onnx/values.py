@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax.export import symbolic_shape
 from numpy.typing import NDArray
 
 Order = tuple[int, ...]
+
+(BATCH,) = symbolic_shape("batch", constraints=["batch >= 1"])
+"""The number of images, a free length in the shapes of a traced program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +89,13 @@ Value = Known | Tensor | Padded | Clipped | Repeated | Convolved
 def identity(rank: int) -> Order:
     """Returns the order that moves no axis."""
     return tuple(range(rank))
+
+
+def fixed(shape: Any) -> Any:  # noqa: ANN401
+    """Returns a shape, or a parameter of an operation, with 1 for free lengths."""
+    if type(shape) is tuple:  # a named tuple has no lengths
+        return tuple(map(fixed, shape))
+    return 1 if isinstance(shape, type(BATCH)) else shape
 
 
 def by_channel(value: Known, channels: int, axis: int) -> NDArray[np.float64] | None:

@@ -1,6 +1,7 @@
 """Writes values into an ONNX graph, each once, in the order of axes that is read."""
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from stillbox.exporting.onnx.values import (
     Repeated,
     Tensor,
     Value,
+    fixed,
     identity,
 )
 
@@ -45,6 +47,29 @@ class NetworkWriter:
         moves = [tensor.order.index(axis) for axis in order]
         return self.graph.op("Transpose", tensor.name, perm=moves)
 
+    def full(
+        self, value: Value, shape: tuple[Any, ...], like: Value, order: Order | None = None
+    ) -> str:
+        """Returns the name of a value of `shape`, also of a constant with thin axes.
+
+        Args:
+            value: an array of the program.
+            shape: lengths of its axes; that of the first may be free.
+            like: a value that has the same first axis then.
+            order: of the axes; None: the program's.
+        """
+        order = identity(len(shape)) if order is None else order
+        if not isinstance(value, Known) or value.array.shape == shape:
+            return self.name(value, order)
+        array = np.broadcast_to(value.array, fixed(shape))
+        if isinstance(shape[0], int):
+            return self.name(Known(array), order)
+        batch = self.name(like, identity(len(self.tensor(like).order)))
+        rest = np.array(shape[1:], np.int64)
+        lengths = self.graph.op("Concat", self.graph.op("Shape", batch, end=1), rest, axis=0)
+        whole = self.graph.op("Expand", array, lengths)
+        return self.name(Tensor(whole, identity(len(shape))), order)
+
     def thin(self, value: Repeated) -> Tensor:
         """Returns a repeated array with its new axes, of length 1 where it repeats."""
         rank = len(value.shape)
@@ -67,7 +92,7 @@ class NetworkWriter:
             thin = self.thin(value)
             if not value.longer:
                 return thin
-            name = self.graph.op("Expand", thin.name, np.array(value.shape))
+            name = self.graph.op("Expand", thin.name, np.array(fixed(value.shape)))
             return Tensor(name, thin.order)
         assert isinstance(value, Known)
         return Tensor(self.graph.constant(value.array), identity(value.array.ndim))

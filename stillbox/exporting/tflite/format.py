@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.nms import plain_nms
+from stillbox.boxes.nms_search import plain_nms
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.exporting.formats import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram, Weights
@@ -34,7 +35,6 @@ from stillbox.exporting.tflite.quantize import quantize
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.models.layers.lowering.calls import plain_lowering
-from stillbox.models.one_stage.postprocess import postprocess
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -153,10 +153,7 @@ def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ..
 
     def detect(images: jax.Array) -> tuple[jax.Array, ...]:
         weights = _with_variable_scales(program.weights, images)
-        predictions = program.predictions(weights, images)
-        true_sizes = jnp.asarray([true_size], jnp.int32)
-        anchors = program.anchors
-        found = postprocess(predictions, anchors, true_sizes, program.description)
+        found, _ = program.detect(weights, images, jnp.asarray([true_size], jnp.int32))
         classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
         return found.boxes, classes, found.scores, count
 
@@ -184,20 +181,20 @@ def class_labels(model: TrainedModel) -> list[str]:
 
 
 def _description(program: ExportProgram) -> Description:
-    pixels = program.description.pixels
     raw = program.settings.input_type == "raw_image_tensor"
+    pixels = program.normalization if raw else schema.PixelNormalization(mean=(0.0,), std=(1.0,))
     return Description(
         name=program.model.source,
         labels=class_labels(program.model),
         label_ids=program.model.slots().ids,
-        mean=pixels.mean if raw else (0.0,),
-        std=pixels.std if raw else (1.0,),
+        mean=pixels.mean,
+        std=pixels.std,
     )
 
 
 def _model_input(program: ExportProgram, image: np.ndarray) -> np.ndarray:
     """Returns an image as input of the model, to calibrate on."""
-    settings, pixels = program.settings, program.description.pixels
+    settings = program.settings
     size = settings.image_size or program.input_size
     if size == program.input_size:
         resized, _ = resize_image(image, program.description.resizer)
@@ -206,6 +203,7 @@ def _model_input(program: ExportProgram, image: np.ndarray) -> np.ndarray:
     if settings.input_type == "image_tensor":
         return np.rint(resized).astype(np.uint8)[None]
     if settings.input_type == "raw_image_tensor":
+        pixels = program.normalization
         resized = (resized - np.array(pixels.mean)) / np.array(pixels.std)
     return resized.astype(np.float32)[None]
 

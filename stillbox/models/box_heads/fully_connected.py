@@ -38,7 +38,7 @@ class FullyConnectedBoxHead(Part):
         self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """Maps crops `[N, S, S, C]` to `[N, D]`, D being the last of the widths."""
-        x = crops.reshape(len(crops), -1)
+        x = crops.reshape(crops.shape[0], -1)
         for number in range(1, self.layers + 1):
             x = getattr(self, f"dense_{number}")(x, train=train)
             norm = getattr(self, f"norm_{number}", None)

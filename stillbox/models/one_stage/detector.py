@@ -18,10 +18,10 @@ from stillbox.models.detector import Detector, LossOutput, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
-from stillbox.models.one_stage.postprocess import postprocess
+from stillbox.models.one_stage.postprocess import postprocess_among
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions, Outputs
-from stillbox.models.predictions import Predictions
+from stillbox.models.predictions import Candidates, Predictions
 from stillbox.models.variables import Arrays
 
 Shape = tuple[int, int]
@@ -88,15 +88,21 @@ class OneStageDetector(Detector):
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
+        return self.detect_among(images, true_sizes)[0]
+
+    def detect_among(
+        self, images: jax.Array, true_sizes: jax.Array
+    ) -> tuple[Detections, Candidates]:
+        """Returns `detect`, and the decoded boxes of all anchors."""
         predictions = self(images, train=False)
         # Sorting and suppression are loops, which XLA would not divide by images.
         sharded = batch_shard_map(
-            lambda raw, sizes: postprocess(raw, self.anchors, sizes, self.model),
+            lambda raw, sizes: postprocess_among(raw, self.anchors, sizes, self.model),
             ("batch", "batch"),
             "batch",
         )
-        detections: Detections = sharded(predictions, true_sizes)
-        return detections._replace(finite=finite_images(*predictions))
+        detections, candidates = sharded(predictions, true_sizes)
+        return detections._replace(finite=finite_images(*predictions)), candidates
 
     def __call__(
         self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None

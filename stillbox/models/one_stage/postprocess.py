@@ -9,10 +9,9 @@ from stillbox.boxes.detections import Detections
 from stillbox.experiment import schema
 from stillbox.models.box_coders import build_box_coder
 from stillbox.models.postprocessing import convert_logits, suppress
-from stillbox.models.predictions import Predictions
+from stillbox.models.predictions import Candidates, Predictions
 
 
-@jax.named_scope("postprocess")
 def postprocess(
     predictions: Predictions,
     anchors: NDArray[float32] | jax.Array,
@@ -28,10 +27,25 @@ def postprocess(
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
+    return postprocess_among(predictions, anchors, true_sizes, model)[0]
+
+
+@jax.named_scope("postprocess")
+def postprocess_among(
+    predictions: Predictions,
+    anchors: NDArray[float32] | jax.Array,
+    true_sizes: jax.Array,
+    model: schema.OneStage,
+) -> tuple[Detections, Candidates]:
+    """Returns `postprocess`, and the boxes of all anchors that it has chosen from.
+
+    Those are normalised to the network input and not clipped.
+    """
     boxes = decode_boxes(predictions.box_encodings, anchors, model)
-    scores = class_scores(predictions.class_logits, model)
+    scores = convert_logits(predictions.class_logits, model.postprocessing)
     nms, input_size = model.postprocessing.nms, model.resizer.input_size
-    return suppress(boxes, scores, true_sizes, nms, input_size)
+    found = suppress(boxes, class_scores(scores, model), true_sizes, nms, input_size)
+    return found, Candidates(boxes, scores)
 
 
 def decode_boxes(
@@ -45,12 +59,6 @@ def decode_boxes(
     return coder.decode(encodings, jnp.asarray(anchors))
 
 
-def class_scores(logits: jax.Array, model: schema.OneStage) -> jax.Array:
-    """Maps `[B, A, slots]` logits to `[B, A, num_classes]` scores, without the background's."""
-    scores = slot_scores(logits, model)
+def class_scores(scores: jax.Array, model: schema.OneStage) -> jax.Array:
+    """Returns the scores `[B, A, num_classes]` among those of all slots, `[B, A, slots]`."""
     return scores[..., 1:] if model.background_class else scores
-
-
-def slot_scores(logits: jax.Array, model: schema.OneStage) -> jax.Array:
-    """Maps `[B, A, slots]` logits to `[B, A, slots]` scores, the background's among them."""
-    return convert_logits(logits, model.postprocessing)

@@ -18,6 +18,7 @@ from stillbox.models.layers import Dense
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.postprocessing import convert_logits, suppress
+from stillbox.models.predictions import Candidates
 from stillbox.models.targets import targets_of_batch
 from stillbox.models.two_stage.proposals import PIXEL, StageLoss
 
@@ -65,7 +66,7 @@ class BoxPredictor(Part):
             class_input = dropout(features, self.keep, fold_key(dropout_key, 1))
         codes = self.box(box_input, train=train).astype(jnp.float32)
         logits = self.class_(class_input, train=train).astype(jnp.float32)
-        return codes.reshape(len(features), self.boxes, self.codes), logits
+        return codes.reshape(features.shape[0], self.boxes, self.codes), logits
 
 
 def sample_proposals(
@@ -187,7 +188,20 @@ def detect_boxes(
     true_sizes: jax.Array,
     model: schema.FasterRcnn,
 ) -> Detections:
-    """Returns at most `max_total` detections an image; `anchors` are the numbers of proposals.
+    """Returns at most `max_total` detections an image; see `detect_boxes_among`."""
+    return detect_boxes_among(predictions, proposals, true_sizes, model)[0]
+
+
+def detect_boxes_among(
+    predictions: BoxPredictions,
+    proposals: Detections,
+    true_sizes: jax.Array,
+    model: schema.FasterRcnn,
+) -> tuple[Detections, Candidates]:
+    """Returns at most `max_total` detections an image, and the boxes of all proposals.
+
+    Those are normalised to the true images and clipped to them, each that of its best class.
+    The `anchors` of detections are the numbers of proposals.
 
     Args:
         predictions: raw, of the proposals.
@@ -202,8 +216,22 @@ def detect_boxes(
         codes = jnp.clip(codes, limits.min, limits.max)
     coder = build_box_coder(config.box_coder, PIXEL)
     boxes = coder.decode(codes, proposals.boxes[:, :, None])
-    scores = convert_logits(predictions.class_logits, config.postprocessing)[..., 1:]
+    scores = convert_logits(predictions.class_logits, config.postprocessing)
     exists = jnp.arange(boxes.shape[1]) < proposals.count[:, None]
-    scores = jnp.where(exists[..., None], scores, -jnp.inf)
+    existing = jnp.where(exists[..., None], scores[..., 1:], -jnp.inf)
     shared = boxes[:, :, 0] if config.share_boxes else boxes
-    return suppress(shared, scores, true_sizes, config.postprocessing.nms, PIXEL)
+    found = suppress(shared, existing, true_sizes, config.postprocessing.nms, PIXEL)
+    return found, Candidates(_best_boxes(boxes, scores, true_sizes), scores)
+
+
+def _best_boxes(boxes: jax.Array, scores: jax.Array, true_sizes: jax.Array) -> jax.Array:
+    """Returns the box `[B, P, 4]` of the best class of each proposal, clipped to 0..1.
+
+    As `raw_detection_boxes` of `object_detection/meta_architectures/faster_rcnn_meta_arch.py`.
+    """
+    if boxes.shape[2] == 1:
+        best = boxes[:, :, 0]
+    else:
+        classes = jnp.argmax(scores[..., 1:], axis=-1)
+        best = jnp.take_along_axis(boxes, classes[..., None, None], axis=2)[:, :, 0]
+    return jnp.clip(best / jnp.tile(true_sizes.astype(jnp.float32), 2)[:, None], 0.0, 1.0)

@@ -101,6 +101,7 @@ def _crops(maps: Sequence[jax.Array], levels: jax.Array, samples: Samples) -> ja
     ) -> Callable[..., jax.Array]:
         return jax.vmap(lambda levels, samples, *maps: compute(maps, levels, samples))
 
+    gather = batch_of(gathered)
     return per_platform(
-        levels, samples, *maps, cpu=batch_of(gathered), default=batch_of(multiplied)
+        levels, samples, *maps, cpu=gather, default=batch_of(multiplied), plain=gather
     )

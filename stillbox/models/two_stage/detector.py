@@ -24,17 +24,22 @@ from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions
 from stillbox.models.postprocessing import window_of
-from stillbox.models.predictions import Predictions
+from stillbox.models.predictions import Candidates, Predictions
 from stillbox.models.two_stage import crops  # noqa: F401 - registers them
 from stillbox.models.two_stage.boxes import (
     BoxPredictions,
     BoxPredictor,
     box_loss,
-    detect_boxes,
+    detect_boxes_among,
     sample_proposals,
 )
 from stillbox.models.two_stage.frames import AnchorGrid, FramedAnchors, anchor_grid, frame_anchors
-from stillbox.models.two_stage.proposals import ProposalNetwork, choose_proposals, proposal_loss
+from stillbox.models.two_stage.proposals import (
+    ProposalNetwork,
+    choose_proposals,
+    decode_proposals,
+    proposal_loss,
+)
 from stillbox.models.variables import Arrays
 
 Shape = tuple[int, int]
@@ -121,24 +126,34 @@ class FasterRcnnDetector(Detector):
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
+        return self.detect_among(images, true_sizes)[0]
+
+    def detect_among(
+        self, images: jax.Array, true_sizes: jax.Array
+    ) -> tuple[Detections, Candidates]:
+        """Returns `detect`, and the boxes of the last stage, normalised to the true images."""
         maps = self.features(images, true_sizes, train=False)
         predictions = self.predict_proposals(maps, true_sizes, train=False)
         anchors = self.frame_anchors(true_sizes, clip=True)
         proposals = self.choose_proposals(predictions, anchors, true_sizes)
         if self.model.boxes is None:
             sizes = jnp.tile(true_sizes.astype(jnp.float32), 2)[:, None]
-            found = proposals._replace(boxes=proposals.boxes / sizes)
-            return found._replace(finite=finite_images(*predictions))
+            candidates = decode_proposals(predictions, anchors, self.model.proposals)
+            found = proposals._replace(
+                boxes=proposals.boxes / sizes, finite=finite_images(*predictions)
+            )
+            return found, candidates._replace(boxes=candidates.boxes / sizes)
         boxes = self.predict_boxes(maps, proposals.boxes, true_sizes, train=False)
         with jax.named_scope("postprocess"):
             # Sorting and suppression are loops, which XLA would not divide by images.
             sharded = batch_shard_map(
-                lambda raw, chosen, sizes: detect_boxes(raw, chosen, sizes, self.model),
+                lambda raw, chosen, sizes: detect_boxes_among(raw, chosen, sizes, self.model),
                 ("batch",) * 3,
                 "batch",
             )
-            detections: Detections = sharded(boxes, proposals, true_sizes)
-        return detections._replace(finite=finite_images(*predictions, *boxes))
+            detections, candidates = sharded(boxes, proposals, true_sizes)
+        finite = finite_images(*predictions, *boxes)
+        return detections._replace(finite=finite), candidates
 
     def features(
         self,

@@ -71,11 +71,11 @@ def frame_anchors(
             as in the original's training without `clip_anchors_to_image`.
     """
     windows = window_of(sizes.astype(jnp.float32))[:, None]
-    extents = jnp.stack([extents_on_map(sizes, shape, input_size) for shape in grid.shapes])
-    ends = extents[grid.maps]  # [A, B, 2]
+    extents = [extents_on_map(sizes, shape, input_size) for shape in grid.shapes]
+    ends = jnp.stack(extents, axis=1)[:, grid.maps]  # [B, A, 2]
     rows, columns = jnp.asarray(grid.rows), jnp.asarray(grid.columns)
-    exists = (rows < ends[..., 0].T) & (columns < ends[..., 1].T)
-    boxes = jnp.broadcast_to(grid.boxes, (len(sizes), *grid.boxes.shape))
+    exists = (rows < ends[..., 0]) & (columns < ends[..., 1])
+    boxes = jnp.broadcast_to(grid.boxes, (sizes.shape[0], *grid.boxes.shape))
     if clip:
         return FramedAnchors(clip_to_window(boxes, windows), exists)
     inside = jnp.all(boxes[..., :2] >= windows[..., :2], axis=-1)

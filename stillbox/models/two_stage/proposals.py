@@ -17,7 +17,7 @@ from stillbox.models.anchors import anchors_per_location
 from stillbox.models.box_coders import build_box_coder
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, Part
-from stillbox.models.predictions import Predictions
+from stillbox.models.predictions import Candidates, Predictions
 from stillbox.models.targets import targets_of_batch
 from stillbox.models.two_stage.frames import FramedAnchors
 
@@ -68,8 +68,8 @@ class ProposalNetwork(Part):
             x = self.conv(features, train=train)
             codes = getattr(self, f"box_{number}")(x, train=train)
             scores = getattr(self, f"class_{number}")(x, train=train)
-            boxes.append(codes.reshape(len(x), -1, self.codes))
-            logits.append(scores.reshape(len(x), -1, _SLOTS))
+            boxes.append(codes.reshape(x.shape[0], -1, self.codes))
+            logits.append(scores.reshape(x.shape[0], -1, _SLOTS))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
 
@@ -90,13 +90,10 @@ def choose_proposals(
     Returns:
         Boxes in pixels of the network input.
     """
-    predictions = jax.lax.stop_gradient(predictions)
-    coder = build_box_coder(config.box_coder, PIXEL)
-    boxes = coder.decode(predictions.box_encodings, anchors.boxes)
-    scores = jax.nn.softmax(predictions.class_logits)[..., 1]
+    boxes, scores = decode_proposals(jax.lax.stop_gradient(predictions), anchors, config)
     return batched_nms(
         boxes,
-        jnp.where(anchors.usable, scores, -jnp.inf)[..., None],
+        jnp.where(anchors.usable[..., None], scores[..., 1:], -jnp.inf),
         score_threshold=config.score_threshold,
         iou_threshold=config.iou_threshold,
         max_per_class=config.max_proposals,
@@ -105,6 +102,21 @@ def choose_proposals(
         keep_outside=config.keep_outside,
         drop_at_threshold=config.drop_at_threshold,
     )
+
+
+def decode_proposals(
+    predictions: Predictions, anchors: FramedAnchors, config: schema.ProposalStage
+) -> Candidates:
+    """Returns the boxes of all anchors, in pixels of the network input and not clipped.
+
+    Args:
+        predictions: raw, of the anchors.
+        anchors: of the images.
+        config: the first stage.
+    """
+    coder = build_box_coder(config.box_coder, PIXEL)
+    boxes = coder.decode(predictions.box_encodings, anchors.boxes)
+    return Candidates(boxes, jax.nn.softmax(predictions.class_logits))
 
 
 def proposal_loss(

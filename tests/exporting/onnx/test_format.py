@@ -137,7 +137,8 @@ def test_the_raw_file_ends_before_suppression(free, model, images, runtime):
     assert not {"If", "Loop", "NonMaxSuppression"} & {node.op_type for node in graph.graph.node}
     program = ExportProgram(model, free.manifest.settings)
     pixels = np.stack([resize_image(images[0], program.description.resizer)[0]] * 2)
-    boxes, scores = jax.jit(program.decoded)(program.predictions(program.weights, pixels))
+    sizes = np.tile(np.int32(program.input_size), (2, 1))
+    _, (boxes, scores) = jax.jit(program.detect)(program.weights, pixels, sizes)
     wanted = boxes, scores[..., program.description.background_class :]
     for got, array in zip(loaded(graph, runtime)({"pixels": pixels}), wanted, strict=True):
         np.testing.assert_allclose(got, array, atol=1e-5)

@@ -11,13 +11,11 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.exporting.onnx.graph import FLOAT, Graph
-from stillbox.exporting.onnx.network import add_network
+from stillbox.exporting.onnx.format import raw_model
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
 from stillbox.models.layers.lowering.calls import plain_lowering
-from stillbox.models.one_stage.postprocess import decode_boxes, slot_scores
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 
@@ -56,23 +54,16 @@ def random_model(recipe, overrides):
     return TrainedModel(experiment, None, params, stats, "drawn")
 
 
-def network(program, batch="batch"):
-    graph = Graph()
-    boxes, scores = add_network(graph, program, "pixels")
-    anchors = len(program.anchors)
-    slots = program.description.num_classes + program.description.background_class
-    outputs = {
-        boxes: (FLOAT, (batch, anchors, 4)),
-        scores: (FLOAT, (batch, anchors, slots)),
-    }
-    return graph.model({"pixels": (FLOAT, (batch, *program.input_size, 3))}, outputs, "")
+def exported(model):
+    return ExportProgram(model, ExportSettings(format="onnx", batch_size=0))
 
 
 def wanted(program, images):
+    sizes = np.tile(np.int32(program.input_size), (len(images), 1))
+
     def function(weights, images):
-        found = program.predictions(weights, images)
-        boxes = decode_boxes(found.box_encodings, program.anchors, program.description)
-        return boxes, slot_scores(found.class_logits, program.description)
+        _, candidates = program.detect(weights, images, sizes)
+        return candidates.boxes, candidates.scores[..., -program.description.num_classes :]
 
     # Half of the time goes into XLA's optimisations, which a few images do not pay back.
     options = {"xla_backend_optimization_level": 0}
@@ -82,23 +73,22 @@ def wanted(program, images):
 
 @pytest.mark.parametrize("recipe", MODELS)
 def test_equals_the_network(recipe):
-    program = ExportProgram(random_model(recipe, MODELS[recipe]), ExportSettings(format="onnx"))
+    program = exported(random_model(recipe, MODELS[recipe]))
     images = np.random.default_rng(1).uniform(0, 255, (2, *program.input_size, 3))
     images = images.astype(np.float32)
-    model, expected = network(program), wanted(program, images)
+    model, expected = raw_model(program), wanted(program, images)
     for runtime in RUNTIMES:
         boxes, scores = loaded(model, runtime)({"pixels": images})
         np.testing.assert_allclose(boxes, expected[0], atol=1e-4)
         np.testing.assert_allclose(scores, expected[1], atol=1e-4)
     # Weights stand in the file once, also those that layers share.
     weights = sum(array.nbytes for arrays in program.weights.values() for array in arrays.values())
-    anchors = program.anchors.nbytes
+    anchors = expected[0][0].nbytes
     assert model.ByteSize() < 1.05 * weights + anchors + 100_000
 
 
 def test_batch_norms_are_part_of_their_convolutions(model):
-    program = ExportProgram(model, ExportSettings(format="onnx"))
-    nodes = network(program).graph.node
+    nodes = raw_model(exported(model)).graph.node
     kinds = Counter(node.op_type for node in nodes)
     depthwise = [
         attribute.i
@@ -123,6 +113,5 @@ def test_a_calibration_curve_is_refused(model):
     description = dataclasses.replace(description, postprocessing=processing)
     experiment = dataclasses.replace(model.experiment, model=description)
     curved = dataclasses.replace(model, experiment=experiment)
-    program = ExportProgram(curved, ExportSettings(format="onnx"))
     with pytest.raises(UserError, match="cannot be written as ONNX"):
-        network(program)
+        raw_model(exported(curved))

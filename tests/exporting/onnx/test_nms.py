@@ -1,22 +1,22 @@
 """Suppression inside an ONNX graph finds what `batched_nms` finds."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import resolve
+from stillbox.experiment import schema
 from stillbox.exporting.onnx import nms as nms_nodes
-from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph
-from stillbox.exporting.onnx.nms import add_suppression
-from stillbox.models.one_stage.postprocess import postprocess
-from stillbox.models.predictions import Predictions
+from stillbox.exporting.onnx.arithmetic import TYPES
+from stillbox.exporting.onnx.graph import Graph
+from stillbox.exporting.onnx.network import add_program, trace
+from stillbox.exporting.onnx.values import BATCH, Tensor, identity
+from stillbox.models.postprocessing import suppress
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 
 ANCHORS, CLASSES, IMAGES = 700, 4, 2
-TRUE_SIZE = np.array([300, 200], np.float32)
+INPUT_SIZE = 300, 300
+TRUE_SIZE = np.array([300, 200], np.int32)
 SETTINGS = {
     "plain": {},
     "clip first": {"clip_first": True},
@@ -33,29 +33,30 @@ SETTINGS = {
 
 
 def described(**settings):
-    model = resolve("ssd_mobilenet_v1_300x300", [f"model.num_classes={CLASSES}"]).experiment.model
-    settings = {"score_threshold": 0.1, "max_total": 30, **settings}
-    nms = dataclasses.replace(model.postprocessing.nms, **settings)
-    processing = dataclasses.replace(model.postprocessing, score_converter="identity", nms=nms)
-    return dataclasses.replace(model, postprocessing=processing, background_class=False)
+    return schema.Nms(**{"score_threshold": 0.1, "max_total": 30, **settings})
 
 
-def suppression(model, runtime="onnxruntime"):
-    graph, most = Graph(), model.postprocessing.nms.max_total
-    found = add_suppression(graph, model, ANCHORS, "boxes", "scores", "true_size")
-    inputs = {
-        "boxes": (FLOAT, ("batch", ANCHORS, 4)),
-        "scores": (FLOAT, ("batch", ANCHORS, CLASSES)),
-        "true_size": (FLOAT, (2,)),
-    }
-    outputs = {
-        found.boxes: (FLOAT, ("batch", most, 4)),
-        found.scores: (FLOAT, ("batch", most)),
-        found.classes: (INT64, ("batch", most)),
-        found.anchors: (INT64, ("batch", most)),
-        found.counts: (INT64, ("batch",)),
-    }
-    return loaded(graph.model(inputs, outputs, ""), runtime)
+def suppression(nms, boxes, runtime="onnxruntime"):
+    """An ONNX model of `suppress`."""
+    graph = Graph()
+    shapes = [(BATCH, *boxes.shape[1:]), (BATCH, ANCHORS, CLASSES), (BATCH, 2)]
+    types = [np.float32, np.float32, np.int32]
+    traced = trace(
+        lambda *arrays: suppress(*arrays, nms, INPUT_SIZE)[:5],
+        *map(jax.ShapeDtypeStruct, shapes, types),
+    )
+    names = ("boxes", "scores", "sizes")
+    values = [Tensor(name, identity(len(shape))) for name, shape in zip(names, shapes, strict=True)]
+    found = add_program(graph, traced, values)
+
+    def infos(names, shapes, types):
+        rows = zip(names, shapes, types, strict=True)
+        return {
+            name: (TYPES[np.dtype(one).name], ("batch", *shape[1:])) for name, shape, one in rows
+        }
+
+    outputs = [aval.shape for aval in traced.out_avals], [aval.dtype for aval in traced.out_avals]
+    return loaded(graph.model(infos(names, shapes, types), infos(found, *outputs), ""), runtime)
 
 
 def inputs(*, coarse=False):
@@ -70,31 +71,26 @@ def inputs(*, coarse=False):
     return boxes.astype(np.float32), scores.astype(np.float32)
 
 
-def compare(model, runtime, boxes, scores, monkeypatch):
-    got = suppression(model, runtime)({"boxes": boxes, "scores": scores, "true_size": TRUE_SIZE})
-    monkeypatch.setattr(
-        "stillbox.models.one_stage.postprocess.decode_boxes", lambda codes, *_: codes
-    )
-    sizes = np.tile(TRUE_SIZE.astype(np.int32), (IMAGES, 1))
-    wanted = jax.jit(lambda *arrays: postprocess(Predictions(*arrays), None, sizes, model))(
-        boxes, scores
-    )
-    fields = ("boxes", "scores", "classes", "anchors", "count")
+def compare(nms, runtime, boxes, scores):
+    sizes = np.tile(TRUE_SIZE, (IMAGES, 1))
+    got = suppression(nms, boxes, runtime)({"boxes": boxes, "scores": scores, "sizes": sizes})
+    wanted = jax.jit(lambda *arrays: suppress(*arrays, nms, INPUT_SIZE))(boxes, scores, sizes)
+    fields = ("boxes", "scores", "classes", "count", "anchors")
     for array, field in zip(got, fields, strict=True):
         np.testing.assert_allclose(array, getattr(wanted, field), atol=1e-6, err_msg=field)
     return wanted
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_equals_the_detectors_own(name, monkeypatch):
+def test_equals_the_detectors_own(name):
     boxes, scores = inputs(coarse=True)
-    wanted = compare(described(**SETTINGS[name]), "onnxruntime", boxes, scores, monkeypatch)
+    wanted = compare(described(**SETTINGS[name]), "onnxruntime", boxes, scores)
     assert (np.asarray(wanted.count) >= 5).all() or name == "nothing"
 
 
 @pytest.mark.parametrize("name", ["plain", "few candidates", "class agnostic", "nothing"])
-def test_in_openvino_where_scores_differ(name, monkeypatch):
-    compare(described(**SETTINGS[name]), "openvino", *inputs(), monkeypatch)
+def test_in_openvino_where_scores_differ(name):
+    compare(described(**SETTINGS[name]), "openvino", *inputs())
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -103,11 +99,22 @@ def test_all_anchors_are_searched_where_the_best_do_not_suffice(runtime, monkeyp
     monkeypatch.setattr(nms_nodes, "_FIRST", 1)
     boxes, scores = inputs()
     boxes[1, :200], scores[1, :200, 0] = boxes[1, 0], 1 - np.arange(200) / 1000
-    wanted = compare(described(), runtime, boxes, scores, monkeypatch)
+    wanted = compare(described(), runtime, boxes, scores)
     np.testing.assert_array_equal(wanted.count, 30)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("first", [1, 1000])
+def test_classes_have_boxes_of_their_own(first, runtime, monkeypatch):
+    monkeypatch.setattr(nms_nodes, "_FIRST", first)
+    boxes, scores = inputs()
+    # Those of class c are a hundredth of the input lower for each class before.
+    shifts = np.arange(CLASSES, dtype=np.float32)[:, None] * np.float32([0.01, 0, 0.01, 0])
+    wanted = compare(described(max_per_class=8), runtime, boxes[:, :, None] + shifts, scores)
+    assert len(set(np.asarray(wanted.classes[0]).tolist())) == CLASSES
 
 
 def test_soft_suppression_is_refused():
     with pytest.raises(UserError, match="fade") as caught:
-        suppression(described(soft_sigma=0.5))
+        suppression(described(soft_sigma=0.5), inputs()[0])
     assert "soft_sigma" in str(caught.value)

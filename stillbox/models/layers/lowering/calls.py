@@ -35,15 +35,19 @@ def per_platform(
     cpu: Callable[..., Any],
     gpu: Callable[..., Any] | None = None,
     default: Callable[..., Any],
+    plain: Callable[..., Any] | None = None,
 ) -> Any:  # noqa: ANN401
     """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
 
-    All are called with the given arrays, or pytrees of them.
+    All are called with the given arrays, or pytrees of them. Inside `plain_lowering` it is `plain`,
+    if any, else `default`.
 
     If devices share images, `default` is used everywhere: XLA can divide an operation of its own
     along the height, but turns shifted views into right, slow code.
     """
-    if _PLAIN.get() or is_spatially_partitioned():
+    if _PLAIN.get():
+        return (plain or default)(*arrays)
+    if is_spatially_partitioned():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
     return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
