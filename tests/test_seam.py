@@ -109,6 +109,15 @@ def test_it_predicts_one_box_for_each_image(trained, scenes):
     assert found.boxes.shape == (1, 4)
 
 
+def test_it_is_exported_without_raw_boxes(trained, scenes, tmp_path):
+    image = str(next((scenes / "images/val").iterdir()))
+    folder = tmp_path / "out"
+    words = ["export", str(trained), "--format", "stablehlo", "--images", image]
+    assert main([*words, "--platforms", "cpu", "--output", str(folder)]) == 0
+    assert len(stillbox.load(folder).predict(image)) == 1
+    assert main([*words, "--max-detections", "3", "--output", str(tmp_path / "three")]) == 2
+
+
 def test_anchors_of_it_are_refused(scenes, capsys):
     assert main(["anchors", "demo_scenes", "--import", PARTS, *sets(scenes)]) == 2
     assert "a model of kind one_box has no anchors" in capsys.readouterr().err

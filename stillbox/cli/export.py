@@ -47,7 +47,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-size",
         metavar="HEIGHT,WIDTH",
-        help="size of the input images (default: any; tflite, stablehlo: the network input's)",
+        help="size of the input images (default: any; tflite, stablehlo: the network input's, if "
+        "the resizer keeps it)",
     )
     parser.add_argument(
         "--any-size",

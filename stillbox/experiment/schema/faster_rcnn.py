@@ -16,6 +16,7 @@ from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matching import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
+from stillbox.experiment.schema.one_stage import PixelNormalization
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.roi_crops import *

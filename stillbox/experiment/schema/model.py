@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.layers import *
@@ -12,15 +12,8 @@ from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.resizers import *
 from stillbox.experiment.variants import Variant
 
-
-@dataclass(frozen=True, kw_only=True)
-class PixelNormalization:
-    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
-
-    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
-    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
-    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
-    """Divides afterwards."""
+if TYPE_CHECKING:
+    from stillbox.experiment.schema.one_stage import PixelNormalization
 
 
 class AnchorStage(Protocol):
@@ -72,7 +65,7 @@ class Model(Variant):
         raise NotImplementedError
 
     @property
-    def normalization(self) -> PixelNormalization | None:
+    def normalization(self) -> "PixelNormalization | None":
         """From 0..255 to the input range of the network; None: it is not described."""
         return None
 

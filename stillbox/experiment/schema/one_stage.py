@@ -17,6 +17,16 @@ from stillbox.experiment.schema.ranges import *
 
 
 @dataclass(frozen=True, kw_only=True)
+class PixelNormalization:
+    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
+
+    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
+    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
+    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
+    """Divides afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneStage(Model, kind="one_stage"):
     """Anchor-based detector of one stage: backbone, neck, head, anchors, targets, losses, NMS."""
 

@@ -96,8 +96,8 @@ def raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
         _, candidates = program.detect(weights, images, sizes)
         if candidates is None:
             return None
-        # Without the background.
-        return candidates.boxes, candidates.scores[..., -program.description.num_classes :]
+        background = program.description.class_logits - program.description.num_classes
+        return candidates.boxes, candidates.scores[..., background:]
 
     pair = jax.ShapeDtypeStruct((BATCH, 2), np.int32)
     traced = trace(raw, program.weights, _pixels(program), pair)
