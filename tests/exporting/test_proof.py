@@ -1,7 +1,9 @@
 """Artefacts of every format, of detectors of full size, on photographs, in their runtimes."""
 
+import dataclasses
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -60,6 +62,8 @@ UNTRAINED = {
         "model.postprocessing.nms.score_threshold=0.01",
     ],
 }
+
+PREDICTIONS = ("proposals.box", "proposals.class", "box_predictor")
 
 
 def photographs(count):
@@ -134,6 +138,38 @@ def test_integers_keep_the_ap_within_a_hundredth(ssd, tmp_path):
     assert ap == pytest.approx(0.222, abs=0.01)
     assert ap50 == pytest.approx(0.384, abs=0.01)
     assert (result.folder / "model.tflite").stat().st_size < 8e6
+
+
+@pytest.fixture(scope="module")
+def two_stages():
+    """Faster R-CNN on small images, with kernels by which results depend on the image."""
+    model = untrained(
+        "faster_rcnn_inception_v2_coco",
+        [
+            "data.evaluation.label_map=coco",
+            "model.resizer.min_dimension=192",
+            "model.resizer.max_dimension=256",
+            "model.proposals.anchors.base_height=64",
+            "model.proposals.anchors.base_width=64",
+        ],
+    )
+    rng = np.random.default_rng(0)
+
+    def drawn(path, array):
+        if array.ndim < 2:
+            return array
+        inputs = array.shape[:2] if "depthwise" in path else array.shape[:-1]
+        gain = 0.5 if path.startswith(PREDICTIONS) else 2.0
+        return rng.normal(0, np.sqrt(gain / np.prod(inputs)), array.shape).astype(np.float32)
+
+    params = {path: drawn(path, np.asarray(array)) for path, array in model.params.items()}
+    return dataclasses.replace(model, params=params)
+
+
+@pytest.mark.parametrize("form", ["onnx", "saved_model", "stablehlo"])
+def test_a_detector_of_two_stages_equals_its_checkpoint(two_stages, form, tmp_path):
+    result = export_model(two_stages, tmp_path / "out", ExportSettings(format=form), photographs(3))
+    assert result.verification.detections > 600  # 300 in each of the three photographs
 
 
 @pytest.mark.parametrize("form", ["onnx", "saved_model", "tflite", "stablehlo"])
