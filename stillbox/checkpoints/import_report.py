@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -181,27 +181,35 @@ def notes_on_parts(
     mismatched: Collection[Mismatch],
     model: schema.Model,
 ) -> tuple[str, ...]:
-    """Notes a backbone or class head that differs from the one that the weights are of."""
-    return _backbone_notes(name_map, loaded, mismatched, model) + _head_notes(mismatched, model)
+    """Notes a network or class head that differs from the one that the weights are of."""
+    return _network_notes(name_map, loaded, mismatched, model) + _head_notes(mismatched, model)
 
 
-def _backbone_notes(
+def _network_notes(
     name_map: NameMap,
     loaded: Mapping[str, str],
     mismatched: Iterable[Mismatch],
     model: schema.Model,
 ) -> tuple[str, ...]:
-    if not any(name_map.names.get(path) == name for path, name in loaded.items()):
-        return ()
-    backbone = model.parts["backbone"]
+    named = [path for path, name in loaded.items() if name_map.names.get(path) == name]
+    parts = {path.partition(".")[0] for path in named}
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
     misfit = f"{misfits} arrays of the backbone have another shape: is it the same architecture?"
-    return (misfit,) * bool(misfits) + tuple(
-        f"{name_map.table.convention.library}'s weights of this backbone want {field}: {value}, "
-        f"and it is {getattr(backbone, field)}: --set model.backbone.{field}={value}"
-        for field, value in name_map.table.expected.items()
-        if getattr(backbone, field) != value
+    return (misfit,) * bool(misfits and parts) + tuple(
+        f"{name_map.table.convention.library}'s weights of this {part} want {field}: {value}, and "
+        f"it is {own}: --set model.{part}.{field}={value}"
+        for part, field, value, own in _unexpected(name_map, model)
+        if part in parts
     )
+
+
+def _unexpected(name_map: NameMap, model: schema.Model) -> Iterator[tuple[str, str, str, str]]:
+    """Yields part, field, expected value and the model's where these two differ."""
+    for path, value in name_map.table.expected.items():
+        part, _, field = path.partition(".")
+        own = getattr(model.parts.get(part), field, value)
+        if own != value:
+            yield part, field, value, own
 
 
 def _head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:

@@ -54,6 +54,16 @@ def reference_names(
     return {path: name for path, name in names.items() if _part(path) in model.classifier_parts}
 
 
+def object_paths(model: schema.Model, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Names a detector's arrays as the original's TF2 checkpoints do.
+
+    Returns:
+        Path of objects by path; arrays of parts without a table are absent.
+    """
+    table = object_path_table(model)
+    return names_under(table.roots["detection"][0], table, model, arrays) if table else {}
+
+
 def names_under(
     root: str, table: rules.BackboneTable, model: schema.Model, arrays: Mapping[str, Any]
 ) -> dict[str, str]:

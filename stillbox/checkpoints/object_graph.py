@@ -1,4 +1,4 @@
-"""The object graph of a TF2 checkpoint: by which paths a model's objects reach its variables.
+"""The object graph of a TF2 checkpoint: by which paths a model's objects lead to its variables.
 
 TensorFlow restores a variable by its place among the objects. In the file it has one key, the
 shortest path to it when it was saved; those of a SavedModel are places in lists of variables.
@@ -8,7 +8,7 @@ Source: `tensorflow/core/protobuf/trackable_object_graph.proto`.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from stillbox.records.wire import bytes_of, integer_of, values
+from stillbox.records.wire import bytes_field, bytes_of, integer_of, values, varint_field
 
 # Of objects and references. Real graphs have thousands.
 _MOST = 300_000
@@ -62,3 +62,34 @@ class ObjectGraph:
                 if self._left < 0:
                     raise ValueError(f"the object graph has more than {_MOST:,} objects")
                 yield value
+
+
+def serialize_object_graph(keys: Mapping[str, str]) -> bytes:
+    """Writes the graph of variables.
+
+    Args:
+        keys: in the file, by the path of objects that leads to the variable.
+    """
+    children: list[dict[str, int]] = [{}]
+    variables: dict[int, str] = {}
+    for path, key in keys.items():
+        node = 0
+        for name in path.split("/"):
+            if name not in children[node]:
+                children[node][name] = len(children)
+                children.append({})
+            node = children[node][name]
+        variables[node] = key
+    nodes = (_serialize(own, variables.get(node)) for node, own in enumerate(children))
+    return b"".join(bytes_field(1, node) for node in nodes)
+
+
+def _serialize(children: Mapping[str, int], key: str | None) -> bytes:
+    references = (
+        bytes_field(1, varint_field(1, node) + bytes_field(2, name.encode()))
+        for name, node in children.items()
+    )
+    if key is None:
+        return b"".join(references)
+    variable = bytes_field(1, _VARIABLE.encode()) + bytes_field(3, key.encode())
+    return b"".join(references) + bytes_field(2, variable)

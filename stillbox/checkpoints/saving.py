@@ -8,9 +8,10 @@ from safetensors.numpy import save
 
 from stillbox.checkpoints.files import replacing, write_durably
 from stillbox.checkpoints.model_directory import ModelDirectory, Which
-from stillbox.checkpoints.names import parts_without_names, reference_names
+from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.npz import write_npz
 from stillbox.checkpoints.tf1_writer import checkpoint_files, write_tf1_checkpoint
+from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml
 
@@ -50,7 +51,12 @@ class SavedWeights:
 
 
 def save_weights(
-    directory: str | Path, target: str | Path, *, step: Which = "best", overwrite: bool = False
+    directory: str | Path,
+    target: str | Path,
+    *,
+    step: Which = "best",
+    overwrite: bool = False,
+    tf2: bool = False,
 ) -> SavedWeights:
     """Writes the weights of a model directory for other programs.
 
@@ -64,33 +70,40 @@ def save_weights(
             as `model.ckpt` or `model.ckpt-1000`, which holds `global_step` too.
         step: which checkpoint; `best` is the newest if none was marked.
         overwrite: replace existing files.
+        tf2: write an object-based checkpoint of TF2, as `ckpt-1`, and not one of TF1.
 
     Raises:
         UserError: there is no such model directory or checkpoint; the target has an unknown
-            ending, no folder, or exists; a part of the model has no names in TF1 checkpoints.
+            ending, no folder, or exists; a part of the model has no names in such checkpoints.
     """
     target = Path(target)
-    is_tf1 = target.suffix not in (".npz", ".safetensors")
-    files = _tf1_files(target) if is_tf1 else (target,)
+    is_file = target.suffix in (".npz", ".safetensors")
+    if is_file and tf2:
+        what, fix = f"a TF2 checkpoint is no {target.suffix}", "give a prefix such as ckpt-1"
+        raise UserError(what, where=str(target), fix=fix)
+    files = (target,) if is_file else _checkpoint_files(target)
     _check_place(files, overwrite)
     checkpoint = ModelDirectory.open(directory).checkpoint(step)
     experiment = from_yaml(checkpoint.experiment, str(checkpoint.folder))
     averaged = experiment.evaluation.use_ema and "ema" in checkpoint.sections
     arrays = checkpoint.parameters(prefer_ema=averaged)
-    named = reference_names(experiment.model, arrays)
+    named = (object_paths if tf2 else reference_names)(experiment.model, arrays)
     renamed = {named.get(path, path): array for path, array in arrays.items()}
     unnamed = parts_without_names(experiment.model, arrays, named)
-    if is_tf1 and unnamed:
+    if unnamed and not is_file:
+        kind = "TF2" if tf2 else "TF1"
         raise UserError(
-            f"no names in TF1 checkpoints are known for {', '.join(unnamed)}",
+            f"no names in {kind} checkpoints are known for {', '.join(unnamed)}",
             where=str(target),
             fix="end the name in .npz or .safetensors, where such arrays keep stillbox's names",
         )
-    if is_tf1:
+    if is_file:
+        _write_file(target, renamed)
+    elif tf2:
+        write_tf2_checkpoint(target, renamed)
+    else:
         step_number = np.asarray(checkpoint.step, np.int64)
         write_tf1_checkpoint(target, renamed | {"global_step": step_number})
-    else:
-        _write_file(target, renamed)
     return SavedWeights(
         source=f"{directory}, step {checkpoint.step}",
         files=files,
@@ -110,12 +123,12 @@ def _write_file(target: Path, arrays: dict[str, np.ndarray]) -> None:
             write_durably(unfinished, save(contiguous))
 
 
-def _tf1_files(prefix: Path) -> tuple[Path, ...]:
+def _checkpoint_files(prefix: Path) -> tuple[Path, ...]:
     if prefix.suffix and not prefix.suffix.startswith(".ckpt"):
         raise UserError(
             f"weights of type {prefix.suffix!r} cannot be written",
             where=str(prefix),
-            fix="end the name in .npz, .safetensors or .ckpt (a TF1 checkpoint)",
+            fix="end the name in .npz, .safetensors or .ckpt (a checkpoint)",
         )
     return checkpoint_files(prefix)
 

@@ -10,13 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.checkpoints.lazy_arrays import LazyArrays
-from stillbox.checkpoints.tf1_index import BundleEntry, read_index
+from stillbox.checkpoints.tf1_index import STRING, BundleEntry, read_index
 from stillbox.errors import UserError
 from stillbox.records.crc32c import masked_crc32c
 from stillbox.records.wire import read_varint
-
-# TensorFlow's number of the type of texts.
-_STRING = 7
 
 
 class Tf1Checkpoint(LazyArrays[BundleEntry]):
@@ -52,7 +49,7 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             UserError: it is missing, damaged, or no text.
         """
         entry = self.entries[name]
-        if entry.dtype_number != _STRING or entry.shape:
+        if entry.dtype_number != STRING or entry.shape:
             raise UserError(f"the variable {name!r} is no text", where=self.prefix)
         path, data = self._read_bytes(name, entry)
         try:

@@ -31,6 +31,8 @@ DTYPES: dict[int, np.dtype] = {
     22: np.dtype(np.uint32),
     23: np.dtype(np.uint64),
 }
+STRING = 7
+"""The number of the type of texts."""
 _FOOTER_BYTES = 48
 # One byte for the compression, four for the checksum.
 _TRAILER_BYTES = 5

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.checkpoints.files import sync_folder, write_durably
-from stillbox.checkpoints.tf1_index import DTYPES, MAGIC
+from stillbox.checkpoints.tf1_index import DTYPES, MAGIC, STRING
 from stillbox.records.crc32c import masked_crc32c
 from stillbox.records.wire import bytes_field, encode_varint, varint_field
 
@@ -32,20 +32,22 @@ def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
     return Path(f"{prefix}.data-00000-of-00001"), Path(f"{prefix}.index")
 
 
-def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | bytes]) -> None:
     """Writes variables, replacing a checkpoint of that prefix.
 
     Args:
         prefix: path without `.index`, as `model.ckpt-1000`; its folder exists.
-        arrays: by name; bool, integers, or floating point of 16, 32 or 64 bits, bfloat16 too.
+        arrays: by name; bool, integers, or floating point of 16, 32 or 64 bits, bfloat16 too; or a
+            text.
     """
     data, index = checkpoint_files(prefix)
     unfinished = [path.with_name(f".{path.name}.unfinished") for path in (data, index)]
     entries = [(b"", _header())]
     with unfinished[0].open("wb") as file:
-        for name, array in sorted(arrays.items(), key=lambda item: item[0].encode()):
-            content = array.tobytes()
-            entries.append((name.encode(), _entry(array, file.tell(), content)))
+        for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
+            content, covered = _encode(value)
+            entry = _entry(value, file.tell(), len(content), covered)
+            entries.append((name.encode(), entry))
             file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -62,12 +64,26 @@ def _header() -> bytes:
     return varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER))
 
 
-def _entry(array: np.ndarray, offset: int, content: bytes) -> bytes:
+def _encode(value: np.ndarray | bytes) -> tuple[bytes, bytes]:
+    """Returns what is written of a variable, and what its checksum covers.
+
+    The length of a text is written as a varint, and enters the checksums as four bytes.
+    """
+    if not isinstance(value, bytes):
+        content = value.tobytes()
+        return content, content
+    length = struct.pack("<I", len(value))
+    rest = struct.pack("<I", masked_crc32c(length)) + value
+    return encode_varint(len(value)) + rest, length + rest
+
+
+def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) -> bytes:
     """Returns a `BundleEntryProto`: type, shape, place in data file 0, and checksum."""
-    axes = b"".join(bytes_field(2, varint_field(1, length)) for length in array.shape)
-    checksum = encode_varint(6 << 3 | _FIXED32) + struct.pack("<I", masked_crc32c(content))
-    place = varint_field(4, offset) + varint_field(5, len(content))
-    kind = varint_field(1, _NUMBERS[array.dtype])
+    is_text = isinstance(value, bytes)
+    axes = b"" if is_text else b"".join(bytes_field(2, varint_field(1, n)) for n in value.shape)
+    kind = varint_field(1, STRING if is_text else _NUMBERS[value.dtype])
+    place = varint_field(4, offset) + varint_field(5, size)
+    checksum = encode_varint(6 << 3 | _FIXED32) + struct.pack("<I", masked_crc32c(covered))
     return kind + bytes_field(2, axes) + place + checksum
 
 

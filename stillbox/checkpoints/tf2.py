@@ -1,10 +1,17 @@
-"""Reads TF2's object-based checkpoints, and the variables of a SavedModel, without TensorFlow."""
+"""Reads and writes TF2's object-based checkpoints without TensorFlow.
+
+The variables of a SavedModel are read too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
 from stillbox.checkpoints.lazy_arrays import LazyArrays
-from stillbox.checkpoints.object_graph import ObjectGraph
+from stillbox.checkpoints.object_graph import ObjectGraph, serialize_object_graph
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
 from stillbox.errors import UserError
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -44,3 +51,17 @@ class Tf2Checkpoint(LazyArrays[str]):
 
     def _read(self, name: str, entry: str) -> np.ndarray:
         return self._bundle[entry]
+
+
+def write_tf2_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes variables, replacing a checkpoint of that prefix.
+
+    Args:
+        prefix: path without `.index`, as `ckpt-1`; its folder exists.
+        arrays: by path of objects, such as `model/layer/kernel`; types as in TF1 checkpoints.
+    """
+    # TensorFlow's own checkpoints count how often they were saved.
+    counted = {**arrays, "save_counter": np.ones((), np.int64)}
+    keys = {path: path + VARIABLE for path in counted}
+    keyed = {keys[path]: array for path, array in counted.items()}
+    write_tf1_checkpoint(prefix, keyed | {OBJECT_GRAPH: serialize_object_graph(keys)})

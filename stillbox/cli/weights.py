@@ -40,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get.set_defaults(weights_run=_get)
     save = inner.add_parser(
         "save",
-        help="as a TF1 checkpoint, .npz or .safetensors",
+        help="as a TF1 or TF2 checkpoint, .npz or .safetensors",
         description="Writes parameters and moving statistics under the names in the original's "
-        "checkpoints; `stillbox` reads all three formats.",
+        "checkpoints; `stillbox` reads all of these formats.",
     )
     save.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
     save.add_argument(
@@ -50,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="PATH",
-        help="model.npz, model.safetensors, or a TF1 checkpoint's prefix such as model.ckpt",
+        help="model.npz, model.safetensors, or a checkpoint's prefix such as model.ckpt",
+    )
+    save.add_argument(
+        "--tf2",
+        action="store_true",
+        help="write an object-based checkpoint of TF2, for models of the _keras extractors",
     )
     add_option(
         save,
@@ -139,6 +144,7 @@ def _save(arguments: argparse.Namespace) -> int:
         arguments.to,
         step=parse_step(arguments.step),
         overwrite=arguments.overwrite,
+        tf2=arguments.tf2,
     )
     print(saved.render())
     return 0

@@ -64,15 +64,8 @@ def test_a_classifier_is_numbered_as_one_network(name):
 
 
 @needs_shared
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",
-        "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
-        "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8",
-    ],
-)
-def test_published_models_have_the_paths_and_shapes_of_the_original(name):
+def test_a_published_model_has_the_paths_and_shapes_of_the_original():
+    name = "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8"
     keys = json.loads((ZOO / "tf2_checkpoints.json").read_text())[name]["keys"]
     theirs = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): shape for key, _, shape, *_ in keys}
     del theirs["_CHECKPOINTABLE_OBJECT_GRAPH"], theirs["save_counter"]

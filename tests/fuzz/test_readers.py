@@ -14,8 +14,8 @@ from tools.fuzz.readers import READERS
 # For readers that take longer than a millisecond.
 TRIES = {
     **dict.fromkeys(("pipeline_config", "yaml", "params_dict"), 15),
-    **dict.fromkeys(("checkpoint", "coco", "tf_example", "tfrecord", "tf1_index"), 50),
-    **dict.fromkeys(("voc", "voc_image_set"), 50),
+    **dict.fromkeys(("checkpoint", "coco", "object_graph", "tf_example", "tfrecord"), 50),
+    **dict.fromkeys(("tf1_index", "voc", "voc_image_set"), 50),
     **dict.fromkeys([name for name in READERS if name.startswith("folder_")], 20),
 }
 MEMORY_BYTES = 1 << 30

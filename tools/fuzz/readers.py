@@ -22,7 +22,9 @@ from PIL import Image
 
 from stillbox.checkpoints import tf1, tf1_index
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
+from stillbox.checkpoints.object_graph import serialize_object_graph
 from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
+from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_from_coco_json
@@ -41,6 +43,7 @@ from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.voc import read_image_set, read_voc
+from stillbox.records.wire import bytes_field, varint_field
 
 _LABELS = LabelMap.from_names(["dog", "cat"])
 _ARRAYS: dict[str, np.ndarray] = {
@@ -336,6 +339,29 @@ def _tf1_files(folder: Path) -> tuple[bytes, bytes]:
     return data.read_bytes(), (folder / "w.index").read_bytes()
 
 
+def _object_graph(data: bytes, folder: Path) -> None:
+    """Reads the data as the object graph of a checkpoint with one variable."""
+    write_tf1_checkpoint(folder / "g", {OBJECT_GRAPH: data, f"a/0{VARIABLE}": np.ones(2)})
+    weights = open_weights(folder / "g")
+    for path in ("a/0", "a", "b/kernel", "", "a/0/0", *weights.arrays):
+        found = weights.find(path)
+        if found in weights.arrays:
+            _ = weights.arrays[found]
+
+
+def _graphs(folder: Path) -> Sequence[bytes]:
+    """A frozen graph, and the same in a SavedModel."""
+    axes = bytes_field(2, bytes_field(2, varint_field(1, 2)) * 2)
+    content = varint_field(1, 1) + axes + bytes_field(4, _ARRAYS["a/kernel"].tobytes()[:16])
+    splat = varint_field(1, 14) + axes + bytes_field(13, b"\x80\x7f\1")
+    nodes = b""
+    for name, tensor in ((b"a/kernel", content), (b"a/bias", splat)):
+        value = bytes_field(1, b"value") + bytes_field(2, bytes_field(8, tensor))
+        node = bytes_field(1, name) + bytes_field(2, b"Const") + bytes_field(5, value)
+        nodes += bytes_field(1, node)
+    return [nodes, varint_field(1, 1) + bytes_field(2, bytes_field(2, nodes))]
+
+
 def _npz(folder: Path) -> Sequence[bytes]:
     np.savez(folder / "w.npz", **_ARRAYS)  # type: ignore[arg-type]
     np.savez_compressed(folder / "c.npz", **_ARRAYS)  # type: ignore[arg-type]
@@ -500,6 +526,11 @@ READERS: Mapping[str, Reader] = {
         _weights("w.index", {"w.data-00000-of-00001": bytes(64)}),
         lambda folder: [_tf1_files(folder)[1]],
     ),
+    "object_graph": Reader(
+        _object_graph,
+        lambda folder: [serialize_object_graph({"a/0": f"a/0{VARIABLE}", "b/kernel": "c"})],
+    ),
+    "graph": Reader(_weights("w.pb"), _graphs),
     "checkpoint": Reader(_checkpoint, _checkpoint_seeds),
     "npz": Reader(_weights("w.npz"), _npz),
     "npy": Reader(_member("w.npz", "a.npy"), _npy),

@@ -80,6 +80,7 @@ def _register(config: type, find: Find, extra_layers: str = "") -> None:
         rules=lambda context: tuple(_numbered(context, find)),
         codebase="object_detection_keras",
         extra_layers=extra_layers,
+        expected={"neck.top_down": "smoothed"},
     )
     register_object_paths(config, table)
 

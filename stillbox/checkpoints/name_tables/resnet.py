@@ -47,7 +47,7 @@ register_backbone(
         },
         rules=_numbered,
         codebase="tpu_detection",
-        expected={"pool_padding": "same"},
+        expected={"backbone.pool_padding": "same"},
         ignored={
             r"(.*/)?dense/(kernel|bias)": _LOGITS,
             r"(.*/)?(conv2d|batch_normalization)_\d+/.*": _UNUSED,
@@ -62,7 +62,7 @@ register_backbone(
             LayerRule(_BLOCK + r"conv_(\d+)", _SCOPE + "conv{2}", norm=_SCOPE + "bn{2}"),
         ),
         any_prefix=True,
-        expected={"pool_padding": "symmetric"},
+        expected={"backbone.pool_padding": "symmetric"},
         ignored={
             r"(.*\.)?num_batches_tracked": "count of batches, which nothing here uses",
             r"(.*\.)?fc\.(weight|bias)": _LOGITS,

@@ -114,7 +114,7 @@ class BackboneTable:
     extra_layers: str = ""
     """What contains the layers that `SsdLayers` adds."""
     expected: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the backbone's configuration with which such weights were trained."""
+    """Fields of the model's parts with which such weights were trained, as `neck.top_down`."""
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Reason by pattern, of names in such weights that no model uses."""
 

@@ -25,6 +25,7 @@ def _register(
         codebase="object_detection",
         tap_name=tap_name,
         coarse_layer=coarse_layer,
+        expected={"neck.top_down": "sum"},
     )
     register_backbone(config, table)
 
