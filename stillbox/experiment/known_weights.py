@@ -47,7 +47,7 @@ class KnownWeights:
     about: str
     publisher: str
     licence: str
-    kind: Literal["tf1", "torch"]
+    kind: Literal["tf1", "tf2", "torch"]
     """What reads them."""
     path: str
     """What is opened, below the folder of the download."""

@@ -15,7 +15,7 @@ ROWS = known_weights()
 def test_rows_are_whole(name):
     row = ROWS[name]
     assert row.about and row.publisher and row.licence and row.files
-    assert row.kind in ("tf1", "torch") and row.scope in ("classification", "detection")
+    assert row.kind in ("tf1", "tf2", "torch") and row.scope in ("classification", "detection")
     assert row.path.endswith((".pth", ".pt")) == (row.kind == "torch")
     for file in row.files:
         assert file.address.startswith("https://")
@@ -44,6 +44,11 @@ def test_the_recipes_of_a_row_take_the_weights(name):
         ("ssd_mobilenet_v1_ppn_300x300", "detection", "ssd_mobilenet_v1_ppn_coco"),
         ("ssd_resnet50_v1_fpn_640x640", "detection", "ssd_resnet50_v1_fpn_coco"),
         ("faster_rcnn_resnet101_coco", "detection", "faster_rcnn_resnet101_coco"),
+        (
+            "faster_rcnn_resnet50_v1_640x640",
+            "detection",
+            "faster_rcnn_resnet50_v1_640x640_coco17",
+        ),
         ("faster_rcnn_inception_v2_coco", "detection", "faster_rcnn_inception_v2_coco"),
         ("ssd_resnet34", "classification", "resnet34_tpu"),
         ("retinanet", "classification", "resnet50_tpu"),
