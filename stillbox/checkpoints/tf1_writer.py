@@ -79,9 +79,11 @@ def _encode(value: np.ndarray | bytes) -> tuple[bytes, bytes]:
 
 def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) -> bytes:
     """Returns a `BundleEntryProto`: type, shape, place in data file 0, and checksum."""
-    is_text = isinstance(value, bytes)
-    axes = b"" if is_text else b"".join(bytes_field(2, varint_field(1, n)) for n in value.shape)
-    kind = varint_field(1, STRING if is_text else _NUMBERS[value.dtype])
+    number, shape = (
+        (STRING, ()) if isinstance(value, bytes) else (_NUMBERS[value.dtype], value.shape)
+    )
+    axes = b"".join(bytes_field(2, varint_field(1, length)) for length in shape)
+    kind = varint_field(1, number)
     place = varint_field(4, offset) + varint_field(5, size)
     checksum = encode_varint(6 << 3 | _FIXED32) + struct.pack("<I", masked_crc32c(covered))
     return kind + bytes_field(2, axes) + place + checksum
