@@ -38,29 +38,34 @@ def suppress(
     true_sizes: jax.Array,
     nms: schema.Nms,
     input_size: tuple[int, int],
+    *,
+    in_pixels: bool = False,
 ) -> Detections:
     """Returns at most `max_total` detections an image.
 
     Args:
         boxes: `[B, A, 4]`, or `[B, A, C, 4]` for boxes of each class; normalised to the network
-            input.
+            input, or in its pixels.
         scores: `[B, A, C]`, without the background's.
         true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
         nms: how.
         input_size: height and width of the network input, in pixels.
+        in_pixels: the boxes are in pixels.
 
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
-    ends = true_sizes.astype(jnp.float32) / jnp.asarray(input_size, jnp.float32)
-    return batched_nms(
+    size = jnp.asarray(input_size, jnp.float32)
+    pixel, whole = (1.0, size) if in_pixels else (size, jnp.ones_like(size))
+    ends = true_sizes.astype(jnp.float32) / pixel
+    found = batched_nms(
         boxes,
         scores,
         score_threshold=nms.score_threshold,
         iou_threshold=nms.iou_threshold,
         max_per_class=nms.max_per_class,
         max_total=nms.max_total,
-        clip_window=_clip_window(ends, input_size, nms) if nms.clip else None,
+        clip_window=_clip_window(ends, whole, pixel, nms) if nms.clip else None,
         frame=window_of(ends) if nms.change_coordinate_frame else None,
         clip_first=nms.clip_first,
         keep_outside=nms.combined,
@@ -69,17 +74,26 @@ def suppress(
         soft_sigma=nms.soft_sigma,
         max_candidates_per_class=nms.max_candidates_per_class,
     )
+    if in_pixels and not nms.change_coordinate_frame:
+        return found._replace(boxes=found.boxes / jnp.tile(size, 2))
+    return found
 
 
-def _clip_window(ends: jax.Array, input_size: tuple[int, int], nms: schema.Nms) -> jax.Array:
+def _clip_window(
+    ends: jax.Array, whole: jax.Array, pixel: jax.Array | float, nms: schema.Nms
+) -> jax.Array:
     """Returns the windows that boxes are clipped to, `[B, 4]`.
 
-    `ends` `[B, 2]` are the ends of the true images as shares of the network input.
+    Args:
+        ends: of the true images, `[B, 2]`, in the unit of the boxes.
+        whole: height and width of the network input in that unit, `[2]`.
+        pixel: the divisor from pixels to that unit.
+        nms: how.
     """
     if nms.combined or nms.clip_to == "input":
-        ends = jnp.ones_like(ends)
+        ends = jnp.broadcast_to(whole, ends.shape)
     if nms.clip_margin:
-        ends = ends - nms.clip_margin / jnp.asarray(input_size, jnp.float32)
+        ends = ends - nms.clip_margin / pixel
     return window_of(ends)
 
 

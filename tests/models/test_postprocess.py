@@ -6,7 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.one_stage.postprocess import class_scores, postprocess
-from stillbox.models.postprocessing import convert_logits
+from stillbox.models.postprocessing import convert_logits, suppress
 from stillbox.models.predictions import Predictions
 
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
@@ -164,15 +164,15 @@ _ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]],
 )
 def test_every_variant_keeps_to_the_true_image(nms, boxes, classes):
     logits = jnp.array([[[0.0, 4.0, -9.0], [0.0, 3.0, -9.0], [0.0, -9.0, 2.0]]])
-    detections = postprocess(
-        Predictions(jnp.zeros((1, 3, 4)), logits),
-        _ANCHORS,
-        jnp.array([[100, 200]]),
-        _model(resizer=_CANVAS, nms=nms),
-    )
-    assert detections.count.tolist() == [len(boxes)]
-    np.testing.assert_allclose(detections.boxes[0, : len(boxes)], boxes, atol=1e-6)
-    assert detections.classes[0, : len(boxes)].tolist() == classes
+    sizes, model = jnp.array([[100, 200]]), _model(resizer=_CANVAS, nms=nms)
+    normalised = postprocess(Predictions(jnp.zeros((1, 3, 4)), logits), _ANCHORS, sizes, model)
+    scores = class_scores(convert_logits(logits, model.postprocessing), model)
+    settings, pixels = model.postprocessing.nms, jnp.asarray(200 * _ANCHORS)[None]
+    in_pixels = suppress(pixels, scores, sizes, settings, (200, 200), in_pixels=True)
+    for detections in (normalised, in_pixels):
+        assert detections.count.tolist() == [len(boxes)]
+        np.testing.assert_allclose(detections.boxes[0, : len(boxes)], boxes, atol=1e-6)
+        assert detections.classes[0, : len(boxes)].tolist() == classes
 
 
 def test_class_agnostic_nms_keeps_one_class_of_a_box():

@@ -220,7 +220,8 @@ def detect_boxes_among(
     exists = jnp.arange(boxes.shape[1]) < proposals.count[:, None]
     existing = jnp.where(exists[..., None], scores[..., 1:], -jnp.inf)
     shared = boxes[:, :, 0] if config.share_boxes else boxes
-    found = suppress(shared, existing, true_sizes, config.postprocessing.nms, PIXEL)
+    nms, size = config.postprocessing.nms, model.resizer.input_size
+    found = suppress(shared, existing, true_sizes, nms, size, in_pixels=True)
     return found, Candidates(_best_boxes(boxes, scores, true_sizes), scores)
 
 
