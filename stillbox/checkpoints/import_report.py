@@ -119,7 +119,7 @@ def explain_failure(
             f"{len(report.mismatched)} shapes differ ({report.mismatched[0]}): is it the same "
             "architecture, with the same depth and depth_multiplier?"
         )
-    if report.missing:
+    if report.missing and not advice:
         name = min(report.missing.values())
         advice.append(f"{name!r} was looked for; {nearest(name, held[:20])}")
     return "; ".join(advice)

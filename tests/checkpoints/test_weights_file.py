@@ -110,6 +110,15 @@ def test_missing_weights_are_answered_with_those_that_can_be_had(tmp_path):
         assert known or "`stillbox weights list`" in caught.value.fix
 
 
+def test_the_variables_of_a_saved_model_of_tf1_are_opened(tmp_path):
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    tf1_writer.write_checkpoint(tmp_path / "variables" / "variables", ARRAYS)
+    weights = open_weights(tmp_path)
+    assert weights.path == str(tmp_path / "variables" / "variables")
+    assert (list(weights.arrays), weights.library) == (["w"], "tensorflow")
+
+
 def test_a_folder_without_weights_says_what_it_holds(tmp_path):
     (tmp_path / "labels.pbtxt").touch()
     with pytest.raises(UserError, match=r"it holds labels\.pbtxt"):
