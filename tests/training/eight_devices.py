@@ -231,7 +231,7 @@ def see(name: str, output: Path) -> dict[str, Seen]:
     # Eight devices, and a compiler that does not take pains: what it divides stays the same.
     flags = (
         "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true"
+        "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"
     )
     subprocess.run(
         [sys.executable, "-m", "tests.training.eight_devices", name, str(output)],

@@ -1,5 +1,7 @@
 """The published models run forward: maps, logits, losses, targets, detections."""
 
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,15 +24,26 @@ _CASES += [(INCEPTION, "eval"), pytest.param(INCEPTION, "train", marks=pytest.ma
 BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
 
 
-@pytest.fixture(scope="module", params=[PPN, FPN, RESNET, INCEPTION])
+@pytest.fixture(params=[PPN, FPN, RESNET, INCEPTION])
 def run(request):
-    """A recipe's name and a function from a mode to maps, predictions, losses, detections."""
-    name, model = request.param, reference.model(request.param)
+    """A recipe's name, its detector and a function from a mode to what it computes."""
+    return request.param, built(request.param)[0], partial(computed, request.param)
+
+
+@cache
+def built(name):
+    """Returns a detector and its split form, with the weights of the goldens."""
+    model = reference.model(name)
     detector = build_detector(model)
     reference.load_deterministic_weights(detector, model)
-    graph, params, stats = split_detector(detector)
+    return detector, split_detector(detector)
+
+
+@cache
+def computed(name, mode):
+    """Returns maps, predictions, losses, penalty and, in evaluation, detections."""
+    model, (detector, (graph, params, stats)) = reference.model(name), built(name)
     side = model.resizer.input_size[0]
-    results = {}
 
     def forward(params, stats, batch, *, train):
         bound = bind_detector(graph, params, stats)
@@ -41,14 +54,17 @@ def run(request):
         found = None if train else postprocess(predictions, detector.anchors, sizes, model)
         return maps, predictions, losses, bound.regularization(), found
 
-    def result(mode):
-        if mode not in results:
-            compiled = jax.jit(forward, static_argnames="train")
-            outputs = compiled(params, stats, reference.batch(side), train=mode == "train")
-            results[mode] = jax.tree.map(np.asarray, outputs)
-        return results[mode]
+    compiled = jax.jit(forward, static_argnames="train")
+    outputs = compiled(params, stats, reference.batch(side), train=mode == "train")
+    return jax.tree.map(np.asarray, outputs)
 
-    return name, detector, result
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten():
+    """Frees the models when the last test of them has run."""
+    yield
+    built.cache_clear()
+    computed.cache_clear()
 
 
 @BOTH_MODES
