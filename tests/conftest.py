@@ -124,6 +124,15 @@ def experiment(scenes):
     return partial(small_experiment, scenes)
 
 
+@pytest.fixture
+def shared_programs(monkeypatch):
+    """Runs get the programs that earlier runs in this process have compiled."""
+    from tests import shared_programs
+
+    shared_programs.share(monkeypatch)
+    return shared_programs
+
+
 @pytest.fixture(scope="session")
 def trained_once(scenes, tmp_path_factory):
     """A model directory with checkpoints of steps 1 and 2; tests leave it as it is."""

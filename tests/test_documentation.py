@@ -35,6 +35,8 @@ from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")

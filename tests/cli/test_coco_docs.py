@@ -14,6 +14,8 @@ from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
 from tests.records.builders import image_bytes, read_records
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coco.md").read_text()
 FIRST = 139  # the image that the page predicts on
 # Enough for all shards of the page; so many of them have no annotation.

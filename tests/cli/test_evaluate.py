@@ -8,6 +8,8 @@ import pytest
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.records.scenes import write_scenes
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.fixture
 def swapped(scenes, tmp_path):

@@ -9,6 +9,8 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 NEEDED = ["--pipeline_config_path=p", "--model_dir=r"]
 FREE = ("train.steps", "train.checkpoint_every", "train.evaluate_every")
 

@@ -10,6 +10,8 @@ from PIL import Image
 
 from stillbox.cli.predict_files import picture_names
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.fixture
 def photos(scenes, tmp_path):

@@ -17,6 +17,8 @@ from stillbox.predicting.video import Video
 from tests.predicting.blobs import Blobs, scene
 from tests.predicting.test_video import Camera, write_video
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.fixture(autouse=True)
 def backend(monkeypatch):

@@ -9,6 +9,8 @@ from stillbox.profiling.steps import ProfileSteps
 from stillbox.training import loop
 from stillbox.training.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 def summary_of(folder):
     (path,) = folder.glob("plugins/profile/*/summary.txt")

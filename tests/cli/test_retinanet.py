@@ -12,6 +12,8 @@ from stillbox.experiment.params_dict import read_params
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 # Ten layers, two levels, 64 pixels; everything else is what the parameters say.
 SMALL = (
     "model.resizer={height: 64, width: 64, multiple: 16}",

@@ -18,6 +18,8 @@ from stillbox.training import loop
 from stillbox.training.loop import Outcome
 from stillbox.training.schedules import build_schedule
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 # A detector of three convolutions on 64 pixels; everything else is the recipe's.
 SMALL = (
     "model.resizer={height: 64, width: 64}",

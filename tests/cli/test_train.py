@@ -21,6 +21,8 @@ from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training import event_file, loop, periodic
 from tests.records.builders import read_records
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.fixture
 def train(stillbox, settings, tmp_path):

@@ -16,6 +16,9 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop, periodic
 from stillbox.training.loop import train
 
+# What the steps compute is looked at elsewhere.
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 def sections(directory, step):
     """Returns every array of a checkpoint by section and name."""

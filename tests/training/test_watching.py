@@ -14,6 +14,8 @@ from stillbox.training.loop import train
 from stillbox.training.watching import CheckpointWatcher, Patience
 from tests.small import small_experiment
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 FIELDS = ("train.checkpoint_every=1", "train.steps=3", "evaluation.num_visualizations=1")
 
 
@@ -74,7 +76,10 @@ def out(trained):
     return trained.parent / "out"
 
 
-def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, monkeypatch):
+def test_every_checkpoint_is_scored_as_it_comes(
+    watch, trained, coming, monkeypatch, shared_programs
+):
+    shared_programs.forget()
     compiled = []
     lower = DetectProgram.lower
     monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))
@@ -130,8 +135,9 @@ def test_once_scores_the_newest_and_ends(watch, trained):
 
 
 def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
-    watch, trained, monkeypatch
+    watch, trained, monkeypatch, shared_programs
 ):
+    shared_programs.forget()
     compiled, given = [], []
     lower = DetectProgram.lower
     monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))

@@ -1,0 +1,78 @@
+"""Programs that are traced and compiled once in a process, however many runs need them.
+
+Most tests of runs train the same small detector and differ in what happens around its steps. Tests
+of the programs themselves do without the fixture `shared_programs`.
+"""
+
+from dataclasses import replace
+from functools import cache, cached_property
+
+import jax
+
+from stillbox.evaluation import program as detecting
+from stillbox.experiment import schema
+from stillbox.training import loop
+from stillbox.training import program as training
+from stillbox.training.program import TrainProgram
+
+# Fields of training that no step depends on. Whatever else differs is another program.
+_OF_THE_LOOP = (
+    *("steps", "augmentations", "fine_tune", "log_every", "summary_every", "loggers"),
+    *("checkpoint_every", "keep_checkpoints", "evaluate_every", "early_stopping"),
+)
+_DEFAULTS = {name: getattr(schema.Training(), name) for name in _OF_THE_LOOP}
+
+
+class _Compiled:
+    """Stands for a traced program; it is compiled when it is first asked to be."""
+
+    def __init__(self, lowered: jax.stages.Lowered) -> None:
+        self.compile = cache(lowered.compile)
+
+
+class _Shared(TrainProgram):
+    """A train step that is traced once."""
+
+    @cached_property
+    def _lowered(self):
+        return _Compiled(super().lower())
+
+    def lower(self):
+        return self._lowered
+
+
+def share(monkeypatch):
+    """Gives runs the programs of earlier runs of the same model."""
+    monkeypatch.setattr(loop, "train_program", _train_program)
+    monkeypatch.setattr(detecting, "_detect_program", _detect_program)
+
+
+def forget():
+    """Makes the next runs trace and compile again."""
+    _shared_step.cache_clear()
+    _shared_detector.cache_clear()
+
+
+def _train_program(experiment, mesh):
+    data = replace(schema.Data(), train=schema.Records(max_boxes=experiment.data.train.max_boxes))
+    train = replace(experiment.train, **_DEFAULTS)
+    return _shared_step(replace(experiment, name="", data=data, train=train), mesh)
+
+
+@cache
+def _shared_step(experiment, mesh):
+    return _Shared(**vars(training.train_program(experiment, mesh)))
+
+
+_make_detect_program = detecting._detect_program
+
+
+def _detect_program(experiment, mesh, batch_size):
+    settings = schema.Evaluation(precision=experiment.evaluation.precision)
+    alone = schema.Experiment(model=experiment.model, evaluation=settings)
+    return _shared_detector(alone, mesh, batch_size)
+
+
+@cache
+def _shared_detector(experiment, mesh, batch_size):
+    return _make_detect_program(experiment, mesh, batch_size)
