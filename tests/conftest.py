@@ -113,7 +113,8 @@ def documented_folder(tmp_path_factory, caches):
     from tests.documented_folder import prepare
 
     folder = tmp_path_factory.mktemp("documented")
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        _share_programs(patch)
         prepare()
     return folder
 
@@ -127,10 +128,22 @@ def experiment(scenes):
 @pytest.fixture
 def shared_programs(monkeypatch):
     """Runs get the programs that earlier runs in this process have compiled."""
+    return _share_programs(monkeypatch)
+
+
+def _share_programs(patch):
     from tests import shared_programs
 
-    shared_programs.share(monkeypatch)
+    shared_programs.share(patch)
     return shared_programs
+
+
+@pytest.fixture
+def no_charts(monkeypatch):
+    """Reports get empty charts, which otherwise take most of the time of a small evaluation."""
+    module = "stillbox.evaluation.charts"
+    monkeypatch.setattr(f"{module}.figure_svg", lambda figure, name: "<svg ></svg>")
+    monkeypatch.setattr(f"{module}.figure_png", lambda figure, plain=None: b"")
 
 
 @pytest.fixture(scope="session")
@@ -146,5 +159,7 @@ def trained_once(scenes, tmp_path_factory):
         "model.postprocessing.nms.score_threshold=0.001",
     )
     words = [word for override in overrides for word in ("--set", override)]
-    assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        _share_programs(patch)
+        assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
     return directory

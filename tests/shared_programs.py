@@ -1,16 +1,20 @@
 """Programs that are traced and compiled once in a process, however many runs need them.
 
-Most tests of runs train the same small detector and differ in what happens around its steps. Tests
+Most tests of runs train the same small detector and differ in what happens around its steps. Their
+programs have the default form of every operation, a third of the size of the forms for a CPU. Tests
 of the programs themselves do without the fixture `shared_programs`.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
 
 import jax
 
 from stillbox.evaluation import program as detecting
+from stillbox.evaluation.program import DetectProgram
 from stillbox.experiment import schema
+from stillbox.models.layers.lowering import calls
 from stillbox.training import loop
 from stillbox.training import program as training
 from stillbox.training.program import TrainProgram
@@ -21,24 +25,7 @@ _OF_THE_LOOP = (
     *("checkpoint_every", "keep_checkpoints", "evaluate_every", "early_stopping"),
 )
 _DEFAULTS = {name: getattr(schema.Training(), name) for name in _OF_THE_LOOP}
-
-
-class _Compiled:
-    """Stands for a traced program; it is compiled when it is first asked to be."""
-
-    def __init__(self, lowered: jax.stages.Lowered) -> None:
-        self.compile = cache(lowered.compile)
-
-
-class _Shared(TrainProgram):
-    """A train step that is traced once."""
-
-    @cached_property
-    def _lowered(self):
-        return _Compiled(super().lower())
-
-    def lower(self):
-        return self._lowered
+_make_detect_program = detecting._detect_program
 
 
 def share(monkeypatch):
@@ -53,6 +40,45 @@ def forget():
     _shared_detector.cache_clear()
 
 
+@contextmanager
+def _default_forms():
+    # The precision means nothing on a CPU. JAX's caches of traces depend on it, so the tests of
+    # other files do not get these forms.
+    token = calls._PLAIN.set(True)
+    try:
+        with jax.default_matmul_precision("highest"):
+            yield
+    finally:
+        calls._PLAIN.reset(token)
+
+
+class _Compiled:
+    """Stands for a traced program; it is compiled when it is first asked to be."""
+
+    def __init__(self, lowered):
+        self.compile = cache(lowered.compile)
+
+
+class _SharedStep(TrainProgram):
+    """A train step that is traced once."""
+
+    @cached_property
+    def _lowered(self):
+        with _default_forms():
+            return _Compiled(super().lower())
+
+    def lower(self):
+        return self._lowered
+
+
+class _SharedDetector(DetectProgram):
+    """A detector in the default forms; its base class compiles it once."""
+
+    def lower(self):
+        with _default_forms():
+            return super().lower()
+
+
 def _train_program(experiment, mesh):
     data = replace(schema.Data(), train=schema.Records(max_boxes=experiment.data.train.max_boxes))
     train = replace(experiment.train, **_DEFAULTS)
@@ -61,10 +87,7 @@ def _train_program(experiment, mesh):
 
 @cache
 def _shared_step(experiment, mesh):
-    return _Shared(**vars(training.train_program(experiment, mesh)))
-
-
-_make_detect_program = detecting._detect_program
+    return _SharedStep(**vars(training.train_program(experiment, mesh)))
 
 
 def _detect_program(experiment, mesh, batch_size):
@@ -75,4 +98,4 @@ def _detect_program(experiment, mesh, batch_size):
 
 @cache
 def _shared_detector(experiment, mesh, batch_size):
-    return _make_detect_program(experiment, mesh, batch_size)
+    return _SharedDetector(**vars(_make_detect_program(experiment, mesh, batch_size)))

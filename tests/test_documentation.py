@@ -2,12 +2,13 @@
 
 The commands of a page run in order, in a folder of its own that holds what the page takes for
 granted (`documented_folder.py`). They run through the entry point of the command line in this
-process, so that compiled programs are shared. Two things are changed, and nothing else:
+process, so that compiled programs are shared. Three things are changed, and nothing else:
 
 - `stillbox train`, `model_main`, `ssd.py`, `main.py` and `stillbox evaluate` with `--weights` get
   `--set` overrides behind those of the page, which make the model small and the run some steps long
   (`TINY`). Training the same model directory again goes on for two more steps, and a trace is as
   short.
+- `stillbox data scenes` draws some images instead of hundreds.
 - What is in `NOT_RUN` is not run but checked in another way.
 
 Blocks of YAML and Python are executed too; text and JSON show output.
@@ -157,6 +158,8 @@ def shell(monkeypatch, capsys):
             overrides = [*RETINANET_TINY, f"train.steps={2 * trained[directory]}"]
         elif "--weights" in words:
             overrides = TINY
+        if words[:2] == ["data", "scenes"]:
+            words += ["--train", "12", "--val", "6"]
         if "--profile" in words:
             words[words.index("--profile") + 1] = "1,2"
         return [*words, *(word for override in overrides for word in ("--set", override))]
@@ -208,7 +211,10 @@ def run_yaml(text):
 
 
 @pytest.mark.parametrize("page", RUN_HERE)
-def test_everything_on_the_page_runs(page, folder, shell):
+def test_everything_on_the_page_runs(page, folder, shell, request):
+    # The charts of a report are drawn once; what is on them: tests/evaluation/test_report.py.
+    if page != "README.md":
+        request.getfixturevalue("no_charts")
     to_run = [block for block in blocks(page) if block[0] in ("sh", "console", "yaml", "python")]
     if not to_run:
         return

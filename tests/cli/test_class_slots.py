@@ -16,7 +16,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.label_map_text import LabelMapItem
 from tests.small import small_overrides
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 SHAPES = ("disc", "ring", "square", "triangle", "star", "cross")
 IDS = dict(zip((1, 2, 3, 4, 5, 6), (2, 3, 7, 20, 44, 90), strict=True))

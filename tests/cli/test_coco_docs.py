@@ -14,7 +14,7 @@ from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
 from tests.records.builders import image_bytes, read_records
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coco.md").read_text()
 FIRST = 139  # the image that the page predicts on

@@ -8,7 +8,7 @@ import pytest
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.records.scenes import write_scenes
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 
 @pytest.fixture

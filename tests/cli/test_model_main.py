@@ -9,7 +9,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 NEEDED = ["--pipeline_config_path=p", "--model_dir=r"]
 FREE = ("train.steps", "train.checkpoint_every", "train.evaluate_every")

@@ -9,7 +9,7 @@ from stillbox.profiling.steps import ProfileSteps
 from stillbox.training import loop
 from stillbox.training.loop import Outcome
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 
 def summary_of(folder):

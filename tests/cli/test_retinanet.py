@@ -12,7 +12,7 @@ from stillbox.experiment.params_dict import read_params
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 # Ten layers, two levels, 64 pixels; everything else is what the parameters say.
 SMALL = (

@@ -18,7 +18,7 @@ from stillbox.training import loop
 from stillbox.training.loop import Outcome
 from stillbox.training.schedules import build_schedule
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 # A detector of three convolutions on 64 pixels; everything else is the recipe's.
 SMALL = (

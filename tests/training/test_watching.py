@@ -14,7 +14,7 @@ from stillbox.training.loop import train
 from stillbox.training.watching import CheckpointWatcher, Patience
 from tests.small import small_experiment
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 FIELDS = ("train.checkpoint_every=1", "train.steps=3", "evaluation.num_visualizations=1")
 
