@@ -28,9 +28,9 @@ def write_map(folder, ids, name="gaps.pbtxt"):
     return folder / name
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def closed(scenes, tmp_path_factory):
-    """The model of `trained`, but for its label map; tests leave it as it is."""
+    """The model of `trained`, but for its label map."""
     folder = tmp_path_factory.mktemp("closed")
     label_map = write_map(folder, IDS.values())
     overrides = small_overrides(
