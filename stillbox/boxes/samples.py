@@ -124,6 +124,9 @@ def pyramid_level(boxes: ArrayLike, window: ArrayLike, levels: int) -> Array:
         window: `[2]`, height and width in pixels.
         levels: the number of levels; index 0 is the finest.
     """
+    if levels == 1:
+        # Comparisons with no border are arrays without elements, which OpenVINO misreads.
+        return jnp.zeros(jnp.shape(boxes)[:-1], jnp.int32)
     height, width = jnp.asarray(window, jnp.float32)
     side = jnp.sqrt(jnp.maximum(area(boxes), 0)) * (jnp.sqrt(height * width) / 224)
     # Comparisons are exact where the logarithm of a power of two is not.
