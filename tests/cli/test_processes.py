@@ -1,5 +1,6 @@
 """Two real processes train one model: as one does, and both end when one of them cannot go on."""
 
+import json
 import os
 import re
 import shutil
@@ -18,9 +19,15 @@ from stillbox.evaluation.history import HISTORY, read_history
 from tests.small import small_overrides
 
 STEPS = 6
+# A detector that is compiled in no time, for tests in which any detector will do.
+PARTS = Path(__file__).parents[1] / "one_box.py"
+ONE_BOX = (
+    *("model.kind=one_box", "model.num_classes=6"),
+    "model.resizer={height: 64, width: 64}",
+)
 
 
-def command(scenes, directory, *overrides, steps=STEPS):
+def command(scenes, directory, *overrides, steps=STEPS, parts=None):
     changes = small_overrides(
         scenes,
         f"train.steps={steps}",
@@ -34,7 +41,10 @@ def command(scenes, directory, *overrides, steps=STEPS):
         "data.workers=1",
         *overrides,
     )
+    if parts is not None:
+        changes = [*(text for text in changes if not text.startswith("model.")), *ONE_BOX]
     words = [word for change in changes for word in ("--set", change)]
+    words += ["--import", str(parts)] if parts is not None else []
     program = [sys.executable, "-m", "stillbox.cli.main", "train", "demo_scenes"]
     return [*program, "--model-dir", str(directory), *words]
 
@@ -99,8 +109,11 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     assert "batch 4 on 2 cpu device(s) of 2 processes" in said
     assert other_said == ""
     # The same run in one process with two devices, resumed from two processes and not.
-    for directory in (two, one):
-        subprocess.run(command(scenes, directory), check=True, capture_output=True, env=environment)
+    runs = [command(scenes, directory)[3:] for directory in (two, one)]
+    both = "import json, sys; from stillbox.cli.main import main; "
+    both += "sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+    words = [sys.executable, "-c", both, json.dumps(runs)]
+    subprocess.run(words, check=True, capture_output=True, env=environment)
     expected, found = arrays(one), arrays(two)
     assert expected.keys() == found.keys()
     for key, array in expected.items():
@@ -111,7 +124,7 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_path, start):
     directory = tmp_path / "run"
-    processes = start(scenes, directory, steps=100_000)
+    processes = start(scenes, directory, steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, 2, processes)
     victim = child_of(processes[1].pid)
     os.kill(victim, signal.SIGKILL)
@@ -122,7 +135,7 @@ def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_
         assert "was killed by SIGKILL; the job has ended" in said
     assert time.monotonic() - began < 60
 
-    processes = start(scenes, directory, steps=100_000)
+    processes = start(scenes, directory, steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, ModelDirectory.open(directory).latest_step() + 2, processes)
     processes[1].send_signal(signal.SIGTERM)
     (code, said), (other_code, _) = ends(processes)
@@ -139,7 +152,7 @@ def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scene
 
     records, directory = tmp_path / "records", tmp_path / "run"
     shutil.copytree(scenes, records)
-    processes = start(records, directory, "train.log_every=1000", steps=100_000)
+    processes = start(records, directory, "train.log_every=1000", steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, 2, processes)
     # From now on no file of the process that writes may grow beyond a kilobyte.
     resource.prlimit(child_of(processes[0].pid), resource.RLIMIT_FSIZE, (1024, 1024))
@@ -153,7 +166,7 @@ def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scene
     kept = ModelDirectory.open(directory).latest_step()
     assert kept >= 2
 
-    processes = start(records, directory, steps=100_000)
+    processes = start(records, directory, steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, kept + 2, processes)
     (shard,) = records.glob("train.record*")
     os.truncate(shard, shard.stat().st_size // 2)

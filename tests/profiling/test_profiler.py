@@ -16,7 +16,7 @@ from tests.profiling.spaces import hlo
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
 
-def step(kernel, images):
+def profiled_step(kernel, images):
     def loss(kernel):
         with jax.named_scope("backbone"), jax.named_scope("convolution"):
             maps = jax.lax.conv_general_dilated(
@@ -36,7 +36,7 @@ def traced(tmp_path_factory):
     kernel, images = jnp.ones((3, 3, 16, 16)), jnp.ones((4, 64, 64, 16))
     # As users compile: convolutions then take longest.
     options = {"xla_backend_optimization_level": 3}
-    compiled = jax.jit(step).lower(kernel, images).compile(compiler_options=options)
+    compiled = jax.jit(profiled_step).lower(kernel, images).compile(compiler_options=options)
     with StepProfiler(ProfileSteps(3, 5), folder, 100, said.append) as profiler:
         for _ in profiler.mark(iter(range(6))):
             kernel = compiled(kernel, images)
@@ -48,7 +48,11 @@ def traced(tmp_path_factory):
 def test_the_summary_is_about_the_program_that_ran(traced):
     folder, _, _ = traced
     summary = summarize_folder(folder)
-    assert (summary.platform, summary.program, len(summary.steps)) == ("cpu", "jit_step", 2)
+    assert (summary.platform, summary.program, len(summary.steps)) == (
+        "cpu",
+        "jit_profiled_step",
+        2,
+    )
     assert summary.step == pytest.approx(sum(summary.steps) / 2, rel=1e-6)
     # 64 x 64 x 4 pixels, 2304 products each, there and back; all else is once over the maps.
     assert next(iter(summary.kinds)) is Kind.CONVOLUTIONS
@@ -62,7 +66,7 @@ def test_the_memory_is_that_of_the_compiler(traced):
     folder, _, compiled = traced
     (path,) = folder.glob("*.xplane.pb")
     content = path.read_bytes()
-    (name,) = set(re.findall(r"jit_step\(\d+\)", content.decode(errors="replace")))
+    (name,) = set(re.findall(r"jit_profiled_step\(\d+\)", content.decode(errors="replace")))
     memory = dict(read_programs(content, {name})[name].memory)
     analysis = compiled.memory_analysis()
     assert memory["argument kernel"] == 4 * 3 * 3 * 16 * 16
@@ -85,13 +89,13 @@ def test_the_page_is_beside_the_trace_and_its_headline_is_printed(traced):
 def test_a_program_that_the_trace_lacks_is_read_from_the_runtime(traced):
     """The profiler has none that came from the cache, as in tests/cli/test_profile.py."""
     _, _, compiled = traced
-    asked = list(running_programs({"jit_step"}))
+    asked = list(running_programs({"jit_profiled_step"}))
     other = hlo([Instruction("add", "add")])  # of the same name
-    (own,) = choose_programs(asked, {"jit_step(3)": ()}).values()
-    ran = {"jit_step(3)": set(own.instructions), "jit_gone(4)": {"add"}}
+    (own,) = choose_programs(asked, {"jit_profiled_step(3)": ()}).values()
+    ran = {"jit_profiled_step(3)": set(own.instructions), "jit_gone(4)": {"add"}}
     chosen = choose_programs([other, *asked], ran)
-    assert list(chosen) == ["jit_step(3)"]
-    program = chosen["jit_step(3)"]
+    assert list(chosen) == ["jit_profiled_step(3)"]
+    program = chosen["jit_profiled_step(3)"]
     assert program.memory["temporary"] == compiled.memory_analysis().temp_size_in_bytes
     assert any("backbone" in one.op_name for one in program.instructions.values())
 
