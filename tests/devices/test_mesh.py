@@ -123,6 +123,8 @@ def test_devices_that_cannot_share_images_are_refused(count, processes, message,
     assert caught.value.where == "devices.spatial_partitions"
 
 
+# The steps and the detections of two devices are compared in training/test_program.py.
+@pytest.mark.slow
 def test_two_devices_train_and_score_as_one_does(scenes, experiment, tmp_path):
     overrides = ["train.steps=2"]
     train(experiment(*overrides), tmp_path / "one")
