@@ -22,6 +22,8 @@ SMALL = (
     "model.anchors.max_level=4",
     "model.head={depth: 8, layers_before: 1}",
     "model.postprocessing.nms.score_threshold=0",
+    # One schedule for runs of any length, and so one program.
+    "train.optimizer.schedule={kind: constant, learning_rate: 0.01}",
     "evaluation.num_visualizations=0",
     "train.log_every=1",
     "train.checkpoint_every=2",

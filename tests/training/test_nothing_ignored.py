@@ -279,6 +279,7 @@ item { id: 4 name: "star" display_name: "a star" }
 """
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_the_loop_follows_its_counters(experiment, tmp_path):
     counters = ["train.log_every=2", "train.checkpoint_every=3", "train.keep_checkpoints=1"]
     train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)
@@ -292,6 +293,7 @@ def test_the_loop_follows_its_counters(experiment, tmp_path):
     assert ModelDirectory.open(tmp_path).steps() == (7, 9)
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capfd):
     counters = ["train.log_every=2", "train.summary_every=3", "train.checkpoint_every=9"]
     train(experiment("train.steps=7", *counters, evaluated=False), tmp_path)

@@ -12,6 +12,7 @@ from stillbox.models.variables import bind_detector, read_statistics, split_dete
 # Half of the time goes into making fast what runs once.
 _COMPILED_QUICKLY = {
     "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
 }
 OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
