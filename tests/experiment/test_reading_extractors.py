@@ -56,6 +56,9 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
         ("ssd_mobilenet_v2_keras", schema.MobileNetV2, schema.SsdLayers),
         ("ssd_mobilenet_v2_fpn_keras", schema.MobileNetV2, schema.Fpn),
         ("ssd_inception_v2", schema.InceptionV2, schema.SsdLayers),
+        ("ssd_mobilenet_v3_large", schema.MobileNetV3Large, schema.SsdLayers),
+        ("ssd_mobilenet_v3_small", schema.MobileNetV3Small, schema.SsdLayers),
+        ("ssd_mobilenet_edgetpu", schema.MobileNetEdgeTpu, schema.SsdLayers),
         ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
         ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
     ],
@@ -104,6 +107,8 @@ def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
         # slim leaves depthwise kernels of v2 alone, and v1 does not.
         ("ssd_mobilenet_v1", ("relu6", 4e-5, 0.9997, 0.001, True)),
         ("ssd_mobilenet_v2", ("relu6", 4e-5, 0.9997, 0.001, False)),
+        ("ssd_mobilenet_v3_large", ("hard_swish", 4e-5, 0.9997, 0.001, False)),
+        ("ssd_mobilenet_edgetpu", ("relu", 4e-5, 0.9997, 0.001, False)),
         ("ssd_resnet50_v1_fpn", ("relu", 1e-4, 0.997, 1e-5, True)),
     ],
 )
@@ -131,6 +136,21 @@ def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
     assert conv == dataclasses.replace(CONV, activation="relu6", batch_norm=norm)
     keras = extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv
     assert keras == dataclasses.replace(CONV, regularize_depthwise=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [("ssd_mobilenet_v3_small", "hard_swish"), ("ssd_mobilenet_edgetpu", "relu")],
+)
+def test_mobilenet_v3_keeps_its_activations_and_scale_under_the_override(kind, activation):
+    conv = extractor(kind, OVERRIDE).backbone.conv
+    norm = dataclasses.replace(CONV.batch_norm, scale=True)
+    assert conv == dataclasses.replace(CONV, activation=activation, batch_norm=norm)
+
+
+def test_mobilenet_v3_with_explicit_padding_is_refused():
+    with pytest.raises(UserError, match="maps grow from block to block"):
+        extractor("ssd_mobilenet_v3_large", "use_explicit_padding: true")
 
 
 def test_a_resnet_keeps_its_batch_norm_under_the_override():

@@ -137,6 +137,7 @@ VARIANTS = {
         "depthwise_initializer: {uniform: false}, "
         "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
+    "model.backbone     ": "{kind: mobilenet_v3_small, depth_multiplier: 0.25, min_depth: 8}",
     "model.head.conv.batch_norm": "{statistics: groups, group_size: 2}",
     "model.backbone.last_depths": "[1024, 1024]",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
@@ -226,6 +227,12 @@ BESIDE = {
     ),
     "model.backbone   ": _BESIDE_SPINENET,
     "model.backbone    ": _BESIDE_SPINENET,
+    "model.backbone     ": (
+        _PLAIN_HEAD,
+        "model.neck.taps=[block_0, block_1]",
+        "model.backbone={last_layer: block_8, conv: {force_bias: true, "
+        "regularizer: {kind: l2}, batch_norm: {}}}",
+    ),
     "model.backbone.last_depths": (
         _PLAIN_HEAD,
         "model.backbone.last_layer=conv_13_pointwise",
@@ -582,6 +589,8 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     # Families, and what their members have in common.
     sections -= {cls for cls in sections if cls.__subclasses__() and not hasattr(cls, "kind")}
     sections -= {schema.Range}
+    # Other blocks in the same network: tests/models/test_mobile_extractors.py.
+    sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu}
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
     sections -= {schema.FasterRcnn, schema.ProposalStage, schema.BoxStage, schema.InceptionV2}
     sections -= {*schema.RoiCrop.variants.values(), *schema.BoxHead.variants.values()}

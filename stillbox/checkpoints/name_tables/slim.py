@@ -6,18 +6,28 @@ from stillbox.checkpoints.name_tables.rules import (
     SLIM,
     BackboneTable,
     LayerRule,
+    Rules,
     register_backbone,
 )
 from stillbox.experiment import schema
 
 
-def _register(
+def register_network(
     config: type,
     root: str,
-    rules: tuple[LayerRule, ...],
+    rules: Rules,
     tap_name: Callable[[str], str],
     coarse_layer: str = "",
 ) -> None:
+    """Registers the names of a network of the first generation.
+
+    Args:
+        config: the backbone's class of configuration.
+        root: scope of the network.
+        rules: of its layers; `{root}` is the scope with what is around it.
+        tap_name: returns the original's name of a tap.
+        coarse_layer: see `BackboneTable`.
+    """
     table = BackboneTable(
         convention=SLIM,
         roots={"classification": (root,), "detection": (f"{{scope}}{root}",)},
@@ -30,7 +40,7 @@ def _register(
     register_backbone(config, table)
 
 
-_register(
+register_network(
     schema.MobileNetV1,
     root="MobilenetV1",
     rules=(
@@ -53,7 +63,7 @@ def _mobilenet_v2_tap(tap: str) -> str:
 
 
 _BLOCK = r"backbone\.block_(\d+)_"
-_register(
+register_network(
     schema.MobileNetV2,
     root="MobilenetV2",
     rules=(
@@ -73,7 +83,7 @@ _register(
 _NETWORK = r"(?:backbone|box_head)\."
 _UNIT = _NETWORK + r"block_(\d+)\.unit_(\d+)\."
 _BOTTLENECK = "{root}/block{0}/unit_{1}/bottleneck_v1"
-_register(
+register_network(
     schema.ResNetV1,
     root="resnet_v1_{depth}",
     rules=(
@@ -86,7 +96,7 @@ _register(
     coarse_layer="block{0:+4}",
 )
 
-_register(
+register_network(
     schema.InceptionV2,
     root="InceptionV2",
     rules=(

@@ -2,25 +2,24 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.pipeline_config.layers import read_hyperparams
+from stillbox.experiment.pipeline_config.layers import of_a_replica, overridden, read_hyperparams
+from stillbox.experiment.pipeline_config.mobile import MOBILE, MobileBackbone
+from stillbox.experiment.pipeline_config.necks import NECKS
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.schema import (
     L2,
     Backbone,
-    ConvHyperparams,
     Fpn,
     InceptionV2,
     MobileNetV1,
     MobileNetV2,
     Neck,
     PixelNormalization,
-    Ppn,
     ResNetV1,
-    SsdLayers,
     VarianceScaling,
 )
 from stillbox.experiment.sections import part
@@ -31,26 +30,14 @@ EXTRACTORS = (
     *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
     *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
     "ssd_inception_v2",
+    *MOBILE,
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
     *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
 )
 """Supported values of `feature_extractor.type`."""
 
-_EXTRA_DEPTHS = SsdLayers().extra_depths
-# Layers of a backbone that plain SSD and the pooling pyramid read.
-_SSD_TAPS: dict[type, tuple[str, str]] = {
-    MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
-    MobileNetV2: ("block_13_expand", "conv_1"),
-    InceptionV2: ("mixed_4c", "mixed_5c"),
-}
 _OVERRIDE = "override_base_feature_extractor_hyperparams"
-_PPN_TAPS = {
-    MobileNetV1: "conv_11_pointwise",
-    MobileNetV2: "block_13_expand",
-    ResNetV1: "block_3",
-}
-_RESNET_PPN_DEPTH = 1024
 _LEAST_KERAS_DEPTH = 8
 # Of the second generation's ResNets; Keras does not halve sums of squares.
 _KERAS_RESNET = dataclasses.replace(
@@ -60,10 +47,6 @@ _KERAS_RESNET = dataclasses.replace(
 )
 RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 """The mean colour is subtracted from the network input of a ResNet."""
-
-_read_ssd_layers = part(
-    SsdLayers, depthwise="use_depthwise", explicit_padding="use_explicit_padding"
-)
 
 
 class Extractor(NamedTuple):
@@ -84,7 +67,7 @@ def read_extractor(section: MessageSection) -> Extractor:
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
     )
     backbone = _read_backbone(section, kind, keras=keras)
-    read_neck = _NECKS[neck[1] if neck else ""]
+    read_neck = NECKS[neck[1] if neck else ""]
     feature_neck = read_neck(section, backbone, hyperparams)
     if isinstance(feature_neck, Fpn) and keras:
         feature_neck = dataclasses.replace(feature_neck, top_down="smoothed")
@@ -128,7 +111,9 @@ def read_type(
 
 def _read_backbone(
     section: MessageSection, kind: str, *, keras: bool
-) -> InceptionV2 | MobileNetV1 | MobileNetV2 | ResNetV1:
+) -> InceptionV2 | MobileNetV1 | MobileNetV2 | ResNetV1 | MobileBackbone:
+    if kind in MOBILE:
+        return MOBILE[kind](section)
     if kind == "ssd_inception_v2":
         return _read_inception(section)
     if match := re.search(r"resnet(\d+)_v1", kind):
@@ -136,7 +121,7 @@ def _read_backbone(
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
     base = of_a_replica(version().conv)
     if section.value(_OVERRIDE):
-        base = _overridden(section, base, keras=keras)
+        base = overridden(section, base, keras=keras)
         if version is MobileNetV2 and not keras and base.batch_norm:
             # Its definition sets these inside the scope of the config's hyperparameters.
             norm = dataclasses.replace(base.batch_norm, center=True, scale=True)
@@ -194,7 +179,7 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV
     base = of_a_replica(ResNetV1().conv)
     if section.value(_OVERRIDE):
         # ResNet passes its batch norm settings to every layer, where they override the config's.
-        given = _overridden(section, base, keras=False)
+        given = overridden(section, base, keras=False)
         if base.batch_norm and given.batch_norm:
             norm = dataclasses.replace(base.batch_norm, statistics=given.batch_norm.statistics)
             base = dataclasses.replace(given, batch_norm=norm)
@@ -205,71 +190,5 @@ def read_keras_resnet(section: MessageSection, depth: int) -> ResNetV1:
     """Returns a ResNet of the second generation: a config overrides all of it, or nothing."""
     conv = of_a_replica(_KERAS_RESNET)
     if section.value(_OVERRIDE):
-        conv = _overridden(section, conv, keras=True)
+        conv = overridden(section, conv, keras=True)
     return ResNetV1(depth=depth, conv=conv, unit_activation=conv.activation)
-
-
-def of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
-    """Returns hyperparameters with batch norm over one replica's images, as in the original."""
-    if conv.batch_norm is None:
-        return conv
-    norm = dataclasses.replace(conv.batch_norm, statistics="per_replica")
-    return dataclasses.replace(conv, batch_norm=norm)
-
-
-def _overridden(section: MessageSection, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:
-    """Returns the hyperparameters of a base network that the config overrides."""
-    given = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=keras)
-    # Without batch_norm in the config the base keeps its own: its scope is opened first.
-    return dataclasses.replace(given, batch_norm=given.batch_norm or base.batch_norm)
-
-
-def _read_extra_layers(
-    section: MessageSection, backbone: Backbone, conv: ConvHyperparams
-) -> SsdLayers:
-    # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
-    taps = _SSD_TAPS[type(backbone)]
-    layers = section.value("num_layers", "model.neck.extra_depths")
-    if not 1 <= layers <= len(taps) + len(_EXTRA_DEPTHS):
-        raise UserError(
-            f"SsdFeatureExtractor.num_layers = {layers} is out of range",
-            where=section.where("num_layers"),
-            fix=f"this extractor has 1 to {len(taps) + len(_EXTRA_DEPTHS)} feature maps",
-        )
-    neck: SsdLayers = _read_ssd_layers(
-        section,
-        "model.neck",
-        taps=taps[:layers],
-        extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(taps))],
-        conv=conv,
-    )
-    return neck
-
-
-def _read_ppn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Ppn:
-    if section.value("use_depthwise"):
-        section.note(
-            "use_depthwise",
-            "use_depthwise has no effect on a pooling pyramid, which has no convolution",
-        )
-    depth = _RESNET_PPN_DEPTH if isinstance(backbone, ResNetV1) else 0
-    return Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
-
-
-def _read_fpn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Fpn:
-    path = "model.neck"
-    names = {"depthwise": "use_depthwise"}
-    if not isinstance(backbone, ResNetV1):
-        names |= {"depth_multiplier": "depth_multiplier", "min_depth": "min_depth"}
-        names["explicit_padding"] = "use_explicit_padding"
-    levels = section.child("fpn").fill(
-        path, "min_level", "max_level", depth="additional_layer_depth"
-    )
-    return Fpn(conv=conv, top_down="sum", **levels, **section.fill(path, **names))
-
-
-_NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams], Neck]] = {
-    "": _read_extra_layers,
-    "ppn": _read_ppn,
-    "fpn": _read_fpn,
-}

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.extractors import (
     RESNET_PIXELS,
-    of_a_replica,
     read_keras_resnet,
     read_type,
 )
-from stillbox.experiment.pipeline_config.layers import read_hyperparams
+from stillbox.experiment.pipeline_config.layers import of_a_replica, read_hyperparams
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.schema import (
     Backbone,

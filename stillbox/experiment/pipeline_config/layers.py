@@ -1,5 +1,7 @@
 """`Hyperparams`: how convolutions are regularised, initialised, normalised, activated."""
 
+import dataclasses
+
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.schema import (
     L1,
@@ -49,6 +51,21 @@ def read_hyperparams(section: MessageSection, path: str, *, keras: bool) -> Conv
         regularize_depthwise=depthwise or not (keras or section.has("regularize_depthwise")),
     )
     return conv
+
+
+def of_a_replica(conv: ConvHyperparams) -> ConvHyperparams:
+    """Returns hyperparameters with batch norm over one replica's images, as in the original."""
+    if conv.batch_norm is None:
+        return conv
+    norm = dataclasses.replace(conv.batch_norm, statistics="per_replica")
+    return dataclasses.replace(conv, batch_norm=norm)
+
+
+def overridden(section: MessageSection, base: ConvHyperparams, *, keras: bool) -> ConvHyperparams:
+    """Returns the hyperparameters of a base network that the config overrides."""
+    given = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=keras)
+    # Without batch_norm in the config the base keeps its own: its scope is opened first.
+    return dataclasses.replace(given, batch_norm=given.batch_norm or base.batch_norm)
 
 
 def _read_batch_norm(section: MessageSection, path: str) -> BatchNorm | None:

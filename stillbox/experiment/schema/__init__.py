@@ -24,6 +24,7 @@ from stillbox.experiment.schema.heads import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.mobile_backbones import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.one_stage import *

@@ -11,7 +11,7 @@ from typing import Literal
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
-Activation = Literal["none", "relu", "relu6", "swish"]
+Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]
 
 
 class Regularizer(Variant):

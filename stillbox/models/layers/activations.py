@@ -22,6 +22,11 @@ def _relu6_jvp(
     return relu6(x), jnp.where((x > 0) & (x < 6), tangent, jnp.zeros_like(tangent))
 
 
+def hard_swish(x: jax.Array) -> jax.Array:
+    """Returns `x * relu6(x + 3) / 6` (arXiv:1905.02244, 5.2)."""
+    return x * relu6(x + 3) * (1 / 6)
+
+
 def _identity(x: jax.Array) -> jax.Array:
     return x
 
@@ -31,4 +36,5 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": jax.nn.relu,
     "relu6": relu6,
     "swish": jax.nn.swish,
+    "hard_swish": hard_swish,
 }

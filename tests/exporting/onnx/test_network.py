@@ -22,6 +22,12 @@ from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 SIDE = 128
 SIZE = [f"model.resizer.{side}={SIDE}" for side in ("height", "width")]
 MODELS = {
+    "ssd_mobilenet_v1_300x300": [
+        "model.backbone={kind: mobilenet_v3_small, depth_multiplier: 0.25}",
+        "model.neck={taps: [block_8_expand, conv_1], extra_depths: []}",
+        "model.anchors.num_layers=2",
+        *SIZE,
+    ],
     "retinanet_nasfpn": [
         "model.backbone.depth=10",
         "model.neck.depth=32",

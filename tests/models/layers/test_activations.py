@@ -16,6 +16,8 @@ from stillbox.models.layers.activations import ACTIVATIONS
         ("relu6", [0, 0, 3, 6]),
         # x / (1 + e^-x): -1 / 3.71828, 0, 3 / 1.0497871, 7 / 1.0009119
         ("swish", [-0.2689414, 0, 2.8577224, 6.9936226]),
+        # x * relu6(x + 3) / 6: -1 * 2 / 6, 0, 3 * 6 / 6, 7 * 6 / 6
+        ("hard_swish", [-1 / 3, 0, 3, 7]),
     ],
 )
 def test_activation_values(name, expected):

@@ -28,6 +28,10 @@ BACKBONES = {
         schema.InceptionV2(depth_multiplier=0.05, min_depth=4, conv=CONV),
         {"conv_2c": 4, "mixed_4a": 16},
     ),
+    "mobilenet_v3_small": (
+        schema.MobileNetV3Small(depth_multiplier=0.25, min_depth=8, conv=CONV),
+        {"block_0": 4, "block_3_expand": 8},
+    ),
 }
 
 

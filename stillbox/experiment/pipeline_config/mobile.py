@@ -1,0 +1,43 @@
+"""Backbones of `SsdFeatureExtractor` that come with SSD's extra layers alone."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from stillbox.experiment.pipeline_config.layers import of_a_replica, overridden
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.schema import (
+    MobileNetEdgeTpu,
+    MobileNetV3Large,
+    MobileNetV3Small,
+)
+from stillbox.experiment.sections import part
+
+MobileBackbone = MobileNetV3Large | MobileNetV3Small | MobileNetEdgeTpu
+
+
+def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+    if section.value("use_explicit_padding"):
+        section.refuse(
+            "use_explicit_padding",
+            "the original pads the input of every block and its depthwise convolution once more, "
+            "so that maps grow from block to block",
+            "leave it at false",
+        )
+    base = of_a_replica(version().conv)
+    if section.value("override_base_feature_extractor_hyperparams"):
+        given = overridden(section, base, keras=False)
+        # The network's definition sets these inside the scope of the config's hyperparameters.
+        norm = given.batch_norm and dataclasses.replace(given.batch_norm, center=True, scale=True)
+        base = dataclasses.replace(given, activation=base.activation, batch_norm=norm)
+    backbone: MobileBackbone = part(version)(section, "model.backbone", conv=base)
+    return backbone
+
+
+MOBILE: dict[str, Callable[[MessageSection], MobileBackbone]] = {
+    "ssd_mobilenet_v3_large": partial(_read_slim, MobileNetV3Large),
+    "ssd_mobilenet_v3_small": partial(_read_slim, MobileNetV3Small),
+    "ssd_mobilenet_edgetpu": partial(_read_slim, MobileNetEdgeTpu),
+}
+"""Readers by the type of the feature extractor."""

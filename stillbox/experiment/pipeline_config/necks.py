@@ -1,0 +1,94 @@
+"""The necks that a `SsdFeatureExtractor` describes: extra layers, pooling and feature pyramids."""
+
+from collections.abc import Callable
+
+from stillbox.errors import UserError
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.schema import (
+    Backbone,
+    ConvHyperparams,
+    Fpn,
+    InceptionV2,
+    MobileNetEdgeTpu,
+    MobileNetV1,
+    MobileNetV2,
+    MobileNetV3Large,
+    MobileNetV3Small,
+    Neck,
+    Ppn,
+    ResNetV1,
+    SsdLayers,
+)
+from stillbox.experiment.sections import part
+
+_EXTRA_DEPTHS = SsdLayers().extra_depths
+# Layers of a backbone that plain SSD and the pooling pyramid read.
+_SSD_TAPS: dict[type, tuple[str, str]] = {
+    MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
+    MobileNetV2: ("block_13_expand", "conv_1"),
+    InceptionV2: ("mixed_4c", "mixed_5c"),
+    MobileNetV3Large: ("block_12_expand", "conv_1"),
+    MobileNetV3Small: ("block_8_expand", "conv_1"),
+    MobileNetEdgeTpu: ("block_16_expand", "block_21"),
+}
+_PPN_TAPS = {
+    MobileNetV1: "conv_11_pointwise",
+    MobileNetV2: "block_13_expand",
+    ResNetV1: "block_3",
+}
+_RESNET_PPN_DEPTH = 1024
+_read_ssd_layers = part(
+    SsdLayers, depthwise="use_depthwise", explicit_padding="use_explicit_padding"
+)
+
+
+def _read_extra_layers(
+    section: MessageSection, backbone: Backbone, conv: ConvHyperparams
+) -> SsdLayers:
+    # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
+    taps = _SSD_TAPS[type(backbone)]
+    layers = section.value("num_layers", "model.neck.extra_depths")
+    if not 1 <= layers <= len(taps) + len(_EXTRA_DEPTHS):
+        raise UserError(
+            f"SsdFeatureExtractor.num_layers = {layers} is out of range",
+            where=section.where("num_layers"),
+            fix=f"this extractor has 1 to {len(taps) + len(_EXTRA_DEPTHS)} feature maps",
+        )
+    neck: SsdLayers = _read_ssd_layers(
+        section,
+        "model.neck",
+        taps=taps[:layers],
+        extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(taps))],
+        conv=conv,
+    )
+    return neck
+
+
+def _read_ppn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Ppn:
+    if section.value("use_depthwise"):
+        section.note(
+            "use_depthwise",
+            "use_depthwise has no effect on a pooling pyramid, which has no convolution",
+        )
+    depth = _RESNET_PPN_DEPTH if isinstance(backbone, ResNetV1) else 0
+    return Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
+
+
+def _read_fpn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Fpn:
+    path = "model.neck"
+    names = {"depthwise": "use_depthwise"}
+    if not isinstance(backbone, ResNetV1):
+        names |= {"depth_multiplier": "depth_multiplier", "min_depth": "min_depth"}
+        names["explicit_padding"] = "use_explicit_padding"
+    levels = section.child("fpn").fill(
+        path, "min_level", "max_level", depth="additional_layer_depth"
+    )
+    return Fpn(conv=conv, top_down="sum", **levels, **section.fill(path, **names))
+
+
+NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams], Neck]] = {
+    "": _read_extra_layers,
+    "ppn": _read_ppn,
+    "fpn": _read_fpn,
+}
+"""Readers by the word in the type of a feature extractor."""

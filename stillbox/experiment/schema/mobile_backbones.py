@@ -1,0 +1,102 @@
+"""Backbones found by architecture search for phones and accelerators of edge devices.
+
+Their blocks are inverted residuals and variants of them (`models/backbones/mobile_blocks.py`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from stillbox.experiment.schema.backbones import *
+from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.ranges import *
+
+# The scope of slim's MobileNets; it does not regularise depthwise kernels.
+_SLIM = ConvHyperparams(
+    activation="hard_swish",
+    regularizer=L2(weight=4e-5),
+    initializer=TruncatedNormal(stddev=0.09),
+    batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
+    regularize_depthwise=False,
+)
+_EDGETPU = replace(_SLIM, activation="relu")
+_MOBILEDET = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=4e-5),
+    initializer=VarianceScaling(factor=2.0, mode="fan_in", exact_cut=True),
+    batch_norm=BatchNorm(decay=0.99, epsilon=0.01, center=True, scale=True),
+)
+
+
+def _blocks(count: int, unexpanded: Iterable[int] = ()) -> tuple[str, ...]:
+    """`block_k` is what block k hands on, `block_k_expand` its widest layer before the stride."""
+    return tuple(
+        name
+        for block in range(count)
+        for name in (f"block_{block}_expand", f"block_{block}")
+        if not name.endswith("expand") or block not in unexpanded
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV3(Backbone):
+    """What both sizes of MobileNet v3 have in common (arXiv:1905.02244)."""
+
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: Positive = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    min_depth: PositiveInt = 16
+    """No convolution but the inner ones of blocks has fewer channels than this."""
+    end_multiplier: Positive = 0.5
+    """Further factor on the channels from the last strided block on; classifiers have 1."""
+    minimalistic: bool = False
+    """No gates and no 5x5 kernels. Published weights of this form also have
+    `conv.activation: relu`."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _SLIM
+    """Hyperparameters of the base network. The activation is that of the first and last convolution
+    and of the later blocks; the earlier blocks have relu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV3Large(MobileNetV3, kind="mobilenet_v3_large"):
+    """MobileNet v3 large up to its last convolution (arXiv:1905.02244, table 1)."""
+
+    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(15, unexpanded=(0,)), "conv_1")
+    levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_11", 5: "conv_1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV3Small(MobileNetV3, kind="mobilenet_v3_small"):
+    """MobileNet v3 small up to its last convolution (arXiv:1905.02244, table 2)."""
+
+    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(11, unexpanded=(0,)), "conv_1")
+    levels: ClassVar[Mapping[int, str]] = {2: "block_0", 3: "block_2", 4: "block_7", 5: "conv_1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetEdgeTpu(Backbone, kind="mobilenet_edgetpu"):
+    """MobileNet for Edge TPUs up to its last block.
+
+    Without gates, and with a full convolution in place of a depthwise one in the early blocks.
+    """
+
+    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(22, unexpanded=(0,)))
+    levels: ClassVar[Mapping[int, str]] = {
+        2: "block_4",
+        3: "block_8",
+        4: "block_16",
+        5: "block_21",
+    }
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: Positive = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    min_depth: PositiveInt = 16
+    """No block, and not the first convolution, hands on fewer channels than this."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _EDGETPU
+    """Hyperparameters of the base network."""

@@ -1,0 +1,96 @@
+"""Mobile feature extractors of the original as configs, and what it computed for them.
+
+The goldens hold figures of the TF1 graphs of the original's SSDLite configs at 320 pixels with
+`tests/reference.py`'s weights and images, and of the same configs shrunk (`small`).
+"""
+
+import json
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config import read_pipeline_config
+
+KINDS = ("ssd_mobilenet_v3_large", "ssd_mobilenet_v3_small", "ssd_mobilenet_edgetpu")
+
+# They ignore override_base_feature_extractor_hyperparams, which is not set in their configs.
+OWN_HYPERPARAMETERS = tuple(kind for kind in KINDS if "mobiledet" in kind)
+
+_PENALTY = "regularizer { l2_regularizer { weight: 4e-5 } }"
+_NORM = "batch_norm { scale: true decay: 0.97 epsilon: 0.001 }"
+_CONFIG = """
+model {{ ssd {{
+  num_classes: {classes}
+  box_coder {{ faster_rcnn_box_coder {{ }} }}
+  matcher {{ argmax_matcher {{ force_match_for_each_row: true }} }}
+  similarity_calculator {{ iou_similarity {{ }} }}
+  encode_background_as_zeros: true
+  anchor_generator {{ ssd_anchor_generator {{
+    aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333]
+  }} }}
+  image_resizer {{ fixed_shape_resizer {{ height: {side} width: {side} }} }}
+  box_predictor {{ convolutional_box_predictor {{
+    use_dropout: false kernel_size: 3 use_depthwise: true class_prediction_bias_init: -4.6
+    conv_hyperparams {{
+      activation: RELU_6 {penalty} {norm}
+      initializer {{ random_normal_initializer {{ stddev: 0.03 }} }}
+    }}
+  }} }}
+  feature_extractor {{
+    type: "{kind}"
+    min_depth: {min_depth} depth_multiplier: {multiplier} use_depthwise: true
+    conv_hyperparams {{
+      activation: RELU_6 {penalty} {norm}
+      initializer {{ truncated_normal_initializer {{ stddev: 0.03 }} }}
+    }}
+    override_base_feature_extractor_hyperparams: {override}
+  }}
+  loss {{
+    classification_loss {{ weighted_sigmoid_focal {{ alpha: 0.75 gamma: 2.0 }} }}
+    localization_loss {{ weighted_smooth_l1 {{ delta: 1.0 }} }}
+  }}
+  normalize_loss_by_num_matches: true
+  normalize_loc_loss_by_codesize: true
+  post_processing {{ score_converter: SIGMOID }}
+}} }}
+"""
+
+
+@cache
+def golden(kind: str) -> Any:
+    file = Path(__file__).parent / "goldens" / f"models_{kind}.json"
+    return json.loads(file.read_text())
+
+
+def model(kind: str, *, small: bool = False, override: bool | None = None) -> schema.OneStage:
+    """The detector of a golden.
+
+    Args:
+        kind: type of the feature extractor.
+        small: the shrunk one.
+        override: hyperparameters of the base network are the config's; None: as in the golden.
+    """
+    record = golden(kind)["small"] if small else {}
+    if override is None:
+        override = kind not in OWN_HYPERPARAMETERS
+    text = _CONFIG.format(
+        kind=kind,
+        classes=record.get("num_classes", 90),
+        side=record.get("size", 320),
+        multiplier=record.get("depth_multiplier", 1.0),
+        min_depth=record.get("min_depth", 16),
+        override=str(override).lower(),
+        penalty=_PENALTY,
+        norm=_NORM,
+    )
+    described = read_pipeline_config(text, f"{kind}.config").experiment.model
+    assert isinstance(described, schema.OneStage)
+    return described
+
+
+def checksum(shapes: dict[str, tuple[int, ...]]) -> int:
+    """Of all variables, as recorded in the goldens."""
+    lines = sorted(f"{name} {list(shape)}" for name, shape in shapes.items())
+    return zlib.crc32("\n".join(lines).encode())
