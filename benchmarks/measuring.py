@@ -44,7 +44,8 @@ class TrainStep:
     def __init__(self, experiment: schema.Experiment, batch_size: int, boxes: int = BOXES) -> None:
         keep_freed_memory()  # as every command does
         model, train = experiment.model, experiment.train
-        self.detector = build_detector(model, dtype=jnp.dtype(train.precision))
+        dtype = jnp.dtype(train.precision)
+        self.detector = build_detector(model, dtype=dtype, quantization=train.quantization)
         self.graph, params, stats = split_detector(self.detector)
         train = dataclasses.replace(train, batch_size=batch_size)
         mesh = build_mesh(batch_size, experiment.devices)

@@ -23,6 +23,7 @@ from stillbox.checkpoints.names import parts_without_names
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.models.layers.quantization import RANGE_ENDS
 
 _KINDS: Mapping[Library | None, str] = {
     "tensorflow": "TF1 checkpoints",
@@ -40,6 +41,7 @@ def import_weights(
     min_loaded: float,
     prefer_ema: bool = False,
     skip: tuple[str, ...] = (),
+    measures_ranges: bool = False,
 ) -> ImportReport:
     """Replaces parameters and moving statistics of a detector, in place.
 
@@ -57,6 +59,8 @@ def import_weights(
         prefer_ema: take the moving average of a parameter if the file has one.
         skip: regular expressions, searched in an array's path and in its name in the file; an array
             that matches is not wanted.
+        measures_ranges: training measures the ranges of quantisation that the file lacks, so that
+            they are not wanted.
 
     Raises:
         UserError: nothing, or less than `min_loaded`, was found; the detector is then unchanged.
@@ -77,6 +81,7 @@ def import_weights(
         min_loaded=min_loaded,
         prefer_ema=prefer_ema,
         skip=skip,
+        measures_ranges=measures_ranges,
     )
     for name, array in arrays.items():
         variables[name].set_value(jnp.asarray(array, variables[name].dtype))
@@ -93,6 +98,7 @@ def read_weights(
     min_loaded: float,
     prefer_ema: bool = False,
     skip: tuple[str, ...] = (),
+    measures_ranges: bool = False,
 ) -> tuple[ImportReport, dict[str, np.ndarray]]:
     """Reads what a detector takes of weights, on the host; it needs no more than its shapes.
 
@@ -105,6 +111,7 @@ def read_weights(
         min_loaded: least share of the wanted arrays that must be found, 0 to 1.
         prefer_ema: take the moving average of a parameter if the file has one.
         skip: patterns of what is not wanted.
+        measures_ranges: as `import_weights`.
 
     Returns:
         The report, and the arrays by path.
@@ -120,6 +127,13 @@ def read_weights(
     wanted = [name for name in wanted if name not in left_out]
 
     found = {name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema) for name in wanted}
+    if measures_ranges:
+        found = {
+            name: source
+            for name, source in found.items()
+            if source or not name.endswith(RANGE_ENDS)
+        }
+        wanted = [*found]
     sources = {name: source for name, source in found.items() if source}
     missing = {name: name_map.name(name) for name in wanted if name not in sources}
     # Object paths and names are different things.

@@ -17,6 +17,7 @@ for _module in pkgutil.iter_modules(name_tables.__path__, f"{name_tables.__name_
 _NO_ROOTS: Mapping[rules.Scope, tuple[str, ...]] = {"classification": ("",), "detection": ("",)}
 _NO_TABLE = rules.BackboneTable(rules.TF_LAYERS, _NO_ROOTS, rules=())
 _NORM = re.compile(r"norm(?:_(\d+))?")
+_ROUNDING = re.compile(r"(?:weights|act)_quant")
 
 
 def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
@@ -137,7 +138,9 @@ def _split(path: str) -> tuple[str, str]:
     layer, variable = path.rsplit(".", 1)
     owner, _, last = layer.rpartition(".")
     # The variables of a batch norm belong to the layer before it.
-    return (owner, f"{last}.{variable}") if _NORM.fullmatch(last) else (layer, variable)
+    # So do the ranges of its roundings.
+    inner = _NORM.fullmatch(last) or _ROUNDING.fullmatch(last)
+    return (owner, f"{last}.{variable}") if inner else (layer, variable)
 
 
 class _Number(int):
@@ -167,6 +170,10 @@ def _name(
     channels = context.shapes.get(f"{counted}.kernel", (0,))[-1]
     scope = rule.template.format(*groups, channels=channels, **fields)
     owner, _, last = variable.rpartition(".")
+    if _ROUNDING.fullmatch(owner):
+        # Only slim's layers are rewritten by contrib.quantize.
+        operations = rule.operations.format(*groups, scope=scope, **fields)
+        return f"{operations}/{owner}/{last}" if convention is rules.SLIM else None
     if owner:
         norm = _Number(owner.removeprefix("norm").removeprefix("_") or 0)
         scope = rule.norm.format(*groups, scope=scope, norm=norm, **fields)

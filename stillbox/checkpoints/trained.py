@@ -91,7 +91,8 @@ def load_trained(
     stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
     experiment = with_overrides(stored, overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
-    _, params, stats = abstract_detector(experiment.model, experiment.evaluation.precision)
+    precision, quantization = experiment.evaluation.precision, experiment.train.quantization
+    _, params, stats = abstract_detector(experiment.model, precision, quantization)
     _check_shapes(params | stats, arrays, str(checkpoint.folder))
     check_finite({path: arrays[path] for path in params | stats}, str(checkpoint.folder))
     return TrainedModel(
@@ -112,7 +113,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     Raises:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
-    detector = build_detector(experiment.model)
+    detector = build_detector(experiment.model, quantization=experiment.train.quantization)
     report = import_weights(
         detector,
         experiment.model,

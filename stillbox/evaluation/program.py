@@ -129,7 +129,8 @@ def predict_program(
 
 def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) -> DetectProgram:
     model = experiment.model
-    detector = abstract_detector(model, experiment.evaluation.precision)
+    precision, quantization = experiment.evaluation.precision, experiment.train.quantization
+    detector = abstract_detector(model, precision, quantization)
     return DetectProgram(
         mesh=mesh,
         function=detect_function(detector.graph),

@@ -72,7 +72,12 @@ class ExportProgram:
     @cached_property
     def detector(self) -> AbstractDetector:
         """The detector without its arrays."""
-        return abstract_detector(self.description, "float32")
+        return abstract_detector(self.description, "float32", self.quantization)
+
+    @property
+    def quantization(self) -> schema.Quantization | None:
+        """How training has rounded, and the exported program rounds too."""
+        return self.model.experiment.train.quantization
 
     @property
     def input_size(self) -> tuple[int, int]:

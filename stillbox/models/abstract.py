@@ -26,13 +26,16 @@ class AbstractDetector(NamedTuple):
         return bind_detector(self.graph, self.params, self.stats)  # type: ignore[arg-type]
 
 
-def abstract_detector(model: schema.Model, dtype: str) -> AbstractDetector:
+def abstract_detector(
+    model: schema.Model, dtype: str, quantization: schema.Quantization | None = None
+) -> AbstractDetector:
     """Describes the detector that `build_detector` would build; raises the same errors.
 
     `dtype` is that of activations and products, `float32` or `bfloat16`.
     """
+    wanted = jax.numpy.dtype(dtype)
     detector = nnx.eval_shape(
-        lambda: build_detector(model, dtype=jax.numpy.dtype(dtype), rng=ShapesOnly())
+        lambda: build_detector(model, dtype=wanted, rng=ShapesOnly(), quantization=quantization)
     )
     graph, params, stats = split_detector(detector)
     return AbstractDetector(graph, params, stats)  # type: ignore[arg-type]

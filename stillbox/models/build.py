@@ -19,6 +19,7 @@ def build_detector(
     seed: int = 0,
     dtype: Any = jnp.float32,  # noqa: ANN401
     rng: np.random.Generator | None = None,
+    quantization: schema.Quantization | None = None,
 ) -> Detector:
     """Builds a detector with fresh weights.
 
@@ -27,10 +28,12 @@ def build_detector(
         seed: of the weights.
         dtype: of activations and products, float32 or bfloat16; parameters are always float32.
         rng: draws the weights; None: one of the seed.
+        quantization: `train.quantization` of the experiment.
 
     Raises:
         UserError: its parts do not fit each other, or one has no implementation.
     """
-    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=rng or np.random.default_rng(seed))
+    rng = rng or np.random.default_rng(seed)
+    options = BuildOptions(dtype, freeze_norm=False, rng=rng, quantization=quantization)
     detector: Detector = implementation_of(model)(model, options)
     return detector

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
+from stillbox.models.layers.quantization import FakeQuant
 
 
 class Part(nnx.Module):
@@ -34,10 +36,20 @@ class BuildOptions:
     """Normalise with the moving statistics in training too."""
     rng: np.random.Generator
     """Draws the kernels; advances from layer to layer."""
+    quantization: schema.Quantization | None = None
+    """Round kernels and results of layers; None: do not."""
 
     def layer_arguments(self) -> dict[str, Any]:
         """Returns them as keyword arguments of a layer."""
-        return {"dtype": self.dtype, "freeze_norm": self.freeze_norm, "rng": self.rng}
+        arguments = {"dtype": self.dtype, "freeze_norm": self.freeze_norm, "rng": self.rng}
+        if self.quantization is not None:
+            arguments["quantization"] = self.quantization
+        return arguments
+
+    def add_rounding(self, part: Part, name: str) -> None:
+        """Adds what `rounded` applies to `part`, under `name`, if results are rounded."""
+        if self.quantization is not None:
+            setattr(part, name, FakeQuant(self.quantization))
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,12 @@ class Outputs:
     """Class logits of one anchor, the background's included."""
     codes: int
     """Box codes of one anchor."""
+
+
+def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+    """Rounds a result that no layer rounds, such as a sum, if `name` was added to `part`."""
+    rounding: FakeQuant | None = getattr(part, name, None)
+    return x if rounding is None else rounding(x, train=train)
 
 
 def make_divisible(depth: float, least: int = 8) -> int:

@@ -85,7 +85,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     train = experiment.train
     replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
     model = replicas_as_groups(experiment.model, train.batch_size, replicas)
-    detector = abstract_detector(model, train.precision)
+    detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
     state = _abstract_state(detector, train, trainable)
     shapes = abstract_batch(train.batch_size, model, experiment.data.train.max_boxes)

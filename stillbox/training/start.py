@@ -86,7 +86,9 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
     """
     train = experiment.train
     dtype = jax.numpy.dtype(train.precision)
-    detector = build_detector(experiment.model, seed=train.seed, dtype=dtype)
+    detector = build_detector(
+        experiment.model, seed=train.seed, dtype=dtype, quantization=train.quantization
+    )
     previous = ModelDirectory.open(directory) if is_model_directory(directory) else None
     latest = previous.latest_step() if previous else None
     report = None
@@ -99,6 +101,7 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
             load_heads=train.fine_tune.load_heads,
             min_loaded=train.fine_tune.min_loaded,
             skip=train.fine_tune.skip,
+            measures_ranges=True,
         )
     _, params, stats = split_detector(detector)
     trainable = select_trainable(params, reference_names(experiment.model, params), train)

@@ -14,6 +14,7 @@ from stillbox.checking.advice import (
     files,
     one_stage,
     penalties,
+    quantization,
     schedules,
     scores,
     two_stage,
@@ -49,6 +50,22 @@ TWO_STAGES = (
 )
 # Check, overrides, severity, field, a part of the message, a part of the fix.
 CASES = [
+    (
+        quantization.rounding_is_trained,
+        ["train.steps=400", "train.quantization={delay: 400}"],
+        "warning",
+        "train.quantization.delay",
+        "rounding begins after 400 steps, but there are 400",
+        "--set train.quantization.delay=360",
+    ),
+    (
+        quantization.levels_are_exact,
+        ["train.quantization={delay: 1}", "train.precision=bfloat16"],
+        "note",
+        "train.precision",
+        "bfloat16 rounds once more",
+        "--set train.precision=float32",
+    ),
     # Batch 64 at the published .04: .9 is 22.5 times that. .9 * 64 / 1024 = .056, .7 / 8 = .0875.
     (
         schedules.rate_fits_the_batch,

@@ -37,6 +37,26 @@ def _names(shapes, **options):
     return reference_names(MODEL, _arrays(shapes), **options)
 
 
+def test_ranges_are_named_after_the_operations():
+    shapes = ssd_mobilenet_shapes() | {
+        f"{layer}.{rounding}.{end}": ()
+        for layer in ("backbone.conv_0", "neck.extra_2_1x1", "head.map_0.box")
+        for rounding in ("weights_quant", "act_quant")
+        for end in ("min", "max")
+    }
+    names = _names(shapes)
+    # As in the tensors of the published coco_ssd_mobilenet_v1_1.0_quant: slim's MobileNet v1 opens
+    # its scope twice, once for the variables and once more for the operations.
+    first = "FeatureExtractor/MobilenetV1/MobilenetV1/Conv2d_0"
+    assert names["backbone.conv_0.act_quant.max"] == f"{first}/act_quant/max"
+    assert names["neck.extra_2_1x1.weights_quant.min"] == (
+        "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise_1_Conv2d_2_1x1_256/weights_quant/min"
+    )
+    assert (
+        names["head.map_0.box.act_quant.min"] == "BoxPredictor_0/BoxEncodingPredictor/act_quant/min"
+    )
+
+
 def test_extra_layers_are_named_after_their_own_channels():
     names = _names(ssd_mobilenet_shapes(multiplier=0.75))
     root = "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise"

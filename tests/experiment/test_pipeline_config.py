@@ -23,7 +23,6 @@ REFUSED = {
     "ssd_efficientdet_d6_1408x1408_coco17_tpu-32": "'ssd_efficientnet-b6_bifpn_keras'",
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
-    "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync": "quantisation-aware training",
     "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "oid_V2_detection_metrics",
     "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4": "'ssd_mobiledet_cpu'",
     "ssdlite_mobiledet_edgetpu_320x320_coco_sync_4x4": "'ssd_mobiledet_edgetpu'",
@@ -379,10 +378,13 @@ def test_a_refused_field_at_its_default_is_no_matter():
     assert read(text).experiment == read(SAMPLE).experiment
 
 
-def test_quantisation_is_refused_with_its_line():
-    with pytest.raises(UserError, match="quantisation-aware training is not supported") as caught:
-        read(SAMPLE + "graph_rewriter { quantization { delay: 48000 } }")
-    assert caught.value.where == f"p.config:{len(SAMPLE.splitlines()) + 1}:1"
+def test_a_graph_rewriter_quantises():
+    rewriter = "graph_rewriter { quantization { delay: 48000 symmetric: true } }"
+    experiment = read(SAMPLE + rewriter).experiment
+    assert experiment.train.quantization == schema.Quantization(delay=48000, symmetric=True)
+    # An empty one has the delay of `graph_rewriter.proto`.
+    assert read(SAMPLE + "graph_rewriter { }").experiment.train.quantization.delay == 500_000
+    assert read(SAMPLE).experiment.train.quantization is None
 
 
 def test_other_architectures_are_refused_with_what_there_is():

@@ -29,6 +29,18 @@ def accepted(*overrides):
     ("overrides", "where", "what", "fix"),
     [
         (
+            ["train.quantization={}", *PYRAMID, "model.neck={kind: nas_fpn}"],
+            "train.quantization",
+            "the neck 'nas_fpn' cannot be quantised",
+            "take one of ssd_layers, fpn, ppn, identity",
+        ),
+        (
+            ["train.quantization={}", "model={kind: faster_rcnn}", "model.resizer.height=800"],
+            "train.quantization",
+            "a model of kind faster_rcnn cannot be quantised",
+            "set it to null",
+        ),
+        (
             [*PYRAMID, "model.resizer.height=600"],
             "model.resizer.height",
             "a side of 600 pixels does not fit",

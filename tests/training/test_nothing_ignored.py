@@ -118,6 +118,7 @@ SMALL_CELL = (
 )
 # A base for each further member of a choice, and the section that holds it.
 VARIANTS = {
+    "train.quantization": "{delay: 5}",
     "model.resizer": "{kind: keep_aspect_ratio, min_dimension: 40, max_dimension: 48}",
     "model.resizer ": "{kind: identity, canvas: [48, 64]}",
     "model.resizer  ": "{kind: conditional_shape, threshold: 50, canvas: [48, 64]}",

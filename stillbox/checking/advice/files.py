@@ -29,7 +29,8 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     try:
         # Opened first: what is not there needs no detector.
         open_weights(fine_tune.checkpoint, model=experiment.model, scope=fine_tune.scope)
-        _, params, stats = abstract_detector(experiment.model, "float32")
+        quantization = experiment.train.quantization
+        _, params, stats = abstract_detector(experiment.model, "float32", quantization)
         report, _ = read_weights(
             params | stats,
             experiment.model,
@@ -38,6 +39,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
             load_heads=fine_tune.load_heads,
             min_loaded=fine_tune.min_loaded,
             skip=fine_tune.skip,
+            measures_ranges=True,
         )
     except MissingWeightsError as error:
         fix = f"{error.fix}; or --set {CHECKPOINT}= for random weights"

@@ -97,7 +97,7 @@ def sizes_of(
 
 @lru_cache(maxsize=16)
 def _traced(model: schema.Model, train: schema.Training) -> Sizes:
-    detector = abstract_detector(model, train.precision)
+    detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
 
     def create(params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401

@@ -37,6 +37,8 @@ SLIM = Convention(
         "depthwise_kernel": "depthwise_weights",
         "pointwise_kernel": "pointwise_weights",
         "bias": "biases",
+        "min": "min",
+        "max": "max",
     },
     norm=_TF1_NORM,
 )
@@ -75,6 +77,9 @@ class LayerRule:
     """The layer's kernel has the name of a depthwise one."""
     channels_of: str | None = None
     """Path of the layer that `{channels}` counts, if another; expands the groups of `pattern`."""
+    operations: str = "{scope}"
+    """Scope of its operations, by which `tf.contrib.quantize` names its ranges; `{scope}` is that
+    of its variables."""
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,20 @@ def register_network(
     register_backbone(config, table)
 
 
+def _mobilenet_v1(pattern: str, name: str, *, depthwise: bool = False) -> LayerRule:
+    # Its operations are twice in the network's scope.
+    return LayerRule(
+        pattern, f"{{root}}/{name}", depthwise=depthwise, operations=f"{{root}}/MobilenetV1/{name}"
+    )
+
+
 register_network(
     schema.MobileNetV1,
     root="MobilenetV1",
     rules=(
-        LayerRule(r"backbone\.conv_0", "{root}/Conv2d_0"),
-        LayerRule(r"backbone\.conv_(\d+)_depthwise", "{root}/Conv2d_{0}_depthwise", depthwise=True),
-        LayerRule(r"backbone\.conv_(\d+)_pointwise", "{root}/Conv2d_{0}_pointwise"),
+        _mobilenet_v1(r"backbone\.conv_0", "Conv2d_0"),
+        _mobilenet_v1(r"backbone\.conv_(\d+)_depthwise", "Conv2d_{0}_depthwise", depthwise=True),
+        _mobilenet_v1(r"backbone\.conv_(\d+)_pointwise", "Conv2d_{0}_pointwise"),
     ),
     # conv_13_pointwise is called Conv2d_13_pointwise.
     tap_name=lambda tap: tap.replace("conv_", "Conv2d_", 1),
@@ -74,6 +81,7 @@ register_network(
         LayerRule(r"backbone\.block_0_project", "{root}/expanded_conv/project"),
         LayerRule(_BLOCK + "depthwise", "{root}/expanded_conv_{0}/depthwise", depthwise=True),
         LayerRule(_BLOCK + "(expand|project)", "{root}/expanded_conv_{0}/{1}"),
+        LayerRule(_BLOCK + "sum", "{root}/expanded_conv_{0}/post_activation_bypass_quant"),
     ),
     tap_name=_mobilenet_v2_tap,
     coarse_layer="Conv2d_{0:+19}",

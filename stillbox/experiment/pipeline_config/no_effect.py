@@ -119,7 +119,6 @@ NO_EFFECT: dict[str, dict[str, str]] = {
 }
 
 REFUSED: dict[str, str] = {
-    "TrainEvalPipelineConfig.graph_rewriter": "quantisation-aware training is not supported",
     "DetectionModel.center_net": "stillbox has detectors with anchors",
     "DetectionModel.experimental_model": "it belongs to another program",
     "BoxPredictor.mask_rcnn_box_predictor": _TWO_STAGES,

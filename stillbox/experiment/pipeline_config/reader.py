@@ -1,13 +1,14 @@
 """From the text of a `pipeline.config` to an experiment."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
 from stillbox.experiment.pipeline_config.model import read_model
 from stillbox.experiment.pipeline_config.section import ROOT, MessageSection, load_schema
-from stillbox.experiment.pipeline_config.training import read_training
+from stillbox.experiment.pipeline_config.training import read_quantization, read_training
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, Training
 from stillbox.experiment.sections import ReadLog
@@ -66,11 +67,12 @@ def read_block(
         raise NoModelError(
             "there is no model in this file", where=root.where(), fix="add model { ... }"
         )
+    train = read_training(root.child("train_config")) if root.has("train_config") else Training()
     experiment = Experiment(
         name=name,
         model=read_model(root.child("model")),
         data=read_data(root),
-        train=read_training(root.child("train_config")) if root.has("train_config") else Training(),
+        train=replace(train, quantization=read_quantization(root)),
         evaluation=read_evaluation(root.child("eval_config")),
     )
     # Last, when all parts are read.

@@ -10,6 +10,7 @@ from stillbox.experiment.schema import (
     FineTune,
     ManualStepSchedule,
     Momentum,
+    Quantization,
     RmsProp,
     ScheduleStep,
     Training,
@@ -59,8 +60,21 @@ _read = part(
     regularization="add_regularization_loss",
 )
 _read_weights = part(FineTune, checkpoint="fine_tune_checkpoint")
+_read_quantization = part(Quantization)
 _KIND = "fine_tune_checkpoint_type"
 _SCOPES = {"classification": "classification", "detection": "detection", "full": "detection"}
+
+
+def read_quantization(root: MessageSection) -> Quantization | None:
+    """Reads `graph_rewriter` of a whole file."""
+    rewriter = root.child("graph_rewriter")
+    # The original rewrites the graph wherever there is a graph_rewriter, even an empty one.
+    if not root.has("graph_rewriter"):
+        return None
+    quantization: Quantization = _read_quantization(
+        rewriter.child("quantization"), "train.quantization"
+    )
+    return quantization
 
 
 def read_training(section: MessageSection) -> Training:

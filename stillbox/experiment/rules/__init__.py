@@ -16,6 +16,7 @@ from stillbox.experiment.rules import (  # noqa: F401 (modules register their ru
     model,
     necks,
     postprocessing,
+    quantization,
     spinenet,
     targets,
     training,

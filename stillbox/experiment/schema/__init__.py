@@ -29,6 +29,7 @@ from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.one_stage import *
 from stillbox.experiment.schema.postprocessing import *
+from stillbox.experiment.schema.quantization import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.resizers import *
 from stillbox.experiment.schema.roi_crops import *

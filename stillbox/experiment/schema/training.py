@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stillbox.experiment.schema.augmentations import *
+from stillbox.experiment.schema.quantization import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
@@ -209,6 +210,9 @@ class Training:
     """Regular expressions; when given, only parameters that match one of them are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and gradients inside the network; parameters and losses stay float32."""
+    quantization: Quantization | None = None
+    """Train for integer arithmetic; None: for floating point. Evaluation, prediction and export
+    round too where training does."""
     fine_tune: FineTune = field(default_factory=FineTune)
     """Where the first weights come from."""
     seed: Seed = 0

@@ -9,7 +9,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.padding import padding_of
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible, rounded
 
 _ROOT_CHANNELS = 32
 # Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
@@ -35,6 +35,8 @@ class MobileNetV2Backbone(Part):
         widths = _add_layers(self, config, built, options)
         self.channels = tuple(widths[tap] for tap in taps)
         self.residual = _residual_blocks(widths)
+        for name in self.residual:
+            options.add_rounding(self, f"{name}_sum")
 
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
@@ -46,7 +48,7 @@ class MobileNetV2Backbone(Part):
             if hasattr(self, name):
                 x = getattr(self, name)(x, train=train)
             elif name in self.residual:
-                x = x + block_input
+                x = rounded(self, f"{name}_sum", x + block_input, train=train)
             if name == "conv_0" or not hasattr(self, name):
                 block_input = x
             outputs[name] = x

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -50,7 +49,7 @@ class WeightSharedPredictor(Part):
         initializer = config.predictor_initializer or config.conv.initializer
         plain = replace(config.conv, batch_norm=None, activation="none", initializer=initializer)
         convolution = SeparableConv2d if config.depthwise else Conv2d
-        size, layers = config.kernel_size, options.layer_arguments()
+        size, layers = config.kernel_size, options.layer_arguments() | {"sites": len(inputs)}
         self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
         self.class_ = convolution(depth, anchors * outputs.slots, size, 1, plain, **layers)
         self.class_.bias[...] = jnp.full(
@@ -72,8 +71,10 @@ class WeightSharedPredictor(Part):
             if train and self.keep is not None:
                 class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
             batch = x.shape[0]
-            boxes.append(self.box(box_input, train=train).reshape(batch, -1, self.codes))
-            logits.append(self.class_(class_input, train=train).reshape(batch, -1, self.slots))
+            raw = self.box(box_input, train=train, site=index)
+            boxes.append(raw.reshape(batch, -1, self.codes))
+            raw = self.class_(class_input, train=train, site=index)
+            logits.append(raw.reshape(batch, -1, self.slots))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
     def _apply_towers(
@@ -139,9 +140,8 @@ class SharedLayer(Part):
         plain = replace(config.conv, batch_norm=None, activation=inner)
         convolution = SeparableConv2d if config.depthwise and size > 1 else Conv2d
         bias = norm is None or config.conv.force_bias
-        self.conv = convolution(
-            inputs, channels, size, 1, plain, bias=bias, **options.layer_arguments()
-        )
+        layers = options.layer_arguments() | {"bias": bias, "sites": maps}
+        self.conv = convolution(inputs, channels, size, 1, plain, **layers)
         if norm is not None:
             penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
             for index in range(maps):
@@ -151,8 +151,11 @@ class SharedLayer(Part):
 
     def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
+        norm: NormLayer | None = getattr(self, f"norm_{index}", None)
+        if self.conv.is_quantized:
+            y = self.conv.apply_rounded(x, norm, self.activation, train=train, site=index)
+            return y.astype(self.dtype)
         y = self.conv(x, train=train).astype(self.dtype)
-        norm: nnx.Module | None = getattr(self, f"norm_{index}", None)
         return y if norm is None else norm(y, self.activation, train=train)
 
 

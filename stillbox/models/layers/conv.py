@@ -1,5 +1,6 @@
 """Convolution layers with bias or normalisation, activation and penalty."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from stillbox.models.layers.lowering.padding import Padding
 from stillbox.models.layers.masking import without_padding
 from stillbox.models.layers.norm import NormLayer
 from stillbox.models.layers.penalties import norm_regularizer, penalty_of
+from stillbox.models.layers.quantization import FakeQuant, fold_norm
 
 Shape = tuple[int, ...]
 
@@ -32,7 +34,13 @@ class ConvLayer(nnx.Module):
         rng: draws the kernel.
         padding: see `lowering.padding.Padding`.
         bias: add a bias if there is no normalisation.
+        quantization: round kernel and result; None: do not.
+        sites: number of maps that the kernel is applied to in a step. The roundings of each map
+            have ranges of their own.
     """
+
+    by_input = False
+    """Whether the kernel's channels are its last axis but one, as those of depthwise ones."""
 
     def __init__(
         self,
@@ -46,6 +54,8 @@ class ConvLayer(nnx.Module):
         rng: np.random.Generator,
         padding: Padding = "same",
         bias: bool = True,
+        quantization: schema.Quantization | None = None,
+        sites: int = 1,
     ) -> None:
         self.kernel = _parameter(hyperparams, kernel_shape, rng)
         normalized = hyperparams.batch_norm is not None
@@ -67,6 +77,70 @@ class ConvLayer(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         # Name of its operations in profiles; the detector sets it to the layer's path.
         self.scope = type(self).__name__
+        self.sites = sites
+        if quantization is not None:
+            self._add_roundings("", quantization)
+
+    def __call__(self, x: jax.Array, *, train: bool, site: int = 0) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
+
+        `site` is the number of the map, below `sites`.
+        """
+        if self.is_quantized:
+            norm: NormLayer | None = getattr(self, "norm", None)
+            return self.apply_rounded(x, norm, self.activation, train=train, site=site)
+        return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether kernel and result are rounded."""
+        return hasattr(self, self._rounding("weights_quant", 0))
+
+    def apply_rounded(
+        self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, site: int = 0
+    ) -> jax.Array:
+        """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
+        x = self._rounded_input(x, train=train, site=site)
+        bias = self.bias[...] if hasattr(self, "bias") else 0.0
+        product = partial(self._product, x)
+        round_kernel = partial(getattr(self, self._rounding("weights_quant", site)), train=train)
+        if norm is None:
+            y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
+        else:
+            y = fold_norm(
+                product,
+                self.kernel[...],
+                norm,
+                round_kernel,
+                bias=bias,
+                by_input=self.by_input,
+                train=train,
+            )
+        with jax.named_scope(self.scope):
+            rounded = getattr(self, self._rounding("act_quant", site))
+            y = rounded(ACTIVATIONS[activation](y), train=train)
+        # Predictions stay float32, as without rounding.
+        return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
+
+    def _add_roundings(self, prefix: str, quantization: schema.Quantization) -> None:
+        for site in range(self.sites):
+            name = self._rounding(f"{prefix}weights_quant", site)
+            setattr(self, name, FakeQuant(quantization, weights=True))
+            setattr(self, self._rounding(f"{prefix}act_quant", site), FakeQuant(quantization))
+
+    def _rounding(self, name: str, site: int) -> str:
+        return f"{name}_{site}" if self.sites > 1 else name
+
+    def _input(self, x: jax.Array) -> jax.Array:
+        """Returns what the kernel is applied to."""
+        return x
+
+    def _rounded_input(self, x: jax.Array, *, train: bool, site: int) -> jax.Array:
+        return x
+
+    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Convolves with the kernel, or another of its shape."""
+        return self._convolve(x, kernel, depthwise=self.by_input)
 
     def penalty(self) -> jax.Array:
         """The layer's regularisation loss without its norm's, a float32 scalar."""
@@ -127,13 +201,11 @@ class Conv2d(ConvLayer):
         super().__init__((size, size, inputs, channels), channels, stride, hyperparams, **options)
         self.dilation = dilation
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
-        return self._finish(self._convolve(x, self.kernel[...], depthwise=False), train=train)
-
 
 class DepthwiseConv2d(ConvLayer):
     """Convolution of every channel by itself, normalisation, activation; arguments as `Conv2d`."""
+
+    by_input = True
 
     def __init__(
         self,
@@ -146,10 +218,6 @@ class DepthwiseConv2d(ConvLayer):
         super().__init__((size, size, channels, 1), channels, stride, hyperparams, **options)
         if not hyperparams.regularize_depthwise:
             self.regularizer = None
-
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), C]`."""
-        return self._finish(self._convolve(x, self.kernel[...], depthwise=True), train=train)
 
 
 class SeparableConv2d(ConvLayer):
@@ -174,21 +242,32 @@ class SeparableConv2d(ConvLayer):
         shape = (size, size, inputs, multiplier)
         self.depthwise_kernel = _parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
+        if (quantization := options.get("quantization")) is not None:
+            self._add_roundings("depthwise_", quantization)
 
     def _penalized(self) -> tuple[jax.Array, ...]:
         kernels = super()._penalized()
         return (self.depthwise_kernel[...], *kernels) if self.regularize_depthwise else kernels
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`."""
-        kernel = self.depthwise_kernel[...]
+    def _input(self, x: jax.Array) -> jax.Array:
+        return self._filter(x, self.depthwise_kernel[...])
+
+    def _rounded_input(self, x: jax.Array, *, train: bool, site: int) -> jax.Array:
+        round_kernel, rounded = (
+            partial(getattr(self, self._rounding(f"depthwise_{name}", site)), train=train)
+            for name in ("weights_quant", "act_quant")
+        )
+        return rounded(self._filter(x, round_kernel(self.depthwise_kernel[...])))
+
+    def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         if kernel.shape[3] == 1:
-            filtered = self._convolve(x, kernel, depthwise=True)
-        else:
-            # For a few channels a dense convolution, mostly by zeros, is faster than a grouped one,
-            # above all its gradient: on a CPU nine times for the first layer of Inception v2.
-            filtered = self._convolve(x, _dense(kernel), depthwise=False)
-        return self._finish(conv2d(filtered, self.kernel[...].astype(self.dtype), 1), train=train)
+            return self._convolve(x, kernel, depthwise=True)
+        # For a few channels a dense convolution, mostly by zeros, is faster than a grouped one,
+        # above all its gradient: on a CPU nine times for the first layer of Inception v2.
+        return self._convolve(x, _dense(kernel), depthwise=False)
+
+    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return conv2d(x, kernel.astype(self.dtype), 1)
 
 
 def _dense(kernel: jax.Array) -> jax.Array:

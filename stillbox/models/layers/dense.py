@@ -28,7 +28,7 @@ class Dense(ConvLayer):
     ) -> None:
         super().__init__((inputs, channels), channels, 1, hyperparams, **options)
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, *, train: bool, site: int = 0) -> jax.Array:
         """Maps `[N, C]` to `[N, D]`."""
         with jax.named_scope(self.scope):
             product = jnp.matmul(

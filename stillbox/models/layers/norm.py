@@ -53,9 +53,7 @@ class NormLayer(nnx.Module):
 
     def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
         """Normalises and activates `[B, H, W, C]` of any float type; returns the same type."""
-        channels = x.shape[-1]
-        scale = self.scale[...] if self.config.scale else jnp.ones(channels, jnp.float32)
-        bias = self.bias[...] if self.config.center else jnp.zeros(channels, jnp.float32)
+        scale, bias = self.affine(x.shape[-1])
         if train and not self.frozen:
             groups = self.config.statistics == "groups"
             images = self.config.group_size if groups else x.shape[0]
@@ -70,6 +68,31 @@ class NormLayer(nnx.Module):
         factor = jax.lax.rsqrt(self.var[...] + self.config.epsilon) * scale
         y = (x.astype(jnp.float32) - self.mean[...]) * factor + bias
         return ACTIVATIONS[activation](y).astype(x.dtype)
+
+    def affine(self, channels: int) -> tuple[jax.Array, jax.Array]:
+        """Returns factor and offset, `[channels]` float32."""
+        scale = self.scale[...] if self.config.scale else jnp.ones(channels, jnp.float32)
+        bias = self.bias[...] if self.config.center else jnp.zeros(channels, jnp.float32)
+        return scale, bias
+
+    def observe(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Updates the moving statistics by those of a batch `[B, H, W, C]`, and returns the latter.
+
+        Returns:
+            Mean and biased variance, float32, `[1, 1, 1, C]`; `[B, 1, 1, C]` if groups of images
+            are normalised separately. Gradients flow through both.
+        """
+        batch, *size, channels = x.shape
+        images = self.config.group_size if self.config.statistics == "groups" else batch
+        grouped = x.astype(jnp.float32).reshape(-1, images, *size, channels)
+        means = jnp.mean(grouped, (1, 2, 3), keepdims=True)
+        variances = jnp.mean(jnp.square(grouped - means), (1, 2, 3), keepdims=True)
+        moments = [moment.reshape(-1, channels) for moment in (means, variances)]
+        mean, var = (jnp.mean(moment, axis=0) for moment in moments)
+        self._update_statistics(mean, var, images * math.prod(size))
+        if images < batch:
+            moments = [jnp.repeat(moment, images, axis=0) for moment in moments]
+        return moments[0][:, None, None], moments[1][:, None, None]
 
     def _update_statistics(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         decay = self.config.decay

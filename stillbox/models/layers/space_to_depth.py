@@ -21,7 +21,7 @@ class SpaceToDepthConv2d(Conv2d):
     that it begins at a block, and kernel and image are folded.
     """
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, *, train: bool, site: int = 0) -> jax.Array:
         """Maps `[B, H, W, C]` of even sides to `[B, H / 2, W / 2, D]`."""
         folded_kernel = _fold_kernel(self.kernel[...].astype(self.dtype))
         before = -(-(self.kernel.shape[0] // 2) // _BLOCK)

@@ -10,7 +10,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.layers.resampling import upsample
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, Part, rounded
 
 
 @implements(schema.Fpn)
@@ -34,6 +34,7 @@ class FpnNeck(Part):
             setattr(
                 self, f"smoothing_{tap}", convolution(depth, depth, 3, 1, config.conv, **layers)
             )
+            options.add_rounding(self, f"sum_{tap}")
         self.coarse = tuple(range(1, maps - len(inputs) + 1))
         for step in self.coarse:
             setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
@@ -49,7 +50,8 @@ class FpnNeck(Part):
         maps = [running]
         for number in range(len(taps) - 1, 0, -1):
             lateral = self._project(number, taps[number - 1], train=train)
-            running = upsample_to(running, lateral) + lateral
+            total = upsample_to(running, lateral) + lateral
+            running = rounded(self, f"sum_{number}", total, train=train)
             smoothed = getattr(self, f"smoothing_{number}")(running, train=train)
             maps.insert(0, smoothed)
             running = smoothed if self.top_down_smoothed else running

@@ -16,6 +16,7 @@ from stillbox.models import backbones, heads, necks  # noqa: F401 - registers th
 from stillbox.models.anchors import anchors_per_location, build_anchors, prediction_order
 from stillbox.models.detector import Detector, LossOutput, finite_images
 from stillbox.models.layers import ConvLayer
+from stillbox.models.layers.quantization import training_step
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
 from stillbox.models.one_stage.postprocess import postprocess_among
@@ -70,7 +71,8 @@ class OneStageDetector(Detector):
         replicas: int = 1,
     ) -> LossOutput:
         """Returns the classification and the localisation loss of a batch; see `Detector.loss`."""
-        predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
+        with training_step(step):
+            predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
         average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
         parts = detection_loss(
             predictions, batch, self.anchors, self.model, average, replicas=replicas
