@@ -13,7 +13,10 @@ from typing import Any
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 
-KINDS = ("ssd_mobilenet_v3_large", "ssd_mobilenet_v3_small", "ssd_mobilenet_edgetpu")
+KINDS = (
+    *("ssd_mobilenet_v3_large", "ssd_mobilenet_v3_small", "ssd_mobilenet_edgetpu"),
+    *(f"ssd_mobiledet_{target}" for target in ("cpu", "gpu", "dsp", "edgetpu")),
+)
 
 # They ignore override_base_feature_extractor_hyperparams, which is not set in their configs.
 OWN_HYPERPARAMETERS = tuple(kind for kind in KINDS if "mobiledet" in kind)

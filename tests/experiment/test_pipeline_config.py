@@ -24,8 +24,6 @@ REFUSED = {
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
     "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "oid_V2_detection_metrics",
-    "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4": "'ssd_mobiledet_cpu'",
-    "ssdlite_mobiledet_edgetpu_320x320_coco_sync_4x4": "'ssd_mobiledet_edgetpu'",
 }
 
 

@@ -59,6 +59,10 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
         ("ssd_mobilenet_v3_large", schema.MobileNetV3Large, schema.SsdLayers),
         ("ssd_mobilenet_v3_small", schema.MobileNetV3Small, schema.SsdLayers),
         ("ssd_mobilenet_edgetpu", schema.MobileNetEdgeTpu, schema.SsdLayers),
+        ("ssd_mobiledet_cpu", schema.MobileDetCpu, schema.SsdLayers),
+        ("ssd_mobiledet_gpu", schema.MobileDetGpu, schema.SsdLayers),
+        ("ssd_mobiledet_dsp", schema.MobileDetDsp, schema.SsdLayers),
+        ("ssd_mobiledet_edgetpu", schema.MobileDetEdgeTpu, schema.SsdLayers),
         ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
         ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
     ],
@@ -109,6 +113,8 @@ def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
         ("ssd_mobilenet_v2", ("relu6", 4e-5, 0.9997, 0.001, False)),
         ("ssd_mobilenet_v3_large", ("hard_swish", 4e-5, 0.9997, 0.001, False)),
         ("ssd_mobilenet_edgetpu", ("relu", 4e-5, 0.9997, 0.001, False)),
+        ("ssd_mobiledet_cpu", ("hard_swish", 4e-5, 0.99, 0.01, True)),
+        ("ssd_mobiledet_gpu", ("relu6", 4e-5, 0.99, 0.01, True)),
         ("ssd_resnet50_v1_fpn", ("relu", 1e-4, 0.997, 1e-5, True)),
     ],
 )
@@ -148,9 +154,29 @@ def test_mobilenet_v3_keeps_its_activations_and_scale_under_the_override(kind, a
     assert conv == dataclasses.replace(CONV, activation=activation, batch_norm=norm)
 
 
-def test_mobilenet_v3_with_explicit_padding_is_refused():
-    with pytest.raises(UserError, match="maps grow from block to block"):
-        extractor("ssd_mobilenet_v3_large", "use_explicit_padding: true")
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("ssd_mobilenet_v3_large", "maps grow from block to block"),
+        ("ssd_mobiledet_dsp", "MobileDet has none"),
+    ],
+)
+def test_explicit_padding_is_refused_where_the_original_has_none(kind, reason):
+    with pytest.raises(UserError, match=reason):
+        extractor(kind, "use_explicit_padding: true")
+
+
+def test_a_mobiledet_keeps_its_hyperparameters_under_the_override_with_a_note():
+    text = f'type: "ssd_mobiledet_cpu" {HYPERPARAMS} {OVERRIDE} depth_multiplier: 0.5 min_depth: 40'
+    read, log = read_section(
+        lambda section, _: read_extractor(section), "SsdFeatureExtractor", text
+    )
+    assert read.backbone == dataclasses.replace(
+        extractor("ssd_mobiledet_cpu").backbone, depth_multiplier=0.5
+    )
+    # No least depth either, but for the extra layers.
+    assert (read.neck.min_depth, read.neck.conv) == (40, CONV)
+    assert "has no effect on a MobileDet" in log.notes[0]
 
 
 def test_a_resnet_keeps_its_batch_norm_under_the_override():

@@ -15,6 +15,11 @@ ORIGINALS = {
     "ssd_mobilenet_v1_fpn_640x640": "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640",
     "ssd_resnet50_v1_fpn_640x640": "ssd_resnet50_v1_fpn_shared_box_predictor_640x640",
 }
+# From random weights.
+MOBILE = {
+    "ssdlite_mobilenet_v3_large_320x320": "ssdlite_mobilenet_v3_large_320x320_coco",
+    "ssdlite_mobiledet_cpu_320x320": "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4",
+}
 # Of two stages: the original, and what its recipe leaves out beside places.
 TWO_STAGES = {
     "faster_rcnn_resnet50_v1_640x640": (
@@ -70,6 +75,19 @@ def test_the_original_config_is_the_same_experiment(name):
     config = SHARED / "configs/pipeline" / f"{ORIGINALS[name]}_coco14_sync.config"
     ours, theirs = resolve(name).experiment, resolve(config).experiment
     assert {path for path, _, _ in differences(ours, theirs)} == PLACES
+
+
+@needs_shared
+@pytest.mark.proof
+@pytest.mark.parametrize("name", MOBILE)
+def test_the_original_of_a_mobile_backbone_is_the_same_experiment(name):
+    ours = resolve(name).experiment
+    theirs = resolve(SHARED / "configs/pipeline" / f"{MOBILE[name]}.config").experiment
+    paths = {path for path, _, _ in differences(ours, theirs)}
+    # Evaluation goes through its records once, whatever is said.
+    assert paths | {"data.evaluation.num_epochs"} == (
+        PLACES - {"train.fine_tune.checkpoint"} | {"data.evaluation.num_epochs"}
+    )
 
 
 @needs_shared

@@ -1,10 +1,17 @@
-"""MobileNet v3 and MobileNet for Edge TPUs of TF-slim (`research/slim/nets/mobilenet`)."""
+"""MobileNet v3 and MobileNet for Edge TPUs of TF-slim, MobileDet of the Object Detection API.
 
+Source: `research/slim/nets/mobilenet` and
+`object_detection/models/ssd_mobiledet_feature_extractor.py`.
+"""
+
+from collections import Counter
 from collections.abc import Iterator
 
-from stillbox.checkpoints.name_tables.rules import LayerRule
+from stillbox.checkpoints.name_tables.rules import Context, LayerRule
 from stillbox.checkpoints.name_tables.slim import register_network
 from stillbox.experiment import schema
+from stillbox.models.backbones.mobile_blocks import Block
+from stillbox.models.backbones.mobiledet import mobiledet_blocks
 
 
 def _slim_blocks() -> Iterator[LayerRule]:
@@ -42,5 +49,52 @@ for _config, _root, _last in (
         ),
         tap_name=lambda tap, last=_last: _slim_tap(tap, last),  # type: ignore[misc]
         # The original has no pyramid on these networks.
+        coarse_layer="Conv2d_{0}",
+    )
+
+
+def _mobiledet(context: Context) -> tuple[LayerRule, ...]:
+    """Names layers by default names: blocks of a kind are numbered, and convolutions."""
+    rules, counts = [LayerRule(r"backbone\.conv_0", "{root}/Conv")], Counter[str]()
+    for index, block in enumerate(mobiledet_blocks(context.parts["backbone"])):
+        kind = _kind(block)
+        scope = f"{{root}}/{kind}_{counts[kind]}" if counts[kind] else f"{{root}}/{kind}"
+        counts[kind] += 1
+        ours = rf"backbone\.block_{index}\."
+        gate = f"{scope}/SqueezeExcite/Conv"
+        rules += [
+            *(LayerRule(ours + name, f"{scope}/{conv}") for name, conv in _CONVOLUTIONS[kind]),
+            LayerRule(ours + "depthwise", f"{scope}/SeparableConv2d", depthwise=True),
+            LayerRule(ours + "squeeze", gate),
+            LayerRule(ours + "excite", f"{gate}_1"),
+        ]
+    return tuple(rules)
+
+
+def _kind(block: Block) -> str:
+    if block.form == "inverted":
+        return "IBN" if block.wide > block.inputs else "IBNNoExpansion"
+    return {"fused": "FusedConv", "tucker": "TuckerConv"}[block.form]
+
+
+_CONVOLUTIONS = {
+    "IBN": (("expand", "Conv"), ("project", "Conv_1")),
+    "IBNNoExpansion": (("project", "Conv"),),
+    "FusedConv": (("expand", "Conv"), ("project", "Conv_1")),
+    "TuckerConv": (("reduce", "Conv"), ("expand", "Conv_1"), ("project", "Conv_2")),
+}
+for _network, _root in (
+    (schema.MobileDetCpu, "MobileDetCPU"),
+    (schema.MobileDetGpu, "MobileDetGPU"),
+    (schema.MobileDetDsp, "MobileDetDSP"),
+    (schema.MobileDetEdgeTpu, "MobileDetEdgeTPU"),
+):
+    # Maps are called after their levels.
+    _names = {layer: f"C{level}" for level, layer in _network.levels.items()}
+    register_network(
+        _network,
+        root=_root,
+        rules=_mobiledet,
+        tap_name=lambda tap, names=_names: names.get(tap, tap),  # type: ignore[misc]
         coarse_layer="Conv2d_{0}",
     )

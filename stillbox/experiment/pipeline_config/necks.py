@@ -9,6 +9,10 @@ from stillbox.experiment.schema import (
     ConvHyperparams,
     Fpn,
     InceptionV2,
+    MobileDetCpu,
+    MobileDetDsp,
+    MobileDetEdgeTpu,
+    MobileDetGpu,
     MobileNetEdgeTpu,
     MobileNetV1,
     MobileNetV2,
@@ -30,6 +34,8 @@ _SSD_TAPS: dict[type, tuple[str, str]] = {
     MobileNetV3Large: ("block_12_expand", "conv_1"),
     MobileNetV3Small: ("block_8_expand", "conv_1"),
     MobileNetEdgeTpu: ("block_16_expand", "block_21"),
+    MobileDetCpu: ("block_13", "block_18"),
+    **dict.fromkeys((MobileDetGpu, MobileDetDsp, MobileDetEdgeTpu), ("block_16", "block_21")),
 }
 _PPN_TAPS = {
     MobileNetV1: "conv_11_pointwise",

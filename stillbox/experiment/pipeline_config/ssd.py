@@ -12,13 +12,18 @@ from stillbox.experiment.pipeline_config.losses import read_loss
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer, resizer_without_shape
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import OneStage, Resizer
+from stillbox.experiment.schema import MobileDet, OneStage, Resizer
 
 
 def read_ssd(ssd: MessageSection) -> OneStage:
     """Reads `model.ssd`."""
     features = ssd.child("feature_extractor")
     extractor = read_extractor(features)
+    if isinstance(extractor.backbone, MobileDet) and ssd.value("freeze_batchnorm"):
+        ssd.note(
+            "freeze_batchnorm",
+            "the original goes on training the batch norms of a MobileDet; stillbox freezes them",
+        )
     box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
     return OneStage(
         resizer=_read_resizer(ssd.child("image_resizer")),

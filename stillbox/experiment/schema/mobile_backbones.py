@@ -26,6 +26,7 @@ _MOBILEDET = ConvHyperparams(
     initializer=VarianceScaling(factor=2.0, mode="fan_in", exact_cut=True),
     batch_norm=BatchNorm(decay=0.99, epsilon=0.01, center=True, scale=True),
 )
+_MOBILEDET_CPU = replace(_MOBILEDET, activation="hard_swish")
 
 
 def _blocks(count: int, unexpanded: Iterable[int] = ()) -> tuple[str, ...]:
@@ -100,3 +101,68 @@ class MobileNetEdgeTpu(Backbone, kind="mobilenet_edgetpu"):
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
     conv: ConvHyperparams = _EDGETPU
     """Hyperparameters of the base network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileDet(Backbone):
+    """What all MobileDets have in common (arXiv:2004.14525).
+
+    Each is the result of a search for one kind of hardware, over inverted residuals and blocks with
+    full convolutions.
+    """
+
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: Positive = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _MOBILEDET
+    """Hyperparameters of the base network. Depthwise kernels are drawn with the deviation that He's
+    rule gives for their own size, whatever `initializer` says."""
+
+
+# All but the first have as many blocks.
+_MOBILEDET_LEVELS = {2: "block_4", 3: "block_8", 4: "block_16", 5: "block_21"}
+_MOBILEDET_LAYERS = ("conv_0", *(f"block_{block}" for block in range(22)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileDetCpu(MobileDet, kind="mobiledet_cpu"):
+    """MobileDet for the CPUs of phones: inverted residuals with gates."""
+
+    layers: ClassVar[tuple[str, ...]] = _MOBILEDET_LAYERS[:-3]
+    levels: ClassVar[Mapping[int, str]] = {
+        2: "block_1",
+        3: "block_5",
+        4: "block_13",
+        5: "block_18",
+    }
+
+    conv: ConvHyperparams = _MOBILEDET_CPU
+    """Hyperparameters of the base network. Depthwise kernels are drawn with the deviation that He's
+    rule gives for their own size, whatever `initializer` says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileDetGpu(MobileDet, kind="mobiledet_gpu"):
+    """MobileDet for the GPUs of Jetson modules: almost no depthwise convolution."""
+
+    layers: ClassVar[tuple[str, ...]] = _MOBILEDET_LAYERS
+    levels: ClassVar[Mapping[int, str]] = _MOBILEDET_LEVELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileDetDsp(MobileDet, kind="mobiledet_dsp"):
+    """MobileDet for the DSPs of phones."""
+
+    layers: ClassVar[tuple[str, ...]] = _MOBILEDET_LAYERS
+    levels: ClassVar[Mapping[int, str]] = _MOBILEDET_LEVELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileDetEdgeTpu(MobileDet, kind="mobiledet_edgetpu"):
+    """MobileDet for Edge TPUs."""
+
+    layers: ClassVar[tuple[str, ...]] = _MOBILEDET_LAYERS
+    levels: ClassVar[Mapping[int, str]] = _MOBILEDET_LEVELS

@@ -18,7 +18,7 @@ from stillbox.models.layers.activations import relu6
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 
-Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu
+Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileDet
 """What configures such a network."""
 
 

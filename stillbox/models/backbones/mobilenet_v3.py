@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.mobile_blocks import Block, Config, Gate, MobileNetwork, hard_sigmoid
+from stillbox.models.backbones.mobile_blocks import Block, Gate, MobileNetwork, hard_sigmoid
 from stillbox.models.parts import BuildOptions, make_divisible
 
 
@@ -131,7 +131,9 @@ class MobileNetEdgeTpuBackbone(MobileNetwork):
         super().__init__(config, taps, blocks, 0, lambda _: config.conv, options)
 
 
-def _blocks(rows: Sequence[_Row], root: int, config: Config) -> Iterator[Block]:
+def _blocks(
+    rows: Sequence[_Row], root: int, config: schema.MobileNetV3 | schema.MobileNetEdgeTpu
+) -> Iterator[Block]:
     """Yields the blocks with their channels; `root` is that of the first convolution."""
     inputs = _width(root, config)
     for row in rows:
@@ -152,5 +154,5 @@ def _blocks(rows: Sequence[_Row], root: int, config: Config) -> Iterator[Block]:
         inputs = channels
 
 
-def _width(depth: int, config: Config) -> int:
+def _width(depth: int, config: schema.MobileNetV3 | schema.MobileNetEdgeTpu) -> int:
     return make_divisible(depth * config.depth_multiplier, config.min_depth)
