@@ -47,7 +47,7 @@ _BASE = """
 model {{ ssd {{
   image_resizer {{ fixed_shape_resizer {{ }} }}
   feature_extractor {{
-    type: "{extractor}" override_base_feature_extractor_hyperparams: true
+    type: "{extractor}" override_base_feature_extractor_hyperparams: {override}
     conv_hyperparams {{ {start} }}
   }}
   box_coder {{ faster_rcnn_box_coder {{ }} }}
@@ -84,19 +84,33 @@ train_input_reader {{ tf_record_input_reader {{ }} }}
 _BASES_OF = {
     "ssd": tuple(
         _BASE.format(
-            extractor=extractor, anchors=anchors, head=head, inside=_HEADS[head], start=_START
+            extractor=extractor,
+            # An EfficientNet has no such hyperparameters.
+            override="false" if "efficientnet" in extractor else "true",
+            anchors=anchors,
+            head=head,
+            inside=f"{_HEADS[head]} {more}",
+            start=_START,
         )
-        for extractor, anchors, head in (
-            ("ssd_mobilenet_v1", "ssd_anchor_generator", "convolutional_box_predictor"),
+        for extractor, anchors, head, more in (
+            ("ssd_mobilenet_v1", "ssd_anchor_generator", "convolutional_box_predictor", ""),
             (
                 "ssd_resnet50_v1_fpn",
                 "multiscale_anchor_generator",
                 "weight_shared_convolutional_box_predictor",
+                "",
             ),
             (
                 "ssd_mobilenet_v2_fpn_keras",
                 "multiscale_anchor_generator",
                 "convolutional_box_predictor",
+                "",
+            ),
+            (
+                "ssd_efficientnet-b0_bifpn_keras",
+                "multiscale_anchor_generator",
+                "weight_shared_convolutional_box_predictor",
+                "use_depthwise: true",
             ),
         )
     ),
@@ -123,6 +137,7 @@ BASES = (*_BASES_OF["ssd"], *_BASES_OF["faster_rcnn"])
 
 # Content without which a message is refused, whatever else is in it.
 _NEEDS = {
+    "BidirectionalFeaturePyramidNetworks": "num_iterations: 2 num_filters: 32",
     "LearningRate": "constant_learning_rate { }",
     "Optimizer": "momentum_optimizer { learning_rate { constant_learning_rate { } } }",
     "RMSPropOptimizer": "learning_rate { constant_learning_rate { } }",
@@ -142,12 +157,15 @@ _NEEDS = {
 _TEXTS: dict[str, tuple[str, ...]] = {
     "SsdFeatureExtractor.type": EXTRACTORS,
     "FasterRcnnFeatureExtractor.type": FASTER_RCNN_EXTRACTORS,
+    "BidirectionalFeaturePyramidNetworks.combine_method": ("sum", "attention"),
     "EvalConfig.metrics_set": tuple(METRICS),
     "AutoAugmentImage.policy_name": POLICIES,
     "TrainConfig.fine_tune_checkpoint_type": ("classification", "detection", "full"),
 }
 # One more than the default is out of range.
 _NUMBERS = {
+    # It is at least `min_depth`.
+    "BidirectionalFeaturePyramidNetworks.num_filters": ("40",),
     "SsdFeatureExtractor.num_layers": ("5",),
     "FasterRcnn.number_of_stages": ("1", "3"),
     "FasterRcnnFeatureExtractor.first_stage_features_stride": ("8",),

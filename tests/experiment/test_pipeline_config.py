@@ -16,11 +16,6 @@ REFUSED = {
     "context_rcnn_camera_trap": "FasterRcnn.context_config: Context R-CNN is not supported",
     "embedded_ssd_mobilenet_v1_coco": "'embedded_ssd_mobilenet_v1'",
     "lstm_ssd_interleaved_mobilenet_v2_imagenet": "the extension [lstm_object_detection",
-    "ssd_efficientdet_d0_512x512_coco17_tpu-8": "'ssd_efficientnet-b0_bifpn_keras'",
-    "ssd_efficientdet_d0_512x512_coco17_tpu-8_2": "'ssd_efficientnet-b0_bifpn_keras'",
-    "ssd_efficientdet_d2_768x768_coco17_tpu-8": "'ssd_efficientnet-b2_bifpn_keras'",
-    "ssd_efficientdet_d4_1024x1024_coco17_tpu-32": "'ssd_efficientnet-b4_bifpn_keras'",
-    "ssd_efficientdet_d6_1408x1408_coco17_tpu-32": "'ssd_efficientnet-b6_bifpn_keras'",
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
     "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "oid_V2_detection_metrics",
@@ -286,12 +281,13 @@ def test_keep_aspect_ratio_is_always_padded_with_a_warning():
     new = "keep_aspect_ratio_resizer { min_dimension: 200 max_dimension: 300 resize_method: AREA }"
     reading = read(changed((old, new)))
     assert reading.experiment.model.resizer == schema.KeepAspectRatioResizer(
-        min_dimension=200, max_dimension=300, method="area"
+        min_dimension=200, max_dimension=300, method="area", pad_value=(127.5, 127.5, 127.5)
     )
     assert any("stillbox pads them" in warning for warning in reading.warnings)
     padded = new.replace("}", "pad_to_max_dimension: true per_channel_pad_value: [1, 2, 3] }")
     reading = read(changed((old, padded)))
-    assert reading.experiment.model.resizer.pad_value == (1.0, 2.0, 3.0)
+    # The colour is that behind the normalisation of pixels.
+    assert reading.experiment.model.resizer.pad_value == (255.0, 382.5, 510.0)
     assert reading.warnings == ()
 
 
@@ -340,7 +336,7 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
         ('type: "ssd_mobilenet_v1"', "", "feature extractor has no type", "there is: ssd_mobile"),
         ("iou_similarity {}", "", "chooses nothing", "add iou_similarity"),
         ("min_depth: 8", "num_layers: 7", "num_layers = 7 is out of range", "1 to 6"),
-        ("min_depth: 8", "bifpn { min_level: 3 }", "BiFPN is not supported", "take it out"),
+        ("min_depth: 8", "bifpn { min_level: 3 }", "has no BiFPN", "take it out"),
         ("min_depth: 8", "fpn { min_level: 3 }", "no feature pyramid", "take it out"),
         ("activation: RELU\n", "group_norm {}\n", "group normalisation is not supp", "take it"),
         ("activation: RELU\n", "op: FC\n", "Hyperparams.op = FC", "default, CONV"),

@@ -39,7 +39,7 @@ def head(text, *, keras=False):
 
 @pytest.mark.parametrize("kind", EXTRACTORS)
 def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
-    read = extractor(kind, OVERRIDE)
+    read = extractor(kind, "" if "efficientnet" in kind else OVERRIDE)
     taps = read.neck.taps_of(read.backbone)
     assert set(taps) <= set(read.backbone.layers)
     assert read.keras == kind.endswith("_keras")
@@ -141,7 +141,46 @@ def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
     norm = dataclasses.replace(CONV.batch_norm, scale=True)
     assert conv == dataclasses.replace(CONV, activation="relu6", batch_norm=norm)
     keras = extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv
-    assert keras == dataclasses.replace(CONV, regularize_depthwise=False)
+    assert keras == CONV
+
+
+def test_efficientnet_has_its_own_hyperparameters_and_the_pyramid_those_of_the_config():
+    read = extractor("ssd_efficientnet-b3_bifpn_keras")
+    size = schema.EFFICIENTNET_SIZES["b3"]
+    norm = dataclasses.replace(size.conv.batch_norm, statistics="per_replica")
+    conv = dataclasses.replace(size.conv, batch_norm=norm)
+    assert read.backbone == dataclasses.replace(size, conv=conv, last_layer="stack_6_block_1")
+    assert read.neck == schema.BiFpn(depth=160, num_repeats=6, conv=CONV)
+    # Sums of three maps, of the taps that the original has in all sizes.
+    assert read.neck.taps_of(read.backbone) == (
+        "stack_2_block_1",
+        "stack_4_block_2",
+        "stack_6_block_0",
+    )
+
+
+def test_every_field_of_the_bifpn_reads():
+    fields = "min_level: 4 max_level: 6 num_iterations: 2 num_filters: 24 combine_method: 'sum'"
+    read = extractor("ssd_efficientnet-b0_bifpn_keras", f"bifpn {{ {fields} }}").neck
+    assert read == schema.BiFpn(
+        min_level=4, max_level=6, num_repeats=2, depth=24, combine="sum", conv=CONV
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (OVERRIDE, "an EfficientNet has no override_base_feature_extractor_hyperparams"),
+        ("bifpn { num_filters: 8 }", "num_iterations = 0: a BiFPN without it"),
+        (
+            "bifpn { num_iterations: 1 num_filters: 8 combine_method: 'attention' }",
+            "an axis of length 1",
+        ),
+    ],
+)
+def test_what_an_efficientdet_has_not_is_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        extractor("ssd_efficientnet-b0_bifpn_keras", text)
 
 
 @pytest.mark.parametrize(
@@ -311,9 +350,16 @@ def test_every_field_of_the_weight_shared_predictor_reads():
         dropout=True,
         dropout_keep_probability=0.6,
         class_bias_init=-2.0,
-        conv=dataclasses.replace(CONV, regularize_depthwise=False),
+        pointwise_defaults=True,
+        predictor_defaults=True,
+        conv=CONV,
     )
     assert log.notes == []
+    asked = "apply_conv_hyperparams_to_heads: true apply_conv_hyperparams_pointwise: true "
+    everywhere, _ = head(WEIGHT_SHARED % (asked + HYPERPARAMS), keras=True)
+    assert everywhere == dataclasses.replace(
+        read, pointwise_defaults=False, predictor_defaults=False
+    )
 
 
 def test_the_first_generation_has_relu6_in_its_towers_with_a_note():
@@ -337,7 +383,7 @@ def test_the_first_generation_ignores_the_bias_of_depthwise_class_heads_with_a_n
     ("text", "message"),
     [
         ("rfcn_box_predictor {}", "rfcn_box_predictor: R-FCN is not supported"),
-        (WEIGHT_SHARED % "apply_conv_hyperparams_to_heads: true", "heads have the towers'"),
+        (WEIGHT_SHARED % "apply_conv_hyperparams_to_heads: true", "second generation"),
         ("convolutional_box_predictor { box_code_size: 7 }", "7, but the box coder writes a box a"),
         ("convolutional_box_predictor { apply_sigmoid_to_scores: true }", "score_converter"),
     ],

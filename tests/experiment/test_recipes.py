@@ -20,8 +20,20 @@ MOBILE = {
     "ssdlite_mobilenet_v3_large_320x320": "ssdlite_mobilenet_v3_large_320x320_coco",
     "ssdlite_mobiledet_cpu_320x320": "ssdlite_mobiledet_cpu_320x320_coco_sync_4x4",
 }
-# Of two stages: the original, and what its recipe leaves out beside places.
-TWO_STAGES = {
+# The original in the zoo, and what its recipe leaves out beside places.
+ZOO = {
+    "efficientdet_d0_512x512": (
+        "ssd_efficientdet_d0_512x512_coco17_tpu-8",
+        {"data.evaluation.num_epochs", "train.fine_tune.min_loaded"},
+    ),
+    "ssd_mobilenet_v2_fpnlite_320x320": (
+        "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",
+        {"data.evaluation.num_epochs", "train.fine_tune.min_loaded"},
+    ),
+    "ssdlite_mobilenet_v2_coco": (
+        "ssdlite_mobilenet_v2_coco",
+        {"evaluation.max_evaluations"},
+    ),
     "faster_rcnn_resnet50_v1_640x640": (
         "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
         {"data.evaluation.num_epochs", "evaluation.batch_size"},
@@ -91,9 +103,9 @@ def test_the_original_of_a_mobile_backbone_is_the_same_experiment(name):
 
 
 @needs_shared
-@pytest.mark.parametrize("name", TWO_STAGES)
-def test_the_original_of_two_stages_is_the_same_model(name):
-    original, others = TWO_STAGES[name]
+@pytest.mark.parametrize("name", ZOO)
+def test_the_original_in_the_zoo_is_the_same_model(name):
+    original, others = ZOO[name]
     config = SHARED / f"goldens/detection_zoo/configs/{original}.config"
     ours, theirs = resolve(name).experiment, resolve(config).experiment
     paths = {path for path, _, _ in differences(ours, theirs)}

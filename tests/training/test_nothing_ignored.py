@@ -139,6 +139,8 @@ VARIANTS = {
         "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
     "model.backbone     ": "{kind: mobilenet_v3_small, depth_multiplier: 0.25, min_depth: 8}",
+    "model.backbone      ": "{kind: efficientnet, width_coefficient: 0.25, depth_coefficient: 0.6}",
+    "model.neck      ": "{kind: bifpn, min_level: 4, max_level: 6, depth: 8, num_repeats: 1}",
     "model.head.conv.batch_norm": "{statistics: groups, group_size: 2}",
     "model.backbone.last_depths": "[1024, 1024]",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
@@ -233,6 +235,17 @@ BESIDE = {
         "model.neck.taps=[block_0, block_1]",
         "model.backbone={last_layer: block_8, conv: {force_bias: true, "
         "regularizer: {kind: l2}, batch_norm: {}}}",
+    ),
+    "model.backbone      ": (
+        _PLAIN_HEAD,
+        "model.neck.taps=[stack_1_block_1, stack_2_block_0]",
+        "model.backbone={last_layer: stack_3_block_0, conv: {initializer: {uniform: false}}}",
+        "model.resizer={height: 136, width: 144}",
+    ),
+    "model.neck      ": (
+        _PLAIN_HEAD,
+        "model.resizer={height: 64, width: 128}",
+        "model.anchors.num_layers=3",
     ),
     "model.backbone.last_depths": (
         _PLAIN_HEAD,

@@ -6,7 +6,7 @@ Source: `object_detection/models/keras_models/{mobilenet_v1,mobilenet_v2,resnet_
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ def _numbered(context: Context, find: Find) -> Iterator[LayerRule]:
                 re.escape(path),
                 f"{{root}}layer_with_weights-{conv}",
                 norm=f"{{root}}layer_with_weights-{norm}",
-                depthwise=path.endswith("_depthwise"),
+                depthwise=path.endswith("depthwise"),
             )
 
 
@@ -69,7 +69,12 @@ def _has_norm(path: str, shapes: Shapes) -> bool:
     return any(f"{path}.norm.{part}" in shapes for part in ("scale", "bias", "mean"))
 
 
-def _register(config: type, find: Find, extra_layers: str = "") -> None:
+def _register(
+    config: type,
+    find: Find,
+    extra_layers: str = "",
+    expected: Mapping[str, str] | None = None,
+) -> None:
     table = BackboneTable(
         convention=KERAS,
         roots={
@@ -80,7 +85,7 @@ def _register(config: type, find: Find, extra_layers: str = "") -> None:
         rules=lambda context: tuple(_numbered(context, find)),
         codebase="object_detection_keras",
         extra_layers=extra_layers,
-        expected={"neck.top_down": "smoothed"},
+        expected=expected or {},
     )
     register_object_paths(config, table)
 
@@ -89,6 +94,8 @@ _MOBILENET_V1 = re.compile(r"backbone\.conv_(\d+)(_pointwise)?(?:_depthwise)?")
 _MOBILENET_V2 = re.compile(r"backbone\.(?:conv_(\d)|block_(\d+)_(expand|depthwise|project))")
 _STEPS = ("expand", "depthwise", "project")
 _LAST = 100
+_EFFICIENTNET = re.compile(r"backbone\.(?:stem|stack_(\d)_block_(\d+)\.([a-z]+))")
+_EFFICIENTNET_STEPS = ("expand", "depthwise", "squeeze", "excite", "project")
 _RESNET = re.compile(
     r"(?:backbone|box_head)\.(?:root|block_(\d)\.unit_(\d+)\.(?:(shortcut)|conv_(\d)))"
 )
@@ -116,6 +123,15 @@ def _find_resnet(path: str) -> Place | None:
     return Place((block, unit, 3)) if match[3] else Place((block, unit, int(match[4] or 0)), 1)
 
 
-_register(schema.MobileNetV1, _find_mobilenet_v1, "{root}_feature_map_generator")
-_register(schema.MobileNetV2, _find_mobilenet_v2, "{root}feature_map_generator")
-_register(schema.ResNetV1, _find_resnet)
+def _find_efficientnet(path: str) -> Place | None:
+    match = _EFFICIENTNET.fullmatch(path)
+    if match is None or match[1] is None:
+        return Place((0,)) if match else None
+    return Place((1 + int(match[1]), int(match[2]), _EFFICIENTNET_STEPS.index(match[3])))
+
+
+_FPN = {"neck.top_down": "smoothed"}
+_register(schema.MobileNetV1, _find_mobilenet_v1, "{root}_feature_map_generator", _FPN)
+_register(schema.MobileNetV2, _find_mobilenet_v2, "{root}feature_map_generator", _FPN)
+_register(schema.ResNetV1, _find_resnet, expected=_FPN)
+_register(schema.EfficientNet, _find_efficientnet)

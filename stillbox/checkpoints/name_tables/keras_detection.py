@@ -85,8 +85,27 @@ def _fpn(context: Context) -> tuple[LayerRule, ...]:
     return tuple(rules)
 
 
+def _bifpn(context: Context) -> Iterator[LayerRule]:
+    """Yields the rules of nodes, which are numbered in the order of their computation."""
+    neck: schema.BiFpn = context.parts["neck"]
+    maps = neck.count_maps()
+    taps = len(neck.taps_of(context.parts["backbone"]))
+    generator, number = "{root}_bifpn_stage", maps - taps
+    yield _conv(r"neck\.coarse", f"{generator}/node_input_blocks/0/0/1")
+    for cell in range(neck.num_repeats):
+        down = [f"down_{place}" for place in reversed(range(maps - 1))]
+        for name in (*down, *(f"up_{place}" for place in range(1, maps))):
+            ours = rf"neck\.cell_{cell}\.{name}"
+            yield LayerRule(ours, f"{generator}/node_combine_op/{number}")
+            yield _conv(rf"{ours}\.project", f"{generator}/node_input_blocks/{number}/0/1")
+            # Behind the activation.
+            yield _conv(rf"{ours}\.conv", f"{generator}/node_post_combine_block/{number}", 1)
+            number += 1
+
+
 _register(schema.SsdLayers, _ssd_layers)
 _register(schema.Fpn, _fpn)
+_register(schema.BiFpn, lambda context: tuple(_bifpn(context)))
 
 _BOXES, _CLASSES = "box_encodings", "class_predictions_with_background"
 

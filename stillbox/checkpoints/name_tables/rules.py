@@ -47,7 +47,11 @@ TF_LAYERS = Convention(
     variables={name: name for name in ("kernel", "depthwise_kernel", "pointwise_kernel", "bias")},
     norm=_TF1_NORM,
 )
-KERAS = replace(TF_LAYERS, library="keras")
+KERAS = replace(
+    TF_LAYERS,
+    library="keras",
+    variables={**TF_LAYERS.variables, "weights": "bifpn_combine_weights"},
+)
 # Kernels of torch are [out, in, k, k].
 TORCH = Convention(
     library="torch",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.pipeline_config.efficientdet import EFFICIENTDETS, read_efficientdet
 from stillbox.experiment.pipeline_config.layers import of_a_replica, overridden, read_hyperparams
 from stillbox.experiment.pipeline_config.mobile import MOBILE, MobileBackbone
 from stillbox.experiment.pipeline_config.necks import NECKS
@@ -34,6 +35,7 @@ EXTRACTORS = (
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
     *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
+    *EFFICIENTDETS,
 )
 """Supported values of `feature_extractor.type`."""
 
@@ -62,6 +64,8 @@ class Extractor(NamedTuple):
 def read_extractor(section: MessageSection) -> Extractor:
     """Reads `feature_extractor`."""
     kind = read_type(section, EXTRACTORS)
+    if kind in EFFICIENTDETS:
+        return Extractor(*read_efficientdet(section, kind), keras=True)
     keras, neck = kind.endswith("_keras"), re.search(r"_(fpn|ppn)", kind)
     hyperparams = read_hyperparams(
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
@@ -71,6 +75,9 @@ def read_extractor(section: MessageSection) -> Extractor:
     feature_neck = read_neck(section, backbone, hyperparams)
     if isinstance(feature_neck, Fpn) and keras:
         feature_neck = dataclasses.replace(feature_neck, top_down="smoothed")
+        if feature_neck.depthwise:
+            conv = dataclasses.replace(feature_neck.conv, regularize_depthwise=True)
+            feature_neck = dataclasses.replace(feature_neck, conv=conv, pointwise_defaults=True)
     last = backbone.levels[max(backbone.levels)]
     if last not in feature_neck.taps_of(backbone):
         # The original builds the whole network, and its checkpoints and penalty contain it.
@@ -142,8 +149,11 @@ def _as_keras(
     """Returns a MobileNet with the channels of the second generation.
 
     Its v1 applies the depth multiplier to the network of Keras, which has applied it already, but
-    not to thinner last layers. Its v2 has no thinner last layer, and no layer of less than 8.
+    not to thinner last layers. Its v2 has no thinner last layer, and no layer of less than 8. Both
+    penalise depthwise kernels.
     """
+    conv = dataclasses.replace(backbone.conv, regularize_depthwise=True)
+    backbone = dataclasses.replace(backbone, conv=conv)
     if isinstance(backbone, MobileNetV2):
         least = max(_LEAST_KERAS_DEPTH, backbone.min_depth)
         return dataclasses.replace(backbone, last_depth=MobileNetV2().last_depth, min_depth=least)

@@ -74,4 +74,20 @@ def _weight_shared(section: MessageSection, path: str, *, keras: bool) -> Head:
         )
         conv = dataclasses.replace(conv, activation="relu6")
     head: WeightSharedHead = _read_weight_shared(section, path, conv=conv)
-    return head
+    return _with_defaults_of_keras(section, head) if keras and head.depthwise else head
+
+
+def _with_defaults_of_keras(section: MessageSection, head: WeightSharedHead) -> WeightSharedHead:
+    """Returns separable towers and heads as the second generation builds them.
+
+    Keras passes hyperparameters to depthwise kernels alone, and the original to no kernel of the
+    heads, unless the config asks for more.
+    """
+    pointwise = section.value("apply_conv_hyperparams_pointwise", "model.head.pointwise_defaults")
+    heads = section.value("apply_conv_hyperparams_to_heads", "model.head.predictor_defaults")
+    return dataclasses.replace(
+        head,
+        conv=dataclasses.replace(head.conv, regularize_depthwise=True),
+        pointwise_defaults=not pointwise,
+        predictor_defaults=not heads,
+    )

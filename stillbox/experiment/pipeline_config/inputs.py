@@ -34,7 +34,14 @@ def read_data(root: MessageSection) -> Data:
                 "shuffle",
                 "shuffle has no effect on evaluation: it scores every image once, in order",
             )
-        evaluation = dataclasses.replace(evaluation, shuffle=False)
+        if evaluation.num_epochs > 1:
+            reader.note(
+                "num_epochs",
+                f"num_epochs = {evaluation.num_epochs} is read as 1: the original reads the images "
+                "as often, and scores each of them once",
+            )
+        epochs = min(evaluation.num_epochs, 1)
+        evaluation = dataclasses.replace(evaluation, shuffle=False, num_epochs=epochs)
     limit = root.child("train_config")
     if limit.has("max_number_of_boxes"):
         # The original overwrites both readers with this deprecated field, whatever they say.

@@ -117,6 +117,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "load_multiclass_scores": "it needs use_multiclass_scores",
     },
 }
+_SEPARABLE_KERAS = "it concerns use_depthwise in extractors of the second generation (_keras)"
 
 REFUSED: dict[str, str] = {
     "DetectionModel.center_net": "stillbox has detectors with anchors",
@@ -133,14 +134,12 @@ REFUSED: dict[str, str] = {
     "Ssd.mask_head_config": _NO_MASKS_HERE,
     "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
     "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",
-    "SsdFeatureExtractor.bifpn": "EfficientDet's BiFPN is not supported",
+    "SsdFeatureExtractor.bifpn": "this feature extractor has no BiFPN",
     "SsdFeatureExtractor.replace_preprocessor_with_placeholder": "there is no graph to patch",
     "ConvolutionalBoxPredictor.apply_sigmoid_to_scores": "post_processing.score_converter SIGMOID "
     "does that where it belongs",
-    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": "heads have the "
-    "towers' regulariser and initialiser",
-    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": "pointwise kernels "
-    "have the towers' regulariser and initialiser",
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": _SEPARABLE_KERAS,
+    "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": _SEPARABLE_KERAS,
     "Hyperparams.op": "it describes convolutions",
     "Hyperparams.group_norm": "group normalisation is not supported",
     "BatchNonMaxSuppression.max_classes_per_detection": "a box stands for one class, as it always "

@@ -1,5 +1,7 @@
 """`Ssd`: a one-stage detector, put together from its parts."""
 
+import dataclasses
+
 from stillbox.experiment.pipeline_config.boxes import (
     read_anchors,
     read_box_coder,
@@ -12,7 +14,14 @@ from stillbox.experiment.pipeline_config.losses import read_loss
 from stillbox.experiment.pipeline_config.postprocessing import read_postprocessing
 from stillbox.experiment.pipeline_config.resizers import read_resizer, resizer_without_shape
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import MobileDet, OneStage, Resizer
+from stillbox.experiment.schema import (
+    CanvasResizer,
+    KeepAspectRatioResizer,
+    MobileDet,
+    OneStage,
+    PixelNormalization,
+    Resizer,
+)
 
 
 def read_ssd(ssd: MessageSection) -> OneStage:
@@ -26,7 +35,7 @@ def read_ssd(ssd: MessageSection) -> OneStage:
         )
     box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
     return OneStage(
-        resizer=_read_resizer(ssd.child("image_resizer")),
+        resizer=_read_resizer(ssd.child("image_resizer"), extractor.pixels),
         pixels=extractor.pixels,
         backbone=extractor.backbone,
         neck=extractor.neck,
@@ -54,8 +63,16 @@ def read_ssd(ssd: MessageSection) -> OneStage:
     )
 
 
-def _read_resizer(section: MessageSection) -> Resizer:
+def _read_resizer(section: MessageSection, pixels: PixelNormalization) -> Resizer:
     resizer = read_resizer(section, "model.resizer")
+    # A rule refuses a colour with another number of channels.
+    if isinstance(resizer, KeepAspectRatioResizer | CanvasResizer) and len(
+        resizer.pad_value
+    ) == len(pixels.mean):
+        # A detector of one stage pads what it has normalised, so that zeros are the mean colour.
+        colours = zip(resizer.pad_value, pixels.mean, pixels.std, strict=True)
+        pad_value = tuple(mean + std * padding for padding, mean, std in colours)
+        resizer = dataclasses.replace(resizer, pad_value=pad_value)
     unpadded = resizer_without_shape(section)
     if unpadded is not None and section.has("keep_aspect_ratio_resizer"):
         unpadded.warn(

@@ -17,6 +17,7 @@ from stillbox.experiment.schema.box_heads import *
 from stillbox.experiment.schema.calibration import *
 from stillbox.experiment.schema.data import *
 from stillbox.experiment.schema.devices import *
+from stillbox.experiment.schema.efficientnet import *
 from stillbox.experiment.schema.evaluation import *
 from stillbox.experiment.schema.export import *
 from stillbox.experiment.schema.faster_rcnn import *

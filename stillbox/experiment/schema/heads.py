@@ -70,12 +70,17 @@ class WeightSharedHead(Head, kind="weight_shared"):
     """One tower for boxes and classes instead of one for each."""
     depthwise: bool = False
     """Separable convolutions instead of full ones."""
+    pointwise_defaults: bool = False
+    """1x1 kernels of separable towers have the defaults of Keras, Glorot's uniform
+    distribution and no penalty, as in the `_keras` extractors."""
     dropout: bool = False
     """Dropout before the class convolution in training."""
     dropout_keep_probability: PositiveFraction = 0.8
     """Share of the activations that dropout keeps."""
     class_bias_init: float = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    predictor_defaults: bool = False
+    """All kernels of the separable box and class convolutions have them too."""
     predictor_initializer: Initializer | None = None
     """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
     conv: ConvHyperparams = _PREDICTORS

@@ -29,6 +29,15 @@ _TPU_FEATURES = ConvHyperparams(
     force_bias=True,
 )
 
+# Those of the published configs.
+_BIFPN = ConvHyperparams(
+    activation="swish",
+    regularizer=L2(weight=4e-5),
+    initializer=TruncatedNormal(stddev=0.03),
+    batch_norm=BatchNorm(decay=0.99, epsilon=0.001, center=True, scale=True),
+    force_bias=True,
+)
+
 
 class Neck(Variant):
     """From taps of the backbone to the feature maps that carry anchors.
@@ -147,6 +156,9 @@ class Fpn(Pyramid, kind="fpn"):
     """No layer has fewer channels than this."""
     depthwise: bool = False
     """Separable 3x3 convolutions instead of full ones (FPNLite)."""
+    pointwise_defaults: bool = False
+    """1x1 kernels of separable convolutions have the defaults of Keras, Glorot's uniform
+    distribution and no penalty, as in the `_keras` extractors."""
     top_down: Literal["sum", "smoothed"] = "sum"
     """What a level passes to the next finer one: the plain sum, or the sum after its 3x3
     convolution as in the `_keras` extractors."""
@@ -230,3 +242,22 @@ class NasFpn(Pyramid, kind="nas_fpn"):
     block_conv: ConvHyperparams | None = None
     """Hyperparameters of the convolutions inside bottlenecks, if different; the activation follows
     them too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiFpn(Pyramid, kind="bifpn"):
+    """EfficientDet's bidirectional feature pyramid (arXiv:1911.09070).
+
+    Levels that the backbone lacks are max-pooled from the next finer one. Each repetition sums maps
+    of neighbouring levels from coarse to fine, and then from fine to coarse.
+    """
+
+    depth: PositiveInt = 64
+    """Channels of every feature map."""
+    num_repeats: PositiveInt = 3
+    """How often maps are summed in both directions."""
+    combine: Literal["fast_attention", "weighted_sum", "sum"] = "fast_attention"
+    """Sum of maps: each has a learnt weight, of at least 0 and divided by the sum of the weights;
+    or of any value; or none."""
+    conv: ConvHyperparams = _BIFPN
+    """Hyperparameters of all convolutions; the activation precedes the separable one of a sum."""

@@ -6,12 +6,11 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
+from stillbox.models.backbones.inverted_residual import MbConv, MbConvSpec
 from stillbox.models.backbones.residual import BlockGroup
 from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.resampling import upsample
-from stillbox.models.layers.stochastic import drop_connect
 from stillbox.models.parts import BuildOptions, Part, make_divisible
 
 # Channels of a block by its level, before the scale; the stem's convolution has those of level 0.
@@ -54,61 +53,23 @@ class _Components:
     def _group(
         self, inputs: int, channels: int, *, stride: int = 1, rate: float = 0.0
     ) -> BlockGroup:
-        config, options = self.config, self.options
-        first = MbConv(inputs, channels, stride, rate, config, options)
-        others = (
-            MbConv(channels, channels, 1, rate, config, options) for _ in range(1, config.repeats)
+        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        first = MbConvSpec(
+            inputs,
+            channels,
+            stride,
+            expansion=_EXPANSION,
+            se_ratio=self.config.se_ratio,
+            drop_connect_rate=rate,
         )
-        return BlockGroup((first, *others))
+        other = replace(first, inputs=channels, stride=1)
+        return BlockGroup(
+            MbConv(spec, self.config.conv, layers, depthwise=_depthwise(self.config))
+            for spec in (first, *[other] * (self.config.repeats - 1))
+        )
 
     def _width(self, level: int) -> int:
         return make_divisible(_WIDTHS[level] * self.config.filter_scale)
-
-
-class MbConv(Part):
-    """`expand`, `depthwise`, a gate of `squeeze` and `excite`, `project`, beside a shortcut.
-
-    The gate squeezes the mean over the map to a share of the block's *input* channels
-    (arXiv:1709.01507). The shortcut exists if shapes agree; then all but the shortcut is dropped in
-    training with probability `rate`.
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        channels: int,
-        stride: int,
-        rate: float,
-        config: schema.SpineNetMbConv,
-        options: BuildOptions,
-    ) -> None:
-        layers = options.layer_arguments() | {"padding": "symmetric"}
-        linear = replace(config.conv, activation="none")
-        wide = inputs * _EXPANSION
-        self.expand = Conv2d(inputs, wide, 1, 1, config.conv, **layers)
-        self.depthwise = DepthwiseConv2d(wide, 3, stride, _depthwise(config), **layers)
-        if config.se_ratio > 0:
-            narrow = max(int(inputs * config.se_ratio), 1)
-            gate = replace(linear, batch_norm=None)
-            swish = replace(gate, activation="swish")
-            self.squeeze = Conv2d(wide, narrow, 1, 1, swish, **layers)
-            self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)
-        self.project = Conv2d(wide, channels, 1, 1, linear, **layers)
-        self.residual = inputs == channels and stride == 1
-        self.channels, self.rate = channels, rate
-
-    def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
-        y = self.depthwise(self.expand(x, train=train), train=train)
-        if hasattr(self, "squeeze"):
-            gate = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
-            y = y * jax.nn.sigmoid(gate).astype(y.dtype)
-        y = self.project(y, train=train)
-        if not self.residual:
-            return y
-        return x + (drop_connect(y, self.rate, dropout_key) if train and self.rate else y)
 
 
 class SeparableResample(Part):

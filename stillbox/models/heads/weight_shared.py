@@ -1,7 +1,9 @@
 """The predictor whose kernels all feature maps share (arXiv:1708.02002)."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, NormLayer, SeparableConv2d
+from stillbox.models.layers.conv import ConvLayer
+from stillbox.models.layers.initializers import GLOROT_UNIFORM
 from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Outputs, Part
@@ -46,8 +50,7 @@ class WeightSharedPredictor(Part):
             self.box_tower = Tower(config, common, len(inputs), options)
             self.class_tower = Tower(config, common, len(inputs), options)
         depth = config.depth if config.layers_before else common
-        initializer = config.predictor_initializer or config.conv.initializer
-        plain = replace(config.conv, batch_norm=None, activation="none", initializer=initializer)
+        plain = _predictor_hyperparams(config)
         convolution = SeparableConv2d if config.depthwise else Conv2d
         size, layers = config.kernel_size, options.layer_arguments() | {"sites": len(inputs)}
         self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
@@ -85,6 +88,15 @@ class WeightSharedPredictor(Part):
             shared = self.tower(x, index, train=train)
             return shared, shared
         return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
+
+
+def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
+    """Returns the hyperparameters of the box and the class convolution."""
+    conv = config.conv
+    if config.predictor_defaults:
+        conv = replace(conv, regularizer=None, initializer=GLOROT_UNIFORM)
+    initializer = config.predictor_initializer or conv.initializer
+    return replace(conv, batch_norm=None, activation="none", initializer=initializer)
 
 
 class Tower(Part):
@@ -138,7 +150,9 @@ class SharedLayer(Part):
         self.activation = activation or config.conv.activation
         inner: schema.Activation = "none" if norm else self.activation
         plain = replace(config.conv, batch_norm=None, activation=inner)
-        convolution = SeparableConv2d if config.depthwise and size > 1 else Conv2d
+        convolution: Callable[..., ConvLayer] = Conv2d
+        if config.depthwise and size > 1:
+            convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
         bias = norm is None or config.conv.force_bias
         layers = options.layer_arguments() | {"bias": bias, "sites": maps}
         self.conv = convolution(inputs, channels, size, 1, plain, **layers)

@@ -1,5 +1,6 @@
 """Convolution layers with bias or normalisation, activation and penalty."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.initializers import ShapesOnly, draw_kernel
+from stillbox.models.layers.initializers import GLOROT_UNIFORM, ShapesOnly, draw_kernel
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.padding import Padding
 from stillbox.models.layers.masking import without_padding
@@ -223,7 +224,8 @@ class DepthwiseConv2d(ConvLayer):
 class SeparableConv2d(ConvLayer):
     """A depthwise (strided) convolution, directly followed by a 1x1.
 
-    Arguments as `Conv2d`; each input channel is convolved to `multiplier` channels.
+    Arguments as `Conv2d`; each input channel is convolved to `multiplier` channels. With
+    `pointwise_defaults`, the 1x1 kernel has Keras's initialiser and no penalty.
     """
 
     def __init__(
@@ -235,18 +237,23 @@ class SeparableConv2d(ConvLayer):
         hyperparams: schema.ConvHyperparams,
         *,
         multiplier: int = 1,
+        pointwise_defaults: bool = False,
         **options: Any,  # noqa: ANN401
     ) -> None:
         shape = (1, 1, inputs * multiplier, channels)
-        super().__init__(shape, channels, stride, hyperparams, **options)
+        pointwise = hyperparams
+        if pointwise_defaults:
+            pointwise = replace(hyperparams, initializer=GLOROT_UNIFORM)
+        super().__init__(shape, channels, stride, pointwise, **options)
         shape = (size, size, inputs, multiplier)
         self.depthwise_kernel = _parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
+        self.regularize_pointwise = not pointwise_defaults
         if (quantization := options.get("quantization")) is not None:
             self._add_roundings("depthwise_", quantization)
 
     def _penalized(self) -> tuple[jax.Array, ...]:
-        kernels = super()._penalized()
+        kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
         return (self.depthwise_kernel[...], *kernels) if self.regularize_depthwise else kernels
 
     def _input(self, x: jax.Array) -> jax.Array:

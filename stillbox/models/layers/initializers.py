@@ -31,6 +31,10 @@ class ShapesOnly(np.random.Generator):
         super().__init__(np.random.PCG64(0))
 
 
+GLOROT_UNIFORM = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+"""The default of Keras."""
+
+
 def draw_kernel(
     initializer: schema.Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Kernel:

@@ -1,6 +1,8 @@
 """The feature pyramid network (arXiv:1612.03144)."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part, rounded
@@ -26,7 +29,9 @@ class FpnNeck(Part):
         depth = max(int(config.depth * config.depth_multiplier), config.min_depth)
         layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
         plain = replace(config.conv, batch_norm=None, activation="none")
-        convolution = SeparableConv2d if config.depthwise else Conv2d
+        convolution: Callable[..., ConvLayer] = Conv2d
+        if config.depthwise:
+            convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
         maps = config.count_maps()
         for tap, channels in enumerate(inputs, start=1):
             setattr(self, f"projection_{tap}", Conv2d(channels, depth, 1, 1, plain, **layers))
