@@ -146,6 +146,7 @@ def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_
     assert max(line["step"] for line in read_history(directory / HISTORY).training) == stopped
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="takes disk space from a running process")
 def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scenes, tmp_path, start):
     import resource

@@ -126,6 +126,7 @@ def test_training_scoring_and_predicting_follow_one_another(command, params, tmp
     assert [step for step, _ in read_history(run / HISTORY).evaluations] == [2, 4]
 
 
+@pytest.mark.slow
 def test_evaluation_may_begin_before_training(command, params, tmp_path, monkeypatch):
     def begin(seconds):
         monkeypatch.undo()

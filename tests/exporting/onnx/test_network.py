@@ -77,7 +77,10 @@ def wanted(program, images):
         return jax.jit(function, compiler_options=options)(program.weights, images)
 
 
-@pytest.mark.parametrize("recipe", MODELS)
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=[pytest.mark.slow] if "mbconv" in name else []) for name in MODELS],
+)
 def test_equals_the_network(recipe):
     program = exported(random_model(recipe, MODELS[recipe]))
     images = np.random.default_rng(1).uniform(0, 255, (2, *program.input_size, 3))

@@ -158,6 +158,7 @@ def test_depthwise_kernels_have_a_separate_initializer():
     assert 0.95 * limit < kernel.max() <= limit
 
 
+@pytest.mark.slow
 def test_training_in_bfloat16_moves_every_array():
     train_once(SpineNetMbConvBackbone, _FEW, jnp.bfloat16)
 
