@@ -200,6 +200,12 @@ def check_not_run(program, words):
         assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))
 
 
+def slow_if_long(page):
+    """Most commands of two pages are those of tests/cli/test_retinanet.py, test_ssd_resnet34.py."""
+    marks = [pytest.mark.slow] if page in ("docs/retinanet.md", "docs/ssd_resnet34.md") else []
+    return pytest.param(page, marks=marks)
+
+
 def run_yaml(text):
     """Writes the file that a block's first line names; it must be a sound experiment."""
     if name := re.match(r"# (\S+\.yaml)\n", text):
@@ -210,7 +216,7 @@ def run_yaml(text):
     check(reading.experiment, reading.origins)
 
 
-@pytest.mark.parametrize("page", RUN_HERE)
+@pytest.mark.parametrize("page", [slow_if_long(page) for page in RUN_HERE])
 def test_everything_on_the_page_runs(page, folder, shell, request):
     # The charts of a report are drawn once; what is on them: tests/evaluation/test_report.py.
     if page != "README.md":
