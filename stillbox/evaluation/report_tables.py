@@ -46,8 +46,8 @@ def _score_row(scores: Scores, key: str) -> str:
 def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str:
     """Returns the numbers of every class, at its best threshold and over all scores."""
     # The column that a bar illustrates.
-    drawn = "AP50" if scores.coco else "VOC_AP"
-    rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP"]
+    drawn = "AP50" if scores.coco else scores.class_columns[0]
+    rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP", "OpenImages_AP"]
     # Classes without objects come last.
     for class_id in sorted(analysis.names, key=lambda each: not analysis.per_class[each].truths):
         name = analysis.names[class_id]

@@ -73,10 +73,22 @@ def box_areas(boxes: NDArray[Float]) -> NDArray[Float]:
     return areas
 
 
+def covered_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+    """Returns the share of boxes `[N, 4]` that lies in others `[M, 4]`, `[N, M]`."""
+    areas = np.broadcast_to(box_areas(boxes)[:, None], (len(boxes), len(others)))
+    shared = _shared_areas(boxes, others)
+    return np.divide(shared, areas, out=np.zeros_like(shared), where=shared > 0)
+
+
 def iou_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
     """Returns the IoU of every pair, `[N, M]`; boxes `[N, 4]`, others `[M, 4]`."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = np.maximum(high - low, 0).prod(axis=-1)
+    shared = _shared_areas(boxes, others)
     union = box_areas(boxes)[:, None] + box_areas(others)[None] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
+
+
+def _shared_areas(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    areas: NDArray[Float] = np.maximum(high - low, 0).prod(axis=-1)
+    return areas

@@ -23,13 +23,16 @@ VOC_MEANINGS: dict[str, str] = {
     "VOC_weighted_mAP": "all classes in one list",
 }
 """The keys of Pascal VOC's metrics in `Scores.summary`, with their meaning."""
+_OPEN_IMAGES = {"OpenImages_mAP": "mean over classes, detections inside groups ignored"}
+_CLASS_COLUMNS = {"voc": "VOC_AP", "open_images": "OpenImages_AP"}
 
 # object_detection/utils/object_detection_evaluation.py
 _VOC_PREFIXES = {"VOC_mAP": "PascalBoxes_", "VOC_weighted_mAP": "WeightedPascalBoxes_"}
-MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS
+_OPEN_IMAGES_PREFIX = "OpenImagesV2_"
+MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS | _OPEN_IMAGES
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
 
-_HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS)
+_HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *_OPEN_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Scores:
     voc: VocScores | None = None
     voc_keys: tuple[str, ...] = ()
     """The requested keys of `VOC_MEANINGS`."""
+    open_images: VocScores | None = None
 
     @property
     def summary(self) -> dict[str, float | None]:
@@ -48,12 +52,14 @@ class Scores:
         if self.voc:
             both = {"VOC_mAP": self.voc.mean_ap, "VOC_weighted_mAP": self.voc.pooled_ap}
             summary |= {key: both[key] for key in self.voc_keys}
+        if self.open_images:
+            summary["OpenImages_mAP"] = self.open_images.mean_ap
         return summary
 
     @property
     def first(self) -> CocoScores | VocScores:
-        """The scores whose counts and classes are shown: COCO's, or else VOC's."""
-        first = self.coco or self.voc
+        """The scores whose counts and classes are shown: COCO's, or else VOC's or Open Images'."""
+        first = self.coco or self.voc or self.open_images
         assert first is not None  # an experiment has at least one metric
         return first
 
@@ -87,7 +93,14 @@ class Scores:
             numbers |= {key: self.coco.per_class[name].numbers[key] for key in keys}
         if self.voc:
             numbers["VOC_AP"] = self.voc.per_class[name].ap
+        if self.open_images:
+            numbers["OpenImages_AP"] = self.open_images.per_class[name].ap
         return numbers
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        """The keys of `class_numbers` beside those of COCO."""
+        return tuple(key for name, key in _CLASS_COLUMNS.items() if getattr(self, name))
 
     def curves(self) -> dict[str, tuple[float, NDArray[np.float64]]]:
         """Returns AP and precision `[101]` at IoU .50 of every class with something to find."""
@@ -105,7 +118,8 @@ class Scores:
         """Returns the numbers, also those of every class, named as in the Object Detection API."""
         iou = f"{self.voc.rules.min_iou if self.voc else 0.5}IOU"
         of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@{iou}" for key in self.voc_keys}
-        names = ORIGINAL_NAMES | of_voc
+        of_open_images = {"OpenImages_mAP": f"{_OPEN_IMAGES_PREFIX}Precision/mAP@0.5IOU"}
+        names = ORIGINAL_NAMES | of_voc | of_open_images
         named = {names[key]: value for key, value in self.summary.items()}
         for name in self.first.per_class if per_category else ():
             numbers = self.class_numbers(name, all_metrics=all_metrics)
@@ -117,6 +131,9 @@ class Scores:
             for key in self.voc_keys:
                 prefix = _VOC_PREFIXES[key]
                 named[f"{prefix}PerformanceByCategory/AP@{iou}/{name}"] = numbers["VOC_AP"]
+            if self.open_images:
+                key = f"{_OPEN_IMAGES_PREFIX}PerformanceByCategory/AP@0.5IOU/{name}"
+                named[key] = numbers["OpenImages_AP"]
         return named
 
 
@@ -138,9 +155,12 @@ def score(
     """
     keys = {"pascal_voc": "VOC_mAP", "weighted_pascal_voc": "VOC_weighted_mAP"}
     voc_keys = tuple(keys[metric] for metric in keys if metric in metrics)
-    coco = voc = None
+    coco = voc = open_images = None
     if "coco" in metrics:
         coco = score_coco(truths, results, class_names)
     if voc_keys:
         voc = score_voc(truths, results, class_names, rules=rules or VocRules())
-    return Scores(coco=coco, voc=voc, voc_keys=voc_keys)
+    if "open_images" in metrics:
+        groups = VocRules(ignore_crowds=True)
+        open_images = score_voc(truths, results, class_names, rules=groups)
+    return Scores(coco=coco, voc=voc, voc_keys=voc_keys, open_images=open_images)

@@ -7,7 +7,7 @@ from stillbox.evaluation.confidence import Confidence
 from stillbox.evaluation.scores import Scores
 
 # The numbers by which checkpoints are compared.
-_HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP")
+_HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP", "OpenImages_mAP")
 
 
 def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = False) -> str:
@@ -43,12 +43,12 @@ def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], b
 
 def _class_lines(scores: Scores, all_metrics: bool) -> list[str]:
     columns = [*SUMMARY_MEANINGS] if all_metrics else ["AP", "AP50"]
-    columns = [*(columns if scores.coco else ()), *(["VOC_AP"] if scores.voc else ())]
+    columns = [*(columns if scores.coco else ()), *scores.class_columns]
     lines = ["", f"{'class':24} {' '.join(f'{column:>6}' for column in columns)} {'boxes':>6}"]
     for name, one in scores.first.per_class.items():
         if one.truths:
             numbers = scores.class_numbers(name, all_metrics=all_metrics)
-            row = " ".join(_number(numbers[column]) for column in columns)
+            row = " ".join(f"{_number(numbers[column]):>{len(column)}}" for column in columns)
             lines.append(f"{name:24} {row} {one.truths:6d}")
     return lines
 

@@ -5,7 +5,8 @@ overlap is at least .50 or another limit, the detection is correct, unless a bet
 matched the box; if the box is difficult, the detection is ignored. All others are wrong. Difficult
 boxes need not be found. Overlaps are computed as in
 `object_detection/utils/per_image_evaluation.py`, or with the extra pixel of the VOC devkit
-(`VOCevaldet.m`). Crowds are ordinary objects: VOC has none.
+(`VOCevaldet.m`). Crowds are ordinary objects: VOC has none. Open Images V2 has boxes around groups,
+which are read as crowds: they need not be found, and wrong detections inside them are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.evaluation.checks import class_keys, number_images
-from stillbox.evaluation.results import ImageResult, ImageTruth, iou_matrix
+from stillbox.evaluation.results import ImageResult, ImageTruth, covered_matrix, iou_matrix
 from stillbox.experiment.schema import Evaluation
 
 Interpolation = Literal["all_points", "eleven_points"]
@@ -34,6 +35,8 @@ class VocRules:
     """Least IoU of a correct detection."""
     inclusive: bool = False
     """The last row and column of pixels belong to a box, which is one pixel larger each way."""
+    ignore_crowds: bool = False
+    """Crowds are no truths, and wrong detections whose area is in one by `min_iou` are ignored."""
 
     @classmethod
     def of(cls, settings: Evaluation) -> "VocRules":
@@ -173,18 +176,23 @@ def _add_image(
 ) -> None:
     # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
     extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
+    ignored = truth.is_crowd & rules.ignore_crowds
     for class_id in np.unique(truth.class_ids).tolist():
-        difficult = truth.is_difficult[truth.class_ids == class_id]
+        difficult = truth.is_difficult[(truth.class_ids == class_id) & ~ignored]
         classes[class_id].truths += int((~difficult).sum())
         classes[class_id].difficult += int(difficult.sum())
     if result is None:
         return
     for class_id in sorted(classes.keys() & set(result.class_ids.tolist())):
-        wanted, one = truth.class_ids == class_id, classes[class_id]
+        own, one = truth.class_ids == class_id, classes[class_id]
+        wanted, groups = own & ~ignored, own & ignored
         found = np.flatnonzero(result.class_ids == class_id)
         found = found[np.argsort(-result.scores[found], kind="stable")]
         overlaps = iou_matrix(result.boxes[found] + extra, truth.boxes[wanted] + extra)
         counts, correct = _match(overlaps, truth.is_difficult[wanted], rules.min_iou)
+        if groups.any():
+            covered = covered_matrix(result.boxes[found] + extra, truth.boxes[groups] + extra)
+            counts &= correct | (covered.max(axis=1) < rules.min_iou)
         one.scores.append(result.scores[found[counts]])
         one.correct.append(correct[counts])
         one.detections += len(found)

@@ -2,8 +2,8 @@
 
 Read: `image/{encoded,filename,source_id,height,width}` and, under `image/object/`,
 `bbox/{ymin,xmin,ymax,xmax}`, `class/{text,label}`, `weight`, `is_crowd`, `difficult`, `truncated`,
-`area`. All other keys are ignored, `image/object/group_of`, masks and keypoints among them, and
-`image/format` too: the image's own first bytes decide.
+`area`, and `group_of` in place of an absent `is_crowd`. All other keys are ignored, masks and
+keypoints among them, and `image/format` too: the image's own first bytes decide.
 Source: object_detection/core/standard_fields.py, `TfExampleFields`.
 """
 
@@ -72,6 +72,8 @@ def parse_example(
         )
     boxes = _boxes(features)
     class_ids, unknown, disagreeing = _classes(features, len(boxes), label_map, use_display_name)
+    # Open Images names what COCO calls a crowd differently.
+    features.setdefault(f"{_OBJECT}is_crowd", features.get(f"{_OBJECT}group_of", ()))
     columns, wrong = _columns(features, len(boxes))
     filename = _first(features, "image/filename", "bytes", b"").decode(errors="replace")
     source_id = _first(features, "image/source_id", "bytes", b"").decode(errors="replace")

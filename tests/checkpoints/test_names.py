@@ -227,3 +227,21 @@ def test_parameters_without_moving_statistics_keep_their_names(model):
     _, params, stats = abstract_detector(model, "float32")
     names = reference_names(model, params | stats)
     assert reference_names(model, params) == {path: names[path] for path in params}
+
+
+def test_extra_layers_are_named_by_their_kernels():
+    """As `embedded_ssd_mobilenet_v1` of the original, whose 184 names and shapes these equal."""
+    neck = schema.SsdLayers(
+        extra_depths=(512, 256, 256), extra_kernel_sizes=(3, 3, 2), depth_multiplier=0.125
+    )
+    model = schema.OneStage(
+        backbone=schema.MobileNetV1(depth_multiplier=0.125),
+        neck=neck,
+        anchors=schema.SsdAnchors(num_layers=5),
+    )
+    _, params, _ = abstract_detector(model, "float32")
+    names = reference_names(model, params)
+    root = "FeatureExtractor/MobilenetV1/Conv2d_13_pointwise_2_Conv2d"
+    assert names["neck.extra_3_3x3.kernel"] == f"{root}_3_3x3_s2_32/weights"
+    assert names["neck.extra_4_3x3.kernel"] == f"{root}_4_2x2_s2_32/weights"
+    assert params["neck.extra_4_3x3.kernel"].shape == (2, 2, 16, 32)

@@ -12,7 +12,7 @@ NAMES = {1: "cat", 2: "dog", 3: "owl"}
 TRUTHS = [truth("1", [BOX, OTHER, [0, 100, 30, 130]], [1, 1, 2])]
 # Both cats are found; in place of the dog something else is, with the best score of all.
 RESULTS = [result("1", [BOX, OTHER, [150, 0, 190, 40]], [0.9, 0.8, 0.95], [1, 1, 2])]
-ALL = ("coco", "pascal_voc", "weighted_pascal_voc")
+ALL = ("coco", "pascal_voc", "weighted_pascal_voc", "open_images")
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,9 @@ RACCOON = SHARED / "data" / "raccoon" / "pipeline.config"
 # What refuses each real config that is refused; all others resolve.
 REFUSED = {
     "context_rcnn_camera_trap": "FasterRcnn.context_config: Context R-CNN is not supported",
-    "embedded_ssd_mobilenet_v1_coco": "'embedded_ssd_mobilenet_v1'",
     "lstm_ssd_interleaved_mobilenet_v2_imagenet": "the extension [lstm_object_detection",
     "ssd_inception_v3_pets": "'ssd_inception_v3'",
     "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
-    "ssd_resnet101_v1_fpn_shared_box_predictor_oid_512x512_sync": "oid_V2_detection_metrics",
 }
 
 

@@ -35,6 +35,7 @@ def refusal(fields):
             ("weighted_pascal_voc",),
             "VOC_weighted_mAP",
         ),
+        ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
         (
             'metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
             ("pascal_voc", "coco"),
@@ -57,7 +58,7 @@ def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metr
     ("name", "what", "fix"),
     [
         ("coco_mask_metrics", "metrics_set = coco_mask_metrics: it scores masks", "there is"),
-        ("oid_V2_detection_metrics", "labels of whole images", "pascal_voc_detection_metrics"),
+        ("oid_challenge_detection_metrics", "oid_V2_detection_metrics does without", "there is"),
         ("precision_at_recall_detection_metrics", "bounds of recall", "coco_detection_metrics"),
         ("coco_keypoint_metrics", "keypoints", "there is: coco_detection_metrics"),
         ("pascal_voc_detection_metric", "not supported", "did you mean 'pascal_voc_detection_m"),

@@ -144,6 +144,17 @@ def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
     assert keras == CONV
 
 
+def test_the_embedded_extractor_has_five_maps_and_a_small_kernel():
+    read = extractor("embedded_ssd_mobilenet_v1", "num_layers: 4 depth_multiplier: 0.125")
+    assert read.backbone.depth_multiplier == 0.125
+    assert read.neck == schema.SsdLayers(
+        extra_depths=(512, 256, 256),
+        extra_kernel_sizes=(3, 3, 2),
+        depth_multiplier=0.125,
+        conv=CONV,
+    )
+
+
 def test_efficientnet_has_its_own_hyperparameters_and_the_pyramid_those_of_the_config():
     read = extractor("ssd_efficientnet-b3_bifpn_keras")
     size = schema.EFFICIENTNET_SIZES["b3"]

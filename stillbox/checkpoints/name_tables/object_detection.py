@@ -24,21 +24,28 @@ _register_scopes(
     {"backbone": "FirstStageFeatureExtractor/", "box_head": "SecondStageFeatureExtractor/"},
 )
 
-# Extra layers are named after the last tap and their own number of channels.
-_HALVED = "{root}/{tap}_2_Conv2d_{0}_3x3_s2_{channels}"
-_register(
-    schema.SsdLayers,
-    (
-        LayerRule(r"neck\.extra_(\d+)_1x1", "{root}/{tap}_1_Conv2d_{0}_1x1_{channels}"),
-        LayerRule(r"neck\.extra_(\d+)_3x3", _HALVED),
-        LayerRule(
-            r"neck\.extra_(\d+)_depthwise",
-            _HALVED + "_depthwise",
-            depthwise=True,
-            channels_of=r"neck.extra_\1_3x3",
-        ),
-    ),
-)
+
+def _ssd_layers(context: Context) -> tuple[LayerRule, ...]:
+    """Returns rules by the last tap, the size of a kernel and its own number of channels."""
+    neck: schema.SsdLayers = context.parts["neck"]
+    rules = [LayerRule(r"neck\.extra_(\d+)_1x1", "{root}/{tap}_1_Conv2d_{0}_1x1_{channels}")]
+    sizes = neck.extra_kernel_sizes or (3,) * len(neck.extra_depths)
+    for index, size in enumerate(sizes, start=len(neck.taps)):
+        ours = rf"neck\.extra_{index}"
+        halved = f"{{root}}/{{tap}}_2_Conv2d_{index}_{size}x{size}_s2_{{channels}}"
+        rules += [
+            LayerRule(rf"{ours}_3x3", halved),
+            LayerRule(
+                rf"{ours}_depthwise",
+                f"{halved}_depthwise",
+                depthwise=True,
+                channels_of=f"neck.extra_{index}_3x3",
+            ),
+        ]
+    return tuple(rules)
+
+
+_register(schema.SsdLayers, _ssd_layers)
 _register(schema.Ppn, (LayerRule(r"neck\.base", "FeatureExtractor/Base_Conv2d_1x1_{channels}"),))
 
 

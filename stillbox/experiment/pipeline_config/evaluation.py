@@ -10,6 +10,7 @@ METRICS: dict[str, Any] = {
     "coco_detection_metrics": "coco",
     "pascal_voc_detection_metrics": "pascal_voc",
     "weighted_pascal_voc_detection_metrics": "weighted_pascal_voc",
+    "oid_V2_detection_metrics": "open_images",
 }
 """Supported values of `metrics_set`, and their names in the schema."""
 # The number of each by which the best checkpoint is chosen.
@@ -17,9 +18,12 @@ _BEST: dict[str, Any] = {
     "coco": "AP",
     "pascal_voc": "VOC_mAP",
     "weighted_pascal_voc": "VOC_weighted_mAP",
+    "open_images": "OpenImages_mAP",
 }
 _MASKS = "it scores masks, and stillbox detects boxes"
-_IMAGE_LABELS = "it needs labels of whole images and groups of objects, which are not read"
+_IMAGE_LABELS = (
+    "it needs labels of whole images, which are not read; oid_V2_detection_metrics does without"
+)
 # All other values (`object_detection/eval_util.py`, `EVAL_METRICS_CLASS_DICT`).
 _REFUSED_METRICS = {
     "coco_keypoint_metrics": "it scores keypoints, and stillbox detects boxes",
@@ -28,7 +32,6 @@ _REFUSED_METRICS = {
     "lvis_mask_metrics": _MASKS,
     "pascal_voc_instance_segmentation_metrics": _MASKS,
     "weighted_pascal_voc_instance_segmentation_metrics": _MASKS,
-    "oid_V2_detection_metrics": _IMAGE_LABELS,
     "oid_challenge_detection_metrics": _IMAGE_LABELS,
     "oid_challenge_segmentation_metrics": _MASKS,
     "precision_at_recall_detection_metrics": "precision within bounds of recall is not computed",

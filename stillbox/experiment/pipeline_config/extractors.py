@@ -30,7 +30,7 @@ EXTRACTORS = (
     *("ssd_mobilenet_v1", "ssd_mobilenet_v1_fpn", "ssd_mobilenet_v1_ppn"),
     *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
     *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
-    "ssd_inception_v2",
+    *("ssd_inception_v2", "embedded_ssd_mobilenet_v1"),
     *MOBILE,
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
@@ -66,7 +66,7 @@ def read_extractor(section: MessageSection) -> Extractor:
     kind = read_type(section, EXTRACTORS)
     if kind in EFFICIENTDETS:
         return Extractor(*read_efficientdet(section, kind), keras=True)
-    keras, neck = kind.endswith("_keras"), re.search(r"_(fpn|ppn)", kind)
+    keras, neck = kind.endswith("_keras"), re.search(r"(fpn|ppn|embedded)", kind)
     hyperparams = read_hyperparams(
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
     )

@@ -1,6 +1,7 @@
 """The necks that a `SsdFeatureExtractor` describes: extra layers, pooling and feature pyramids."""
 
 from collections.abc import Callable
+from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.section import MessageSection
@@ -37,6 +38,8 @@ _SSD_TAPS: dict[type, tuple[str, str]] = {
     MobileDetCpu: ("block_13", "block_18"),
     **dict.fromkeys((MobileDetGpu, MobileDetDsp, MobileDetEdgeTpu), ("block_16", "block_21")),
 }
+# Of `embedded_ssd_mobilenet_v1`: the last map has 2x2 pixels.
+_EMBEDDED: dict[str, Any] = {"extra_depths": (512, 256, 256), "extra_kernel_sizes": (3, 3, 2)}
 _PPN_TAPS = {
     MobileNetV1: "conv_11_pointwise",
     MobileNetV2: "block_13_expand",
@@ -70,6 +73,14 @@ def _read_extra_layers(
     return neck
 
 
+def _read_embedded(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> SsdLayers:
+    section.ignore("this extractor has five feature maps", "num_layers")
+    neck: SsdLayers = _read_ssd_layers(
+        section, "model.neck", taps=_SSD_TAPS[type(backbone)], conv=conv, **_EMBEDDED
+    )
+    return neck
+
+
 def _read_ppn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams) -> Ppn:
     if section.value("use_depthwise"):
         section.note(
@@ -94,6 +105,7 @@ def _read_fpn(section: MessageSection, backbone: Backbone, conv: ConvHyperparams
 
 NECKS: dict[str, Callable[[MessageSection, Backbone, ConvHyperparams], Neck]] = {
     "": _read_extra_layers,
+    "embedded": _read_embedded,
     "ppn": _read_ppn,
     "fpn": _read_fpn,
 }

@@ -15,7 +15,11 @@ def best_metric_is_computed(evaluation: Evaluation) -> Iterator[Broken]:
     if not evaluation.metrics:
         yield Broken("metrics", "no metrics", "for example [coco]")
         return
-    others = {"VOC_mAP": "pascal_voc", "VOC_weighted_mAP": "weighted_pascal_voc"}
+    others = {
+        "VOC_mAP": "pascal_voc",
+        "VOC_weighted_mAP": "weighted_pascal_voc",
+        "OpenImages_mAP": "open_images",
+    }
     metric = others.get(evaluation.best_metric, "coco")
     if metric not in evaluation.metrics:
         computed = next((key for key, name in others.items() if name in evaluation.metrics), "AP")

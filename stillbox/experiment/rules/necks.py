@@ -90,12 +90,13 @@ def every_map_has_anchors(model: OneStage | FasterRcnn) -> Iterator[Broken]:
 
 
 @rule(SsdLayers)
-def extra_maps_have_strides(neck: SsdLayers) -> Iterator[Broken]:
-    """Strides are given for all extra maps or for none."""
-    strides, depths = len(neck.extra_strides), len(neck.extra_depths)
-    if strides not in (0, depths):
-        what = f"{strides} extra_strides for {depths} extra_depths"
-        yield Broken("extra_strides", what, "give one for each, or none")
+def extra_maps_have_strides_and_sizes(neck: SsdLayers) -> Iterator[Broken]:
+    """Strides and kernels are given for all extra maps or for none."""
+    depths = len(neck.extra_depths)
+    for name in ("extra_strides", "extra_kernel_sizes"):
+        if (count := len(getattr(neck, name))) not in (0, depths):
+            what = f"{count} {name} for {depths} extra_depths"
+            yield Broken(name, what, "give one for each, or none")
 
 
 @rule(RetinaNetFpn, NasFpn)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from stillbox.experiment.schema.ranges import *
 
-Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc"]
+Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc", "open_images"]
 
 Score = Literal[
     "AP",
@@ -22,6 +22,7 @@ Score = Literal[
     "ARl",
     "VOC_mAP",
     "VOC_weighted_mAP",
+    "OpenImages_mAP",
 ]
 
 
@@ -36,7 +37,8 @@ class Evaluation:
     """Type of activations in evaluation and prediction."""
     metrics: tuple[Metric, ...] = ("coco",)
     """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP
-    (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`)."""
+    (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`); Open Images
+    V2's mean at an IoU of .50, which ignores detections inside groups (`OpenImages_mAP`)."""
     voc_interpolation: Literal["all_points", "eleven_points"] = "all_points"
     """How Pascal VOC's metrics turn a curve into one number: its area, or the mean of eleven
     precisions as in VOC 2007."""

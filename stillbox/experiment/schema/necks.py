@@ -71,6 +71,8 @@ class SsdLayers(Neck, kind="ssd_layers"):
     extra_strides: tuple[Annotated[int, Range(1, 2)], ...] = ()
     """Stride of each extra 3x3 convolution; empty: 2 for all. A convolution of stride 1 is not
     padded (the coarsest two of SSD300): its map loses a pixel at every edge."""
+    extra_kernel_sizes: tuple[PositiveInt, ...] = ()
+    """Side of each extra kernel that shrinks; empty: 3 for all."""
     depth_multiplier: Positive = 1.0
     """Factor on the extra channel counts."""
     min_depth: PositiveInt = 16

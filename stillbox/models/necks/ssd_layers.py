@@ -15,7 +15,7 @@ class SsdLayersNeck(Part):
 
     Map k is made by `extra_{k}_1x1` and `extra_{k}_3x3`, which is strided or not padded; k counts
     the taps too, as in TF1's variable names. With depthwise convolutions `extra_{k}_depthwise`
-    shrinks and `extra_{k}_3x3`, which keeps its name, is a 1x1.
+    shrinks and `extra_{k}_3x3` is a 1x1; kernels of other sizes keep the names too.
     """
 
     def __init__(
@@ -27,8 +27,9 @@ class SsdLayersNeck(Part):
         channels = list(inputs)
         layers = options.layer_arguments()
         strides = config.extra_strides or (2,) * len(config.extra_depths)
-        extras = zip(config.extra_depths, strides, strict=True)
-        for index, (depth, stride) in enumerate(extras, start=len(inputs)):
+        sizes = config.extra_kernel_sizes or (3,) * len(config.extra_depths)
+        extras = zip(config.extra_depths, strides, sizes, strict=True)
+        for index, (depth, stride, size) in enumerate(extras, start=len(inputs)):
             squeezed, name = width(depth / 2), f"extra_{index}"
             # Without a stride the map shrinks because it is not padded.
             padding = "valid" if stride == 1 else padding_of(config.explicit_padding)
@@ -36,11 +37,11 @@ class SsdLayersNeck(Part):
             squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
             setattr(self, f"{name}_1x1", squeeze)
             if config.depthwise:
-                halve = DepthwiseConv2d(squeezed, 3, stride, config.conv, **shrinking)
+                halve = DepthwiseConv2d(squeezed, size, stride, config.conv, **shrinking)
                 setattr(self, f"{name}_depthwise", halve)
                 widen = Conv2d(squeezed, width(depth), 1, 1, config.conv, **layers)
             else:
-                widen = Conv2d(squeezed, width(depth), 3, stride, config.conv, **shrinking)
+                widen = Conv2d(squeezed, width(depth), size, stride, config.conv, **shrinking)
             setattr(self, f"{name}_3x3", widen)
             channels.append(width(depth))
         self.steps = ("1x1", "depthwise", "3x3") if config.depthwise else ("1x1", "3x3")

@@ -41,6 +41,17 @@ def test_each_extra_map_halves_the_one_before_rounding_up():
     assert sides == [(19, 10), (10, 5), (5, 3), (3, 2), (2, 1)]
 
 
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_kernels_have_the_given_sizes(depthwise):
+    neck = _build((4, 8), extra_depths=(16, 16), extra_kernel_sizes=(3, 2), depthwise=depthwise)
+    name = "depthwise" if depthwise else "3x3"
+    sizes = [getattr(neck, f"extra_{k}_{name}").kernel.shape[:2] for k in (2, 3)]
+    assert sizes == [(3, 3), (2, 2)]
+    taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((8, 8, 4), (4, 4, 8)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
+    assert [m.shape[1] for m in maps] == [8, 4, 2, 1]
+
+
 def test_without_extra_depths_the_taps_are_the_maps():
     neck = _build((4, 8), extra_depths=())
     taps = (jnp.zeros((1, 2, 2, 4)), jnp.zeros((1, 1, 1, 8)))
