@@ -1,4 +1,4 @@
-"""Mobile feature extractors of the original as configs, and what it computed for them.
+"""Mobile feature extractors and Inception v3 of the original, and what it computed for them.
 
 The goldens hold figures of the TF1 graphs of the original's SSDLite configs at 320 pixels with
 `tests/reference.py`'s weights and images, and of the same configs shrunk (`small`).
@@ -16,6 +16,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 KINDS = (
     *("ssd_mobilenet_v3_large", "ssd_mobilenet_v3_small", "ssd_mobilenet_edgetpu"),
     *(f"ssd_mobiledet_{target}" for target in ("cpu", "gpu", "dsp", "edgetpu")),
+    "ssd_inception_v3",
 )
 
 # They ignore override_base_feature_extractor_hyperparams, which is not set in their configs.

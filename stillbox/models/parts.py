@@ -70,6 +70,14 @@ def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
     return x if rounding is None else rounding(x, train=train)
 
 
+def widened(depth: int, multiplier: float, least: int) -> int:
+    """Returns channels times a multiplier, rounded down, at least `least`.
+
+    The multiplier is a float32, as the originals read it: 160 * 0.35 is less than 56 there.
+    """
+    return max(int(depth * float(np.float32(multiplier))), least)
+
+
 def make_divisible(depth: float, least: int = 8) -> int:
     """Rounds channels to the nearest multiple of 8, at least `least`, never down by over 10%."""
     rounded = max(least, int(depth + 4) // 8 * 8)

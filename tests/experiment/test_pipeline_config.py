@@ -15,8 +15,6 @@ RACCOON = SHARED / "data" / "raccoon" / "pipeline.config"
 REFUSED = {
     "context_rcnn_camera_trap": "FasterRcnn.context_config: Context R-CNN is not supported",
     "lstm_ssd_interleaved_mobilenet_v2_imagenet": "the extension [lstm_object_detection",
-    "ssd_inception_v3_pets": "'ssd_inception_v3'",
-    "ssd_inception_v3_pets_2": "'ssd_inception_v3'",
 }
 
 
@@ -329,7 +327,7 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
 @pytest.mark.parametrize(
     ("old", "new", "message", "fix"),
     [
-        ('"ssd_mobilenet_v1"', '"ssd_inception_v3"', "'ssd_inception_v3' is not supp", "ssd_inc"),
+        ('"ssd_mobilenet_v1"', '"ssd_pnasnet"', "'ssd_pnasnet' is not supp", "ssd_inc"),
         ('"ssd_mobilenet_v1"', '"ssd_mobilnet_v2"', "'ssd_mobilnet_v2'", "did you mean"),
         ('type: "ssd_mobilenet_v1"', "", "feature extractor has no type", "there is: ssd_mobile"),
         ("iou_similarity {}", "", "chooses nothing", "add iou_similarity"),

@@ -92,6 +92,17 @@ def test_all_of_inception_v2_has_the_hyperparameters_of_the_config():
     assert plain.backbone.conv.batch_norm is None
 
 
+def test_inception_v3_has_three_taps_and_three_extra_maps():
+    read = extractor("ssd_inception_v3", f"{OVERRIDE} depth_multiplier: 0.5 min_depth: 8")
+    assert read.backbone == schema.InceptionV3(depth_multiplier=0.5, min_depth=8, conv=CONV)
+    assert read.neck.taps == ("mixed_5d", "mixed_6e", "mixed_7c")
+    assert read.neck.extra_depths == (512, 256, 128)
+    fewer = extractor("ssd_inception_v3", f"{OVERRIDE} num_layers: 2")
+    assert (fewer.neck.taps, fewer.neck.extra_depths) == (("mixed_5d", "mixed_6e"), ())
+    # The original builds the whole network.
+    assert fewer.backbone.last_layer == "mixed_7c"
+
+
 def test_inception_v2_without_the_hyperparameters_of_the_config_is_refused():
     with pytest.raises(UserError, match="no hyperparameters but those of the config"):
         extractor("ssd_inception_v2")

@@ -1,4 +1,4 @@
-"""MobileNet v1, v2, ResNet v1 and Inception v2 of TF-slim (`research/slim/nets`)."""
+"""MobileNet v1, v2, ResNet v1, Inception v2 and v3 of TF-slim (`research/slim/nets`)."""
 
 from collections.abc import Callable
 
@@ -117,5 +117,24 @@ register_network(
         ),
     ),
     # mixed_5c is called Mixed_5c.
+    tap_name=str.capitalize,
+)
+
+_INSIDE = r"backbone\.mixed_(\w+)\.branch_(\d)\."
+_BRANCH = "{root}/Mixed_{0}/Branch_{1}/"
+register_network(
+    schema.InceptionV3,
+    root="InceptionV3",
+    rules=(
+        LayerRule(r"backbone\.conv_3b", "{root}/Conv2d_3b_1x1"),
+        LayerRule(r"backbone\.conv_(\w+)", "{root}/Conv2d_{0}_3x3"),
+        # The original's slips.
+        LayerRule(r"backbone\.mixed_(5c)\.branch_(1)\.conv_0a_1x1", _BRANCH + "Conv2d_0b_1x1"),
+        LayerRule(r"backbone\.mixed_(5c)\.branch_(1)\.conv_0b_5x5", _BRANCH + "Conv_1_0c_5x5"),
+        LayerRule(r"backbone\.mixed_(6a)\.branch_(\d)\.conv_1a_3x3", _BRANCH + "Conv2d_1a_1x1"),
+        LayerRule(r"backbone\.mixed_(7b)\.branch_(1)\.conv_0c_3x1", _BRANCH + "Conv2d_0b_3x1"),
+        LayerRule(_INSIDE + r"conv_(\w+)", _BRANCH + "Conv2d_{2}"),
+    ),
+    # mixed_7c is called Mixed_7c.
     tap_name=str.capitalize,
 )

@@ -16,6 +16,7 @@ from stillbox.experiment.schema import (
     Backbone,
     Fpn,
     InceptionV2,
+    InceptionV3,
     MobileNetV1,
     MobileNetV2,
     Neck,
@@ -26,11 +27,16 @@ from stillbox.experiment.schema import (
 from stillbox.experiment.sections import part
 
 _RESNETS = tuple(f"ssd_resnet{depth}_v1" for depth in (50, 101, 152))
+_INCEPTIONS: dict[str, type[InceptionV2 | InceptionV3]] = {
+    "ssd_inception_v2": InceptionV2,
+    "ssd_inception_v3": InceptionV3,
+}
 EXTRACTORS = (
     *("ssd_mobilenet_v1", "ssd_mobilenet_v1_fpn", "ssd_mobilenet_v1_ppn"),
     *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
     *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
-    *("ssd_inception_v2", "embedded_ssd_mobilenet_v1"),
+    "embedded_ssd_mobilenet_v1",
+    *_INCEPTIONS,
     *MOBILE,
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
     *("ssd_mobilenet_v2_keras", "ssd_mobilenet_v2_fpn_keras"),
@@ -118,11 +124,11 @@ def read_type(
 
 def _read_backbone(
     section: MessageSection, kind: str, *, keras: bool
-) -> InceptionV2 | MobileNetV1 | MobileNetV2 | ResNetV1 | MobileBackbone:
+) -> InceptionV2 | InceptionV3 | MobileNetV1 | MobileNetV2 | ResNetV1 | MobileBackbone:
     if kind in MOBILE:
         return MOBILE[kind](section)
-    if kind == "ssd_inception_v2":
-        return _read_inception(section)
+    if kind in _INCEPTIONS:
+        return _read_inception(_INCEPTIONS[kind], section)
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
     version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
@@ -162,16 +168,18 @@ def _as_keras(
     return dataclasses.replace(backbone, inner_multiplier=factor, **last)
 
 
-def _read_inception(section: MessageSection) -> InceptionV2:
+def _read_inception(
+    version: type[InceptionV2 | InceptionV3], section: MessageSection
+) -> InceptionV2 | InceptionV3:
     if not section.value(_OVERRIDE):
         section.refuse(
             _OVERRIDE,
-            "the original's Inception v2 has no hyperparameters but those of the config",
+            "the original's Inception has no hyperparameters but those of the config",
             "set it to true",
         )
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
-    backbone: InceptionV2 = part(InceptionV2)(section, "model.backbone", conv=conv)
+    backbone: InceptionV2 | InceptionV3 = part(version)(section, "model.backbone", conv=conv)
     return backbone
 
 

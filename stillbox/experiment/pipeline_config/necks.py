@@ -10,6 +10,7 @@ from stillbox.experiment.schema import (
     ConvHyperparams,
     Fpn,
     InceptionV2,
+    InceptionV3,
     MobileDetCpu,
     MobileDetDsp,
     MobileDetEdgeTpu,
@@ -26,12 +27,14 @@ from stillbox.experiment.schema import (
 )
 from stillbox.experiment.sections import part
 
-_EXTRA_DEPTHS = SsdLayers().extra_depths
+# Of the maps behind so many taps.
+_EXTRA_DEPTHS = {2: (512, 256, 256, 128), 3: (512, 256, 128)}
 # Layers of a backbone that plain SSD and the pooling pyramid read.
-_SSD_TAPS: dict[type, tuple[str, str]] = {
+_SSD_TAPS: dict[type, tuple[str, ...]] = {
     MobileNetV1: ("conv_11_pointwise", "conv_13_pointwise"),
     MobileNetV2: ("block_13_expand", "conv_1"),
     InceptionV2: ("mixed_4c", "mixed_5c"),
+    InceptionV3: ("mixed_5d", "mixed_6e", "mixed_7c"),
     MobileNetV3Large: ("block_12_expand", "conv_1"),
     MobileNetV3Small: ("block_8_expand", "conv_1"),
     MobileNetEdgeTpu: ("block_16_expand", "block_21"),
@@ -56,18 +59,19 @@ def _read_extra_layers(
 ) -> SsdLayers:
     # num_layers cuts the list of feature maps off: first the extra ones, then the taps.
     taps = _SSD_TAPS[type(backbone)]
+    extra_depths = _EXTRA_DEPTHS[len(taps)]
     layers = section.value("num_layers", "model.neck.extra_depths")
-    if not 1 <= layers <= len(taps) + len(_EXTRA_DEPTHS):
+    if not 1 <= layers <= len(taps) + len(extra_depths):
         raise UserError(
             f"SsdFeatureExtractor.num_layers = {layers} is out of range",
             where=section.where("num_layers"),
-            fix=f"this extractor has 1 to {len(taps) + len(_EXTRA_DEPTHS)} feature maps",
+            fix=f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps",
         )
     neck: SsdLayers = _read_ssd_layers(
         section,
         "model.neck",
         taps=taps[:layers],
-        extra_depths=_EXTRA_DEPTHS[: max(0, layers - len(taps))],
+        extra_depths=extra_depths[: max(0, layers - len(taps))],
         conv=conv,
     )
     return neck

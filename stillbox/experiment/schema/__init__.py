@@ -22,6 +22,7 @@ from stillbox.experiment.schema.evaluation import *
 from stillbox.experiment.schema.export import *
 from stillbox.experiment.schema.faster_rcnn import *
 from stillbox.experiment.schema.heads import *
+from stillbox.experiment.schema.inception_v3 import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matching import *

@@ -11,7 +11,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.pooling import average_pool, max_pool
-from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
 
 Config = schema.InceptionV2 | schema.InceptionV2BlockHead
 """What configures blocks: depth multiplier, least depth and hyperparameters."""
@@ -149,7 +149,7 @@ def _names(layers: int, stride: int) -> tuple[str, ...]:
 
 
 def _width(depth: int, config: Config) -> int:
-    return max(int(depth * config.depth_multiplier), config.min_depth)
+    return widened(depth, config.depth_multiplier, config.min_depth)
 
 
 def _drawn(conv: schema.ConvHyperparams, stddev: float) -> schema.ConvHyperparams:

@@ -158,7 +158,7 @@ class ConvLayer(nnx.Module):
         convolution = depthwise_conv2d if depthwise else conv2d
         with jax.named_scope(self.scope):
             x, padding = without_padding(
-                x.astype(self.dtype), kernel.shape[0], self.stride, self.padding
+                x.astype(self.dtype), max(kernel.shape[:2]), self.stride, self.padding
             )
             return convolution(
                 x, kernel.astype(self.dtype), self.stride, padding=padding, **dilated
@@ -181,7 +181,7 @@ class Conv2d(ConvLayer):
     Args:
         inputs: channels of the input.
         channels: channels of the output.
-        size: side of the square kernel.
+        size: side of the square kernel, or rows and columns.
         stride: as for `ConvLayer`.
         hyperparams: as for `ConvLayer`.
         dilation: distance of the kernel's taps in pixels; above 1, the stride has to be 1.
@@ -192,14 +192,17 @@ class Conv2d(ConvLayer):
         self,
         inputs: int,
         channels: int,
-        size: int,
+        size: int | tuple[int, int],
         stride: int,
         hyperparams: schema.ConvHyperparams,
         *,
         dilation: int = 1,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__((size, size, inputs, channels), channels, stride, hyperparams, **options)
+        rows, columns = (size, size) if isinstance(size, int) else size
+        super().__init__(
+            (rows, columns, inputs, channels), channels, stride, hyperparams, **options
+        )
         self.dilation = dilation
 
 

@@ -1,0 +1,194 @@
+"""Inception v3 (arXiv:1512.00567; `slim/nets/inception_v3.py`)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.models.layers import Conv2d
+from stillbox.models.layers.pooling import average_pool, max_pool
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
+
+_Step = tuple[str, int]
+"""Place and kernel of a convolution, as in slim's names, and its depth before the multiplier."""
+_Branch = tuple[_Step, ...]
+
+# Size, stride, depth and padding of the convolutions in front of the blocks.
+_FRONT = {
+    "conv_1a": (3, 2, 32, "valid"),
+    "conv_2a": (3, 1, 32, "valid"),
+    "conv_2b": (3, 1, 64, "same"),
+    "conv_3b": (1, 1, 80, "valid"),
+    "conv_4a": (3, 1, 192, "valid"),
+}
+
+
+class _Block(NamedTuple):
+    branches: tuple[_Branch, ...]
+    pooled: int = 0
+    """Depth of the 1x1 convolution behind a mean; 0: a strided maximum instead of both."""
+
+
+def _five(pooled: int) -> _Block:
+    """A block whose branches see 1, 5 and 5 pixels."""
+    return _Block(
+        (
+            (("0a_1x1", 64),),
+            (("0a_1x1", 48), ("0b_5x5", 64)),
+            (("0a_1x1", 64), ("0b_3x3", 96), ("0c_3x3", 96)),
+        ),
+        pooled,
+    )
+
+
+def _six(inner: int) -> _Block:
+    """A block whose branches see 1, 7 and 13 pixels by rows and columns of kernels."""
+    long = (("0b_7x1", inner), ("0c_1x7", inner), ("0d_7x1", inner), ("0e_1x7", 192))
+    return _Block(
+        (
+            (("0a_1x1", 192),),
+            (("0a_1x1", inner), ("0b_1x7", inner), ("0c_7x1", 192)),
+            (("0a_1x1", inner), *long),
+        ),
+        192,
+    )
+
+
+_SEVEN = _Block(
+    (
+        (("0a_1x1", 320),),
+        (("0a_1x1", 384), ("0b_1x3", 384), ("0c_3x1", 384)),
+        (("0a_1x1", 448), ("0b_3x3", 384), ("0c_1x3", 384), ("0d_3x1", 384)),
+    ),
+    192,
+)
+_BLOCKS = {
+    "mixed_5b": _five(32),
+    "mixed_5c": _five(64),
+    "mixed_5d": _five(64),
+    "mixed_6a": _Block(
+        ((("1a_3x3", 384),), (("0a_1x1", 64), ("0b_3x3", 96), ("1a_3x3", 96))),
+    ),
+    "mixed_6b": _six(128),
+    "mixed_6c": _six(160),
+    "mixed_6d": _six(160),
+    "mixed_6e": _six(192),
+    "mixed_7a": _Block(
+        (
+            (("0a_1x1", 192), ("1a_3x3", 320)),
+            (("0a_1x1", 192), ("0b_1x7", 192), ("0c_7x1", 192), ("1a_3x3", 192)),
+        ),
+    ),
+    "mixed_7b": _SEVEN,
+    "mixed_7c": _SEVEN,
+}
+
+
+@implements(schema.InceptionV3)
+class InceptionV3Backbone(Part):
+    """Convolutions `conv_1a` to `conv_4a` and blocks `mixed_5b` to `mixed_7c`."""
+
+    def __init__(
+        self, config: schema.InceptionV3, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        self.taps = taps
+        channels, widths = 3, {}
+        for name in built:
+            if name in _BLOCKS:
+                block = InceptionV3Block(name, config, channels, options)
+                setattr(self, name, block)
+                channels = block.channels
+            elif name in _FRONT:
+                size, stride, depth, padding = _FRONT[name]
+                layers = options.layer_arguments() | {"padding": padding}
+                width = _width(depth, config)
+                setattr(self, name, Conv2d(channels, width, size, stride, config.conv, **layers))
+                channels = width
+            widths[name] = channels
+        self.channels = tuple(widths[tap] for tap in taps)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs = {}
+        for name in self.names:
+            if name.startswith("pool"):
+                x = max_pool(x, 3, 2, padding="valid")
+            else:
+                x = getattr(self, name)(x, train=train)
+            outputs[name] = x
+        return tuple(outputs[tap] for tap in self.taps)
+
+
+class InceptionV3Block(Part):
+    """Branches `branch_0`, `branch_1`, ... side by side; the last one reads a pooling.
+
+    `name` selects the widths: that of a layer of the backbone.
+    """
+
+    def __init__(
+        self, name: str, config: schema.InceptionV3, inputs: int, options: BuildOptions
+    ) -> None:
+        block = _BLOCKS[name]
+        behind = (("0b_1x1", block.pooled),) if block.pooled else ()
+        self.strided, self.branches = not block.pooled, len(block.branches) + 1
+        self.channels = 0
+        for index, steps in enumerate((*block.branches, behind)):
+            branch = InceptionV3Branch(steps, config, inputs, options)
+            setattr(self, f"branch_{index}", branch)
+            self.channels += branch.channels
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to the same size, or to the size of a 3x3 maximum of stride 2."""
+        pooled = max_pool(x, 3, 2, padding="valid") if self.strided else average_pool(x, 3)
+        inputs = [x] * (self.branches - 1) + [pooled]
+        outputs = [
+            getattr(self, f"branch_{index}")(source, train=train)
+            for index, source in enumerate(inputs)
+        ]
+        return jnp.concatenate(outputs, axis=-1)
+
+
+class InceptionV3Branch(Part):
+    """Convolutions one after the other, such as `conv_0a_1x1`; none of them in some.
+
+    A 3x1 at the end stands beside the 1x3 in front of it.
+    """
+
+    def __init__(
+        self, steps: _Branch, config: schema.InceptionV3, inputs: int, options: BuildOptions
+    ) -> None:
+        self.layers = tuple(f"conv_{name}" for name, _ in steps)
+        self.forked = bool(steps) and steps[-1][0].endswith("3x1")
+        self.channels = inputs
+        for layer, (name, depth) in zip(self.layers, steps, strict=True):
+            place, _, kernel = name.partition("_")
+            rows, columns = map(int, kernel.split("x"))
+            strided, width = place == "1a", _width(depth, config)
+            arguments = options.layer_arguments() | {"padding": "valid" if strided else "same"}
+            stride = 2 if strided else 1
+            part = Conv2d(inputs, width, (rows, columns), stride, config.conv, **arguments)
+            setattr(self, layer, part)
+            beside = self.forked and layer == self.layers[-2]
+            inputs = inputs if beside else width
+            self.channels = width
+        if self.forked:
+            self.channels *= 2
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to the size of the block's output."""
+        in_row = self.layers[:-2] if self.forked else self.layers
+        for layer in in_row:
+            x = getattr(self, layer)(x, train=train)
+        if not self.forked:
+            return x
+        beside = [getattr(self, layer)(x, train=train) for layer in self.layers[-2:]]
+        return jnp.concatenate(beside, axis=-1)
+
+
+def _width(depth: int, config: schema.InceptionV3) -> int:
+    return widened(depth, config.depth_multiplier, config.min_depth)
