@@ -124,7 +124,8 @@ def _verify(
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
     artefact = ExportBackend(folder)
     inputs = [artefact.resized_by_client(image) for image in images]
-    if program.settings.quantize != "none":
+    # A simulated level hangs on the last digit of a float, which is another in another runtime.
+    if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     nms = program.description.nms

@@ -3,6 +3,7 @@
 import dataclasses
 from importlib.util import find_spec
 
+import jax
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
@@ -17,9 +18,11 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verify import verify
 from stillbox.models.build import build_detector
-from stillbox.models.variables import split_detector
+from stillbox.models.layers.quantization import training_step
+from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
+from stillbox.predicting.predictor import Predictor
 from tests.exporting.onnx.runtimes import RUNTIMES
 from tests.shared import SHARED, needs_shared
 
@@ -138,6 +141,39 @@ def test_integers_keep_the_ap_within_a_hundredth(ssd, tmp_path):
     assert ap == pytest.approx(0.222, abs=0.01)
     assert ap50 == pytest.approx(0.384, abs=0.01)
     assert (result.folder / "model.tflite").stat().st_size < 8e6
+
+
+def measured(model, files):
+    """The model as after training for integers at a rate of 0: with ranges measured on images."""
+    changes = {"train.quantization": {"delay": 0}, "model.freeze_batch_norm": True}
+    experiment = model.experiment.with_changes(changes)
+    quantization = experiment.train.quantization
+    graph, _, fresh = split_detector(build_detector(experiment.model, quantization=quantization))
+
+    @jax.jit
+    def measure(params, stats, images, step):
+        detector = bind_detector(graph, params, stats)
+        with training_step(step):
+            detector(images, train=True)
+        return read_statistics(detector)
+
+    backend, stats = CheckpointBackend(model), fresh | model.stats
+    for step, file in enumerate(files):
+        pixels = backend.prepare(read_image(file)[0]).pixels
+        stats = measure(model.params, stats, pixels[None], np.int32(step))
+    return dataclasses.replace(model, experiment=experiment, stats=stats)
+
+
+def test_simulated_integers_and_real_ones_keep_the_ap(ssd, tmp_path):
+    model = measured(ssd, CALIBRATED_ON)
+    ap, ap50 = average_precision(Predictor(CheckpointBackend(model)))
+    assert ap == pytest.approx(0.222, abs=0.01)
+    settings = ExportSettings(format="tflite", quantize="int8")
+    result = export_model(model, tmp_path / "out", settings, [])
+    integers, integers50 = average_precision(stillbox.load(result.folder))
+    print(f"AP {ap:.4f} and {integers:.4f}, AP50 {ap50:.4f} and {integers50:.4f}")
+    assert integers == pytest.approx(ap, abs=0.01)
+    assert integers50 == pytest.approx(ap50, abs=0.01)
 
 
 @pytest.fixture(scope="module")

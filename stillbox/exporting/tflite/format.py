@@ -31,7 +31,8 @@ from stillbox.exporting.tflite.metadata import (
     least_runtime,
     operators,
 )
-from stillbox.exporting.tflite.quantize import quantize
+from stillbox.exporting.tflite.quantize import BITS, quantize
+from stillbox.exporting.tflite.rounded import float_program, tensor_ranges
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.models.layers.lowering.calls import plain_lowering
@@ -58,9 +59,12 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     tf = import_extra("tensorflow", "tf")
     import_extra("ai_edge_litert", "tflite")
     refuse_known_bad(jax.__version__, tf.__version__)
-    content = _converted(program)
-    if program.settings.quantize == "int8":
-        content = quantize(content, [_model_input(program, image) for image in calibration])
+    if program.settings.quantize == "int8" and program.quantization is not None:
+        content = _as_trained(program)
+    else:
+        content = _converted(program)
+        if program.settings.quantize == "int8":
+            content = quantize(content, [_model_input(program, image) for image in calibration])
     _check_operators(content)
     content = describe(content, program.settings.input, _description(program))
     (folder / FILE).write_bytes(content)
@@ -69,6 +73,30 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         needs={"LiteRT or TensorFlow Lite": f">={least_runtime(content)}"},
         written_with={"jax": jax.__version__, "tensorflow": tf.__version__},
     )
+
+
+def _as_trained(program: ExportProgram) -> bytes:
+    """Returns a model of integers in the ranges of quantisation-aware training.
+
+    Raises:
+        UserError: training has rounded to other than 8 bits.
+    """
+    quantization = program.quantization
+    assert quantization is not None
+    for name in ("weight_bits", "activation_bits"):
+        if (bits := getattr(quantization, name)) != BITS:
+            what = f"training has rounded to {bits} bits, and int8 has {BITS}"
+            raise UserError(what, where=f"train.quantization.{name}", fix="export it in float")
+    plain, ranges = float_program(program)
+    content = _converted(plain)
+    # Towers of several maps have batch norms behind one kernel, which stay float.
+    whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
+    parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
+    # Only pixels are measured, on an image that has their whole range.
+    pixels = np.zeros((*(program.settings.image_size or program.input_size), 3), np.uint8)
+    pixels[::2] = 255
+    image = _model_input(plain, pixels)
+    return quantize(content, [image], tensor_ranges(content, ranges, parts), whole=whole)
 
 
 def load(folder: Path, manifest: Manifest) -> Run:

@@ -48,7 +48,8 @@ class MobileNetV2Backbone(Part):
             if hasattr(self, name):
                 x = getattr(self, name)(x, train=train)
             elif name in self.residual:
-                x = rounded(self, f"{name}_sum", x + block_input, train=train)
+                with jax.named_scope(f"{name}_sum"):
+                    x = rounded(self, f"{name}_sum", x + block_input, train=train)
             if name == "conv_0" or not hasattr(self, name):
                 block_input = x
             outputs[name] = x

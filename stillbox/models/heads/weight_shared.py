@@ -67,18 +67,24 @@ class WeightSharedPredictor(Part):
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         boxes, logits = [], []
         for index, features in enumerate(maps):
-            x = features
-            if hasattr(self, f"projection_{index}"):
-                x = getattr(self, f"projection_{index}")(x, 0, train=train)
-            box_input, class_input = self._apply_towers(x, index, train=train)
-            if train and self.keep is not None:
-                class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
-            batch = x.shape[0]
-            raw = self.box(box_input, train=train, site=index)
-            boxes.append(raw.reshape(batch, -1, self.codes))
-            raw = self.class_(class_input, train=train, site=index)
-            logits.append(raw.reshape(batch, -1, self.slots))
+            with jax.named_scope(f"map_{index}"):
+                raw = self._predict(features, index, train=train, dropout_key=dropout_key)
+            batch = features.shape[0]
+            boxes.append(raw[0].reshape(batch, -1, self.codes))
+            logits.append(raw[1].reshape(batch, -1, self.slots))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+
+    def _predict(
+        self, x: jax.Array, index: int, *, train: bool, dropout_key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns box codes and class logits of feature map `index`, as maps."""
+        if hasattr(self, f"projection_{index}"):
+            x = getattr(self, f"projection_{index}")(x, 0, train=train)
+        box_input, class_input = self._apply_towers(x, index, train=train)
+        if train and self.keep is not None:
+            class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
+        boxes = self.box(box_input, train=train, site=index)
+        return boxes, self.class_(class_input, train=train, site=index)
 
     def _apply_towers(
         self, x: jax.Array, index: int, *, train: bool

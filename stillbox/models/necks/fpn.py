@@ -55,8 +55,9 @@ class FpnNeck(Part):
         maps = [running]
         for number in range(len(taps) - 1, 0, -1):
             lateral = self._project(number, taps[number - 1], train=train)
-            total = upsample_to(running, lateral) + lateral
-            running = rounded(self, f"sum_{number}", total, train=train)
+            running = upsample_to(running, lateral)
+            with jax.named_scope(f"sum_{number}"):
+                running = rounded(self, f"sum_{number}", running + lateral, train=train)
             smoothed = getattr(self, f"smoothing_{number}")(running, train=train)
             maps.insert(0, smoothed)
             running = smoothed if self.top_down_smoothed else running

@@ -13,6 +13,7 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.format import FILE, class_labels, load
 from stillbox.exporting.tflite.metadata import LABELS, OUTPUTS, label_ids, operators
+from stillbox.models.abstract import abstract_detector
 from stillbox.records.label_map import LabelMap
 
 pytest.importorskip("tensorflow")
@@ -201,3 +202,29 @@ def test_integers_need_images(model, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
     with pytest.raises(UserError, match="int8 needs images"):
         exported(model, [], tmp_path / "out", quantize="int8")
+
+
+def test_integers_of_training_have_its_ranges_and_need_no_images(model, tmp_path):
+    pytest.importorskip("ai_edge_quantizer")
+    experiment = model.experiment.with_changes({"train.quantization": {"delay": 0}})
+    _, _, stats = abstract_detector(experiment.model, "float32", experiment.train.quantization)
+    ranges = {path: np.float32(path.endswith("max") * 5.1) for path in stats if "quant" in path}
+    trained = dataclasses.replace(model, experiment=experiment, stats={**model.stats, **ranges})
+    result = exported(trained, [], tmp_path / "out", quantize="int8")
+    runtime = interpreter.Interpreter(str(result.folder / FILE))
+    results = [
+        one["quantization"]
+        for one in runtime.get_tensor_details()
+        if one["dtype"] == np.int8 and len(one["shape"]) == 4 and one["quantization"][0]
+    ]
+    # 256 levels from 0 to 5.1, of the results of 5 convolutions and 4 of the heads; and pixels.
+    assert sum(one == (pytest.approx(0.02), -128) for one in results) == 9
+    assert len(results) == 10
+
+
+def test_integers_have_eight_bits(model, tmp_path):
+    bits = {"delay": 0, "activation_bits": 4}
+    experiment = model.experiment.with_changes({"train.quantization": bits})
+    with pytest.raises(UserError, match="training has rounded to 4 bits, and int8 has 8"):
+        trained = dataclasses.replace(model, experiment=experiment)
+        exported(trained, [], tmp_path / "out", quantize="int8")
