@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
-from stillbox.models.layers import conv
+from stillbox.models.layers import conv, separable
 from stillbox.models.variables import bind_detector, split_detector
 from tests.tpu_detection import abstract
 
@@ -30,6 +30,7 @@ def count_macs(model: schema.OneStage) -> int:
         # A number of the result sums over taps and channels; of a depthwise one, over taps alone.
         patch.object(conv, "conv2d", counted(conv.conv2d, 3)),
         patch.object(conv, "depthwise_conv2d", counted(conv.depthwise_conv2d, 2)),
+        patch.object(separable, "conv2d", counted(separable.conv2d, 3)),
     ):
         jax.eval_shape(
             lambda p, s, x: bind_detector(graph, p, s)(x, train=False), params, stats, image

@@ -10,9 +10,9 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.models.backbones.scale_permuted import NodeSpec
 from stillbox.models.backbones.spinenet_mbconv import (
-    MbConv,
     SeparableResample,
     SpineNetMbConvBackbone,
+    _Components,
 )
 from tests.macs import count_macs
 from tests.models.backbones.small_training import OPTIONS, train_once
@@ -69,8 +69,14 @@ def test_levels_have_their_strides_and_one_depth():
     assert [m.shape for m in maps] == [(2, 128 // s, 256 // s, 24) for s in (8, 16, 32, 64, 128)]
 
 
+def build_block(inputs, channels, stride=1, rate=0.0, config=_FEW):
+    """Returns a block as the backbone builds them."""
+    components = _Components(config, OPTIONS)
+    return components._group(inputs, channels, stride=stride, rate=rate).block_1
+
+
 def test_a_block_gates_its_channels_by_their_means():
-    block = MbConv(10, 10, 1, 0.0, _FEW, OPTIONS)
+    block = build_block(10, 10)
     # A fifth of the 10 channels of the input, not of the 60 inside.
     assert block.squeeze.kernel.shape == (1, 1, 60, 2)
     for layer in (block.squeeze, block.excite):
@@ -87,8 +93,8 @@ def test_a_block_gates_its_channels_by_their_means():
 
 
 def test_a_gate_squeezes_to_one_channel_at_least_or_is_not_there():
-    assert MbConv(8, 8, 1, 0.0, replace(_FEW, se_ratio=0.1), OPTIONS).squeeze.bias.shape == (1,)
-    plain = MbConv(8, 8, 1, 0.0, replace(_FEW, se_ratio=0.0), OPTIONS)
+    assert build_block(8, 8, config=replace(_FEW, se_ratio=0.1)).squeeze.bias.shape == (1,)
+    plain = build_block(8, 8, config=replace(_FEW, se_ratio=0.0))
     assert not hasattr(plain, "squeeze")
     x = _random(1, 4, 4, 8)
     inside = plain.depthwise(plain.expand(x, train=False), train=False)
@@ -100,7 +106,7 @@ def test_a_gate_squeezes_to_one_channel_at_least_or_is_not_there():
     ("channels", "stride", "shortcut"), [(8, 1, True), (8, 2, False), (16, 1, False)]
 )
 def test_there_is_a_shortcut_where_shapes_agree(channels, stride, shortcut):
-    block = MbConv(8, channels, stride, 0.0, _FEW, OPTIONS)
+    block = build_block(8, channels, stride)
     # A last factor of 0 leaves the shortcut alone.
     block.project.norm.scale[...] = jnp.zeros(channels)
     x = _random(1, 4, 4, 8)
@@ -111,7 +117,7 @@ def test_there_is_a_shortcut_where_shapes_agree(channels, stride, shortcut):
 
 def test_a_block_that_is_left_out_is_its_shortcut():
     still = replace(_FEW, conv=replace(_FEW.conv, batch_norm=schema.BatchNorm(train=False)))
-    block = MbConv(8, 8, 1, 0.5, still, OPTIONS)
+    block = build_block(8, 8, rate=0.5, config=still)
     x = _random(16, 4, 4, 8)
     branch = block(x, train=False) - x
     y = block(x, train=True, dropout_key=jax.random.key(1))
@@ -152,7 +158,7 @@ def test_the_way_up_repeats_pixels():
 
 
 def test_depthwise_kernels_have_a_separate_initializer():
-    block = MbConv(16, 16, 1, 0.0, _FEW, OPTIONS)
+    block = build_block(16, 16)
     # Glorot's uniform one: 9 * 96 values come in and 9 go out.
     kernel, limit = np.abs(block.depthwise.kernel[...]), np.sqrt(6 / (9 * 96 + 9))
     assert 0.95 * limit < kernel.max() <= limit
