@@ -14,8 +14,6 @@ from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.resolve import resolve_reading
 
-SPELLINGS = ("export_saved_model.py",)
-
 _INPUT_TYPES = {
     "image_bytes": "encoded_image_string_tensor",
     "image_tensor": "image_tensor",

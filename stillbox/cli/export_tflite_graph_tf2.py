@@ -10,8 +10,6 @@ from stillbox.cli.export import show_export
 from stillbox.cli.exporter_main_v2 import add_model_flags, model_flags
 from stillbox.devices.announcing import say_aside
 
-SPELLINGS = ("export_tflite_graph_tf2.py",)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""

@@ -21,8 +21,6 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
 from stillbox.textformat.text_file import read_text_file
 
-SPELLINGS = ("exporter_main_v2.py",)
-
 _INPUT_TYPES = (
     "image_tensor",
     "float_image_tensor",

@@ -9,78 +9,52 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from importlib import import_module
 
 from stillbox import __version__
-from stillbox.cli import (
-    anchors,
-    check,
-    completion,
-    config,
-    data,
-    doctor,
-    evaluate,
-    export,
-    export_saved_model,
-    export_tflite_graph_tf2,
-    exporter_main_v2,
-    model_main,
-    predict,
-    recipes,
-    retinanet,
-    serve,
-    ssd_resnet34,
-    train,
-    weights,
-)
-from stillbox.cli.arguments import find_own_place
 from stillbox.cli.processes import joined, run_process
 from stillbox.devices.compiling import end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.imports import import_parts
 from stillbox.training.signals import RunInterrupted
 
 _TPU_PAGE = '"Object Detection Models on TPU"'
-_VERBS: dict[str, tuple[ModuleType, str]] = {
-    "data": (data, "convert, check, count and show data"),
-    "check": (check, "find everything that is wrong with a config"),
-    "anchors": (anchors, "show how well anchors cover a data set"),
-    "train": (train, "train an experiment into a model directory"),
-    "evaluate": (evaluate, "score a model and write a report"),
-    "predict": (predict, "detect objects in images and videos"),
-    "serve": (serve, "serve a model over HTTP"),
-    "export": (export, "write a model for other runtimes"),
-    "recipes": (recipes, "list the recipes with input, size, score and memory"),
-    "config": (config, "print the resolved experiment as YAML"),
-    "weights": (weights, "get pretrained weights; write weights for other programs"),
-    "doctor": (doctor, "show versions, devices and memory"),
-    "completion": (completion, "print a script that completes words for bash, zsh or fish"),
-    "model_main": (model_main, "train or evaluate with the flags of the Object Detection API"),
-    "retinanet": (retinanet, f"train, evaluate or predict with the flags of {_TPU_PAGE}"),
-    "ssd_resnet34": (
-        ssd_resnet34,
-        "train, evaluate or predict with the flags of SSD ResNet-34's script",
-    ),
-    "export_saved_model": (export_saved_model, f"export with the flags of {_TPU_PAGE}"),
-    "exporter_main_v2": (
-        exporter_main_v2,
-        "export a SavedModel with the flags of the Object Detection API",
-    ),
-    "export_tflite_graph_tf2": (
-        export_tflite_graph_tf2,
-        "export a TFLite model with the flags of the Object Detection API",
-    ),
+_VERBS = {
+    "data": "convert, check, count and show data",
+    "check": "find everything that is wrong with a config",
+    "anchors": "show how well anchors cover a data set",
+    "train": "train an experiment into a model directory",
+    "evaluate": "score a model and write a report",
+    "predict": "detect objects in images and videos",
+    "serve": "serve a model over HTTP",
+    "export": "write a model for other runtimes",
+    "recipes": "list the recipes with input, size, score and memory",
+    "config": "print the resolved experiment as YAML",
+    "weights": "get pretrained weights; write weights for other programs",
+    "doctor": "show versions, devices and memory",
+    "completion": "print a script that completes words for bash, zsh or fish",
+    "model_main": "train or evaluate with the flags of the Object Detection API",
+    "retinanet": f"train, evaluate or predict with the flags of {_TPU_PAGE}",
+    "ssd_resnet34": "train, evaluate or predict with the flags of SSD ResNet-34's script",
+    "export_saved_model": f"export with the flags of {_TPU_PAGE}",
+    "exporter_main_v2": "export a SavedModel with the flags of the Object Detection API",
+    "export_tflite_graph_tf2": "export a TFLite model with the flags of the Object Detection API",
 }
-"""Module and help by verb. A module has `add_arguments(parser)` and `run(arguments)`; one of an
-original's command line also has `SPELLINGS`, the other names of its verb."""
+"""Help by verb. The module of the same name has `add_arguments(parser)` and `run(arguments)`; it is
+imported when its verb is used."""
 
-_SPELLINGS = {
-    spelling: verb
-    for verb, (module, _) in _VERBS.items()
-    for spelling in getattr(module, "SPELLINGS", ())
+_ORIGINALS = {
+    "model_main": ("model_main.py", "model_main_tf2", "model_main_tf2.py"),
+    "retinanet": ("main.py",),
+    "ssd_resnet34": ("ssd.py",),
+    "export_saved_model": ("export_saved_model.py",),
+    "exporter_main_v2": ("exporter_main_v2.py",),
+    "export_tflite_graph_tf2": ("export_tflite_graph_tf2.py",),
 }
+"""Verbs with the flags of an original, and the other names of each."""
+
+_SPELLINGS = {spelling: verb for verb, names in _ORIGINALS.items() for spelling in names}
 
 # Exit codes of Ctrl-C and SIGTERM.
 _STOPPED = (130, 143)
@@ -88,24 +62,28 @@ _STOPPED = (130, 143)
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all verbs."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of all verbs; with `only`, the others are listed without their options."""
     parser = argparse.ArgumentParser(
         prog="stillbox",
         description="Train and evaluate anchor-based object detectors as fixed-shape programs.",
     )
     parser.add_argument("--version", action="version", version=f"stillbox {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, (module, about) in _VERBS.items():
+    for name, about in _VERBS.items():
         # The originals' flags are parsed by absl, which accepts no abbreviations.
-        abbreviated = not hasattr(module, "SPELLINGS")
-        verb = verbs.add_parser(
-            name, help=about, description=module.__doc__, allow_abbrev=abbreviated
-        )
-        if hasattr(module, "run"):
-            verb.set_defaults(run=module.run)
-        module.add_arguments(verb)
+        verb = verbs.add_parser(name, help=about, allow_abbrev=name not in _ORIGINALS)
+        if only in (None, name):
+            _add_verb(verb, name)
     return parser
+
+
+def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
+    module = import_module(f"stillbox.cli.{name}")
+    parser.description = module.__doc__
+    if hasattr(module, "run"):
+        parser.set_defaults(run=module.run)
+    module.add_arguments(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = _SPELLINGS[verb]
     if verb is not None and verb not in _VERBS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
-    parsed = build_parser().parse_args(words)
+    # Without a verb the help names all of them, which needs the options of none.
+    parsed = build_parser(verb or "").parse_args(words)
+    from stillbox.cli.arguments import find_own_place
+
     try:
         place = find_own_place(parsed)
         if place is not None:
@@ -135,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
     """Runs a verb and returns its exit code; prints an expected error as a sentence."""
+    from stillbox.experiment.imports import import_parts
+
     if place is not None:
         verb = f"{verb} (process {place.index} of {place.count})"
     try:

@@ -23,8 +23,6 @@ from stillbox.cli.arguments import (
 from stillbox.cli.running import run_training, score_checkpoints
 from stillbox.experiment.resolve import Resolved, resolve
 
-SPELLINGS = ("model_main.py", "model_main_tf2", "model_main_tf2.py")
-
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
 _REFUSED = {
     "use_tpu": _ONE_MACHINE,

@@ -26,8 +26,6 @@ from stillbox.cli.running import batch_profiler, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
-SPELLINGS = ("main.py",)
-
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
 # Flags that request what is always done, or what does not apply here.
 _MACHINES = {

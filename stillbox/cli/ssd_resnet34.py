@@ -22,7 +22,6 @@ from stillbox.cli.ssd_resnet34_overrides import (
 if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores
 
-SPELLINGS = ("ssd.py",)
 
 _RECIPE = "ssd_resnet34"
 _RESULTS = "eval"

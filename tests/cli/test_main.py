@@ -35,6 +35,18 @@ def test_every_verb_has_a_help(stillbox, verb):
     assert out.startswith(f"usage: stillbox {verb}")
 
 
+def test_the_help_imports_neither_arrays_nor_other_verbs():
+    code = (
+        "import sys; sys.argv = ['stillbox', '--help']; from stillbox.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    assert "stillbox.cli.main" in loaded
+    assert not {"numpy", "cv2", "jax", "yaml", "stillbox.cli.train"} & set(loaded)
+
+
 def test_the_version_is_printed(stillbox):
     assert stillbox("--version").out == f"stillbox {__version__}\n"
 
