@@ -19,7 +19,7 @@ _PACKAGES = (
     "optax",
     "numpy",
     "opencv-python-headless",
-    "faster-coco-eval",
+    "hotcoco",
     "tensorflow",
     "tensorflow-cpu",
     "ai-edge-litert",

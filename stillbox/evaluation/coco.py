@@ -1,6 +1,6 @@
 """The twelve COCO numbers, AP for every class, and the precision curves behind them.
 
-The matching is that of faster-coco-eval, which reproduces pycocotools number for number. As in
+The matching is that of hotcoco, which reproduces pycocotools bit for bit. As in
 `pycocotools/cocoeval.py`: areas 32^2 and 96^2, IoU .50 to .95 in steps of .05, 101 recalls, at most
 1, 10 or 100 detections of a class in an image. Without ground truth a number is `None`, not -1.
 """
@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import hotcoco
 import numpy as np
-from faster_coco_eval import COCO, COCOeval_faster
 from numpy.typing import NDArray
 
 from stillbox.evaluation.checks import class_keys, number_images
-from stillbox.evaluation.coco_json import results_to_coco, truths_to_coco
+from stillbox.evaluation.coco_json import coco_boxes, truths_to_coco
 from stillbox.evaluation.results import ImageResult, ImageTruth
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)
 _IOU_50, _IOU_75 = 0, 5
+# Column of a detection's class.
+_CLASS = 6
 
 
 class _Number(NamedTuple):
@@ -133,12 +135,8 @@ def score_coco(
     """
     numbers = number_images(truths, results, class_names)
     expected = truths_to_coco(truths, class_names, numbers)
-    found = results_to_coco(results, numbers)
-    known = [
-        {"id": number, "iscrowd": 0, "area": one["bbox"][2] * one["bbox"][3], **one}
-        for number, one in enumerate(found, start=1)
-        if one["category_id"] in class_names
-    ]
+    found = _rows(results, numbers)
+    known = found[np.isin(found[:, _CLASS], list(class_names))]
     evaluated = _evaluate(expected, known)
     crowds = sum(annotation["iscrowd"] for annotation in expected["annotations"])
     return CocoScores(
@@ -153,18 +151,33 @@ def score_coco(
     )
 
 
-def _evaluate(expected: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> NDArray[np.float64]:
+    """Returns `[N, 7]` detections: image, x, y, width, height, score, class."""
+    rows = [
+        np.column_stack(
+            [
+                np.full(len(result.scores), numbers[result.image_id]),
+                coco_boxes(result.boxes),
+                result.scores,
+                result.class_ids,
+            ]
+        )
+        for result in results
+    ]
+    return np.concatenate([np.empty((0, _CLASS + 1)), *rows])
+
+
+def _evaluate(expected: dict[str, Any], found: NDArray[np.float64]) -> dict[str, Any]:
     """Runs the matching and returns the library's arrays `precision` and `recall`.
 
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
     the same without its second axis; -1 stands for "no ground truth".
     """
-    evaluation = COCOeval_faster(
-        COCO(expected), COCO({**expected, "annotations": found}), iouType="bbox"
-    )
+    truth = hotcoco.COCO(expected)
+    evaluation = hotcoco.COCOeval(truth, truth.loadRes(found), "bbox")
     evaluation.evaluate()
     evaluation.accumulate()
-    return evaluation.eval
+    return dict(evaluation.eval)
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
@@ -185,10 +198,10 @@ def _per_class(
     evaluated: dict[str, Any],
     class_names: Mapping[int, str],
     expected: list[dict[str, Any]],
-    found: list[dict[str, Any]],
+    found: NDArray[np.float64],
 ) -> dict[str, ClassScores]:
     truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
-    detections = Counter(a["category_id"] for a in found)
+    detections = Counter(found[:, _CLASS].astype(int).tolist())
     scores = {}
     for column, (class_id, key) in enumerate(class_keys(class_names).items()):
         precision = evaluated["precision"][:, :, column, _ALL, _100]

@@ -84,7 +84,7 @@ def results_to_coco(
     found = []
     for result in results:
         image_id = image_ids[result.image_id] if image_ids else _number(result.image_id)
-        columns = (_xywh(result.boxes), result.scores.tolist(), result.class_ids.tolist())
+        columns = (coco_boxes(result.boxes).tolist(), result.scores.tolist(), result.class_ids.tolist())
         for box, score, class_id in zip(*columns, strict=True):
             found.append(
                 {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}
@@ -104,7 +104,7 @@ def truths_to_coco(
         image_id = image_ids[truth.image_id] if image_ids else _number(truth.image_id)
         images.append({"id": image_id, "width": truth.width, "height": truth.height})
         areas, crowds = truth.areas().tolist(), truth.is_crowd.tolist()
-        columns = (_xywh(truth.boxes), truth.class_ids.tolist(), crowds, areas)
+        columns = (coco_boxes(truth.boxes).tolist(), truth.class_ids.tolist(), crowds, areas)
         for box, class_id, crowd, area in zip(*columns, strict=True):
             annotation = {
                 # From 1: matchers take an id of 0 for "not matched".
@@ -151,9 +151,10 @@ def _boxes(rows: list[dict[str, Any]]) -> NDArray[np.float64]:
     return np.stack([y, x, y + height, x + width], axis=1)
 
 
-def _xywh(boxes: NDArray[np.float64]) -> list[list[float]]:
+def coco_boxes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns boxes `[N, 4]` as COCO writes them: x, y, width, height."""
     ymin, xmin, ymax, xmax = boxes.reshape(-1, 4).T
-    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1).tolist()
+    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)
 
 
 def _number(image_id: str) -> int | str:
