@@ -84,7 +84,11 @@ def results_to_coco(
     found = []
     for result in results:
         image_id = image_ids[result.image_id] if image_ids else _number(result.image_id)
-        columns = (coco_boxes(result.boxes).tolist(), result.scores.tolist(), result.class_ids.tolist())
+        columns = (
+            coco_boxes(result.boxes).tolist(),
+            result.scores.tolist(),
+            result.class_ids.tolist(),
+        )
         for box, score, class_id in zip(*columns, strict=True):
             found.append(
                 {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}

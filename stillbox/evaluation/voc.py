@@ -174,8 +174,7 @@ def _best_precision(
 def _add_image(
     classes: dict[int, _Class], truth: ImageTruth, result: ImageResult | None, rules: VocRules
 ) -> None:
-    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
-    extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
+    extra = _far_sides(rules)
     ignored = truth.is_crowd & rules.ignore_crowds
     for class_id in np.unique(truth.class_ids).tolist():
         difficult = truth.is_difficult[(truth.class_ids == class_id) & ~ignored]
@@ -183,19 +182,44 @@ def _add_image(
         classes[class_id].difficult += int(difficult.sum())
     if result is None:
         return
-    for class_id in sorted(classes.keys() & set(result.class_ids.tolist())):
-        own, one = truth.class_ids == class_id, classes[class_id]
-        wanted, groups = own & ~ignored, own & ignored
-        found = np.flatnonzero(result.class_ids == class_id)
-        found = found[np.argsort(-result.scores[found], kind="stable")]
-        overlaps = iou_matrix(result.boxes[found] + extra, truth.boxes[wanted] + extra)
-        counts, correct = _match(overlaps, truth.is_difficult[wanted], rules.min_iou)
-        if groups.any():
-            covered = covered_matrix(result.boxes[found] + extra, truth.boxes[groups] + extra)
-            counts &= correct | (covered.max(axis=1) < rules.min_iou)
-        one.scores.append(result.scores[found[counts]])
-        one.correct.append(correct[counts])
+    present = set(truth.class_ids.tolist())
+    order = np.lexsort((-result.scores, result.class_ids))
+    found_ids, starts = np.unique(result.class_ids[order], return_index=True)
+    for class_id, found in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
+        if class_id not in classes:
+            continue
+        one = classes[class_id]
         one.detections += len(found)
+        correct = np.zeros(len(found), np.bool_)
+        if class_id in present:
+            boxes = result.boxes[found] + extra
+            counts, correct = _match_class(boxes, truth, truth.class_ids == class_id, rules)
+            found, correct = found[counts], correct[counts]
+        one.scores.append(result.scores[found])
+        one.correct.append(correct)
+
+
+def _match_class(
+    boxes: NDArray[np.float64], truth: ImageTruth, own: NDArray[np.bool_], rules: VocRules
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns masks `[D]` of the detections that count and of the correct ones.
+
+    `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
+    """
+    extra = _far_sides(rules)
+    ignored = truth.is_crowd & rules.ignore_crowds
+    wanted, groups = own & ~ignored, own & ignored
+    overlaps = iou_matrix(boxes, truth.boxes[wanted] + extra)
+    counts, correct = _match(overlaps, truth.is_difficult[wanted], rules.min_iou)
+    if groups.any():
+        covered = covered_matrix(boxes, truth.boxes[groups] + extra)
+        counts &= correct | (covered.max(axis=1) < rules.min_iou)
+    return counts, correct
+
+
+def _far_sides(rules: VocRules) -> NDArray[np.float64]:
+    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
+    return np.array([0, 0, 1, 1]) * float(rules.inclusive)
 
 
 def _match(
