@@ -8,7 +8,7 @@ The matching is that of hotcoco, which reproduces pycocotools bit for bit. As in
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hotcoco
 import numpy as np
@@ -177,7 +177,7 @@ def _evaluate(expected: dict[str, Any], found: NDArray[np.float64]) -> dict[str,
     evaluation = hotcoco.COCOeval(truth, truth.loadRes(found), "bbox")
     evaluation.evaluate()
     evaluation.accumulate()
-    return dict(evaluation.eval)
+    return cast("dict[str, Any]", evaluation.eval)
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
