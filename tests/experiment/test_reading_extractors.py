@@ -63,6 +63,7 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
         ("ssd_mobiledet_gpu", schema.MobileDetGpu, schema.SsdLayers),
         ("ssd_mobiledet_dsp", schema.MobileDetDsp, schema.SsdLayers),
         ("ssd_mobiledet_edgetpu", schema.MobileDetEdgeTpu, schema.SsdLayers),
+        ("ssd_mobilenet_v2_mnasfpn", schema.MobileNetV2, schema.MnasFpn),
         ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
         ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
     ],
@@ -126,6 +127,7 @@ def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
         ("ssd_mobilenet_edgetpu", ("relu", 4e-5, 0.9997, 0.001, False)),
         ("ssd_mobiledet_cpu", ("hard_swish", 4e-5, 0.99, 0.01, True)),
         ("ssd_mobiledet_gpu", ("relu6", 4e-5, 0.99, 0.01, True)),
+        ("ssd_mobilenet_v2_mnasfpn", ("relu6", 4e-5, 0.99, 0.01, True)),
         ("ssd_resnet50_v1_fpn", ("relu", 1e-4, 0.997, 1e-5, True)),
     ],
 )
@@ -238,6 +240,41 @@ def test_a_mobiledet_keeps_its_hyperparameters_under_the_override_with_a_note():
     # No least depth either, but for the extra layers.
     assert (read.neck.min_depth, read.neck.conv) == (40, CONV)
     assert "has no effect on a MobileDet" in log.notes[0]
+
+
+def test_mnasfpn_keeps_its_hyperparameters_with_notes():
+    fpn = "fpn { min_level: 3 max_level: 6 additional_layer_depth: 64 }"
+    widths = "depth_multiplier: 0.5 min_depth: 8 use_explicit_padding: true"
+    text = f'type: "ssd_mobilenet_v2_mnasfpn" {HYPERPARAMS} {OVERRIDE} {fpn} {widths}'
+    read, log = read_section(
+        lambda section, _: read_extractor(section), "SsdFeatureExtractor", text
+    )
+    assert [note.split(" has")[0].split(".")[1] for note in log.notes] == [
+        "conv_hyperparams",
+        "override_base_feature_extractor_hyperparams",
+    ]
+    # What the original sets in its training scopes.
+    norm = schema.BatchNorm(decay=0.99, epsilon=0.01, scale=True, statistics="per_replica")
+    he = schema.VarianceScaling(factor=2.0, mode="fan_in", exact_cut=True)
+    conv = schema.ConvHyperparams(activation="relu6", initializer=he, batch_norm=norm)
+    filters = schema.TruncatedNormal(stddev=0.536)
+    fields = {"depth_multiplier": 0.5, "min_depth": 8, "explicit_padding": True}
+    assert read.backbone == schema.MobileNetV2(
+        last_depth=0,
+        depthwise_initializer=filters,
+        conv=dataclasses.replace(conv, regularizer=schema.L2(weight=4e-5)),
+        **fields,
+    )
+    assert read.neck == schema.MnasFpn(
+        depth=64,
+        separable_initializer=filters,
+        conv=dataclasses.replace(conv, regularizer=schema.L2(weight=1e-4)),
+        **fields,
+    )
+    # The coarsest tap is the last block, without a convolution behind it.
+    assert read.neck.taps_of(read.backbone) == ("block_5", "block_12", "block_16")
+    # Without the message it has levels and depth of its own.
+    assert extractor("ssd_mobilenet_v2_mnasfpn").neck.depth == 48
 
 
 def test_a_resnet_keeps_its_batch_norm_under_the_override():

@@ -66,6 +66,18 @@ NODES = "model.neck.cell=[{level: 4, inputs: [0, 1], output: true}, %s]"
             "256",
         ),
         (
+            ["model.neck.kind=mnasfpn", "model.neck.max_level=7"],
+            "model.neck.max_level",
+            "mnasfpn from min_level 3 to max_level 7",
+            "four levels: set it to 6",
+        ),
+        (
+            ["model.neck.kind=mnasfpn", "model.anchors.max_level=6", "model.resizer.width=608"],
+            "model.resizer.width",
+            "608 pixels does not fit a feature pyramid that hands down a map of stride 64",
+            "576 and 640",
+        ),
+        (
             [*NAS, "model.neck.drop_connect_rate=0.2"],
             "model.neck.drop_connect_rate",
             "0.2 leaves out blocks beside a shortcut",

@@ -1,4 +1,4 @@
-"""Mobile backbones and Inception v3 with SSDLite: variables, penalties, maps, logits, losses."""
+"""Mobile backbones, Inception v3 and MnasFPN: variables, penalties, maps, logits, losses."""
 
 from functools import cache
 
@@ -9,13 +9,14 @@ from flax import nnx
 
 from stillbox.checkpoints.names import reference_names
 from stillbox.models.abstract import abstract_detector
+from stillbox.models.layers import ConvLayer
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector
 from tests import reference
-from tests.mobile_extractors import KINDS, OWN_HYPERPARAMETERS, checksum, golden, model
+from tests.mobile_extractors import KINDS, MNASFPN, OWN_HYPERPARAMETERS, checksum, golden, model
 
 # One of each construction kit; the others run with the proofs.
-FAST = ("ssd_mobilenet_v3_large", "ssd_mobiledet_cpu")
+FAST = ("ssd_mobilenet_v3_large", "ssd_mobiledet_cpu", MNASFPN)
 
 
 def _slow(kind):
@@ -23,9 +24,9 @@ def _slow(kind):
 
 
 @cache
-def detector(kind, *, small=False, override=None):
+def detector(kind, **which):
     """A model and its detector as shapes."""
-    described = model(kind, small=small, override=override)
+    described = model(kind, **which)
     return described, abstract_detector(described, "float32")
 
 
@@ -65,8 +66,10 @@ def test_as_many_kernels_are_penalized_as_in_the_original(built):
 
 def penalized_kernels(abstract):
     for path, part in nnx.iter_modules(abstract.module()):
-        if hasattr(part, "kernel") and part.regularizer is not None:
-            yield ".".join(map(str, (*path, "kernel"))), part
+        if isinstance(part, ConvLayer) and part.regularizer is not None:
+            for name in ("kernel", "depthwise_kernel"):
+                if hasattr(part, name):
+                    yield ".".join(map(str, (*path, name))), part
 
 
 def test_maps_are_those_of_the_original(built):
@@ -139,6 +142,12 @@ def check_features(maps, predictions, recorded, mode):
 def test_a_thin_network_computes_what_the_original_computes(kind):
     outputs = computed(*detector(kind, small=True, override=True), "eval", everything=False)
     check_features(*outputs, golden(kind)["small"]["eval"], "eval")
+
+
+@pytest.mark.slow
+def test_max_pooling_sees_explicit_padding_as_the_original_s_does():
+    outputs = computed(*detector(MNASFPN, small=True, padding=True), "eval", everything=False)
+    check_features(*outputs, golden(MNASFPN)["small_explicit_padding"]["eval"], "eval")
 
 
 @pytest.mark.slow

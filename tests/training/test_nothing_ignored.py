@@ -126,7 +126,8 @@ VARIANTS = {
     "model.resizer    ": (
         "{kind: scale_jitter, height: 40, width: 48, min_scale: 0.5, max_scale: 1.5, multiple: 16}"
     ),
-    "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8}",
+    "model.backbone": "{kind: mobilenet_v2, depth_multiplier: 0.25, min_depth: 8, "
+    "depthwise_initializer: {kind: random_normal}}",
     "model.backbone ": "{kind: resnet_v1}",
     "model.backbone  ": "{kind: resnet, depth: 10, drop_block: {block_size: 3}}",
     "model.backbone   ": (
@@ -141,6 +142,8 @@ VARIANTS = {
     "model.backbone     ": "{kind: mobilenet_v3_small, depth_multiplier: 0.25, min_depth: 8}",
     "model.backbone      ": "{kind: efficientnet, width_coefficient: 0.25, depth_coefficient: 0.6}",
     "model.neck      ": "{kind: bifpn, min_level: 4, max_level: 6, depth: 8, num_repeats: 1}",
+    "model.neck       ": "{kind: mnasfpn, depth: 40, num_repeats: 1, min_depth: 8, "
+    "depth_multiplier: 0.2}",
     "model.head.conv.batch_norm": "{statistics: groups, group_size: 2}",
     "model.backbone.last_depths": "[1024, 1024]",
     "model.backbone.conv": "{force_bias: true, regularizer: {kind: l1}, "
@@ -246,6 +249,12 @@ BESIDE = {
         _PLAIN_HEAD,
         "model.resizer={height: 64, width: 128}",
         "model.anchors.num_layers=3",
+    ),
+    "model.neck       ": (
+        _PLAIN_HEAD,
+        "model.resizer={height: 64, width: 128}",
+        "model.anchors.num_layers=4",
+        "model.neck.conv={force_bias: true, initializer: {exact_cut: false}}",
     ),
     "model.backbone.last_depths": (
         _PLAIN_HEAD,

@@ -59,6 +59,18 @@ def _fpn(context: Context) -> tuple[LayerRule, ...]:
 
 _register(schema.Fpn, _fpn)
 
+_MNASFPN = "FeatureExtractor/MnasFPN/"
+_BLOCK = r"neck\.cell_(\d+)\.block_(\d+)\."
+_register(
+    schema.MnasFpn,
+    (
+        # Coarser maps are no part of the original.
+        LayerRule(r"neck\.coarse_1", _MNASFPN + "C6_Conv1x1"),
+        LayerRule(_BLOCK + r"input_(\d)", _MNASFPN + "cell_{0}/block_{1}/input_{2}/Conv1x1"),
+        LayerRule(_BLOCK + "separable", _MNASFPN + "cell_{0}/block_{1}/SepConv"),
+    ),
+)
+
 _MAP = r"head\.map_(\d+)\."
 _PREDICTORS = (
     LayerRule(_MAP + "box", "BoxPredictor_{0}/BoxEncodingPredictor"),

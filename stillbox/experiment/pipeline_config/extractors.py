@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.efficientdet import EFFICIENTDETS, read_efficientdet
 from stillbox.experiment.pipeline_config.layers import of_a_replica, overridden, read_hyperparams
+from stillbox.experiment.pipeline_config.mnasfpn import MNASFPN, read_mnasfpn
 from stillbox.experiment.pipeline_config.mobile import MOBILE, MobileBackbone
 from stillbox.experiment.pipeline_config.necks import NECKS
 from stillbox.experiment.pipeline_config.section import MessageSection
@@ -36,6 +37,7 @@ EXTRACTORS = (
     *("ssd_mobilenet_v2", "ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_ppn"),
     *(f"{resnet}_{neck}" for resnet in _RESNETS for neck in ("fpn", "ppn")),
     "embedded_ssd_mobilenet_v1",
+    MNASFPN,
     *_INCEPTIONS,
     *MOBILE,
     *("ssd_mobilenet_v1_keras", "ssd_mobilenet_v1_fpn_keras"),
@@ -72,6 +74,8 @@ def read_extractor(section: MessageSection) -> Extractor:
     kind = read_type(section, EXTRACTORS)
     if kind in EFFICIENTDETS:
         return Extractor(*read_efficientdet(section, kind), keras=True)
+    if kind == MNASFPN:
+        return Extractor(*read_mnasfpn(section), PixelNormalization(), keras=False)
     keras, neck = kind.endswith("_keras"), re.search(r"(fpn|ppn|embedded)", kind)
     hyperparams = read_hyperparams(
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras

@@ -17,6 +17,7 @@ from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.schema import (
     CanvasResizer,
     KeepAspectRatioResizer,
+    MnasFpn,
     MobileDet,
     OneStage,
     PixelNormalization,
@@ -28,10 +29,12 @@ def read_ssd(ssd: MessageSection) -> OneStage:
     """Reads `model.ssd`."""
     features = ssd.child("feature_extractor")
     extractor = read_extractor(features)
-    if isinstance(extractor.backbone, MobileDet) and ssd.value("freeze_batchnorm"):
+    searched = isinstance(extractor.backbone, MobileDet) or isinstance(extractor.neck, MnasFpn)
+    if searched and ssd.value("freeze_batchnorm"):
         ssd.note(
             "freeze_batchnorm",
-            "the original goes on training the batch norms of a MobileDet; stillbox freezes them",
+            "the original goes on training the batch norms of this feature extractor; stillbox "
+            "freezes them",
         )
     box_coder = read_box_coder(ssd.child("box_coder"), "model.box_coder")
     return OneStage(

@@ -8,6 +8,7 @@ from stillbox.experiment.schema import (
     FasterRcnn,
     Fpn,
     Identity,
+    MnasFpn,
     MultiscaleAnchors,
     NasFpn,
     OneStage,
@@ -23,7 +24,7 @@ from stillbox.experiment.schema.necks import Pyramid
 def pyramid_fits_the_image(model: OneStage | FasterRcnn) -> Iterator[Broken]:
     """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
     neck, top = model.neck, None
-    if isinstance(neck, NasFpn):
+    if isinstance(neck, NasFpn | MnasFpn):
         top = neck.max_level
     elif isinstance(neck, RetinaNetFpn) or (isinstance(neck, Fpn) and not neck.explicit_padding):
         top = min(neck.max_level, max(model.backbone.levels))
@@ -104,6 +105,15 @@ def pyramid_has_channels(neck: RetinaNetFpn | NasFpn) -> Iterator[Broken]:
     """Only in other necks a depth of 0 means an absent layer."""
     if neck.depth == 0:
         yield Broken("depth", "a pyramid of 0 channels", "such as 256")
+
+
+@rule(MnasFpn)
+def cell_has_four_levels(neck: MnasFpn) -> Iterator[Broken]:
+    """The cell was found for four levels."""
+    top = neck.min_level + 3
+    if neck.max_level != top:
+        what = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
+        yield Broken("max_level", what, f"its cell has four levels: set it to {top}")
 
 
 @rule(NasFpn)

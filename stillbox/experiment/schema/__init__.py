@@ -26,6 +26,7 @@ from stillbox.experiment.schema.inception_v3 import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matching import *
+from stillbox.experiment.schema.mnasfpn import *
 from stillbox.experiment.schema.mobile_backbones import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *

@@ -115,22 +115,33 @@ def _blocks() -> tuple[str, ...]:
 class MobileNetV2(Backbone, kind="mobilenet_v2"):
     """MobileNet v2: inverted residuals with linear bottlenecks (arXiv:1801.04381)."""
 
-    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(), "conv_1")
-    levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_12", 5: "conv_1"}
     min_side: ClassVar[int] = 33
 
     depth_multiplier: Positive = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
     min_depth: PositiveInt = 16
     """No bottleneck has fewer channels than this."""
-    last_depth: PositiveInt = 1280
-    """Channels of the last convolution before the multiplier; depthwise pyramids have 256."""
+    last_depth: NonNegativeInt = 1280
+    """Channels of the last convolution before the multiplier; depthwise pyramids have 256. 0: there
+    is none, and level 5 is block 16, as in front of MnasFPN."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides instead of as little as possible."""
+    depthwise_initializer: Initializer | None = None
+    """Distribution of fresh depthwise kernels; None: that of `conv`."""
     conv: ConvHyperparams = _MOBILENET_V2
     """Hyperparameters of the base network."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in the order of their computation."""
+        return ("conv_0", *_blocks(), *(("conv_1",) if self.last_depth else ()))
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        return {2: "block_2", 3: "block_5", 4: "block_12", 5: self.layers[-1]}
 
 
 @dataclass(frozen=True, kw_only=True)

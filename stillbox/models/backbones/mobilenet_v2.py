@@ -66,6 +66,9 @@ def _add_layers(
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
+    filtered = config.conv
+    if config.depthwise_initializer is not None:
+        filtered = replace(filtered, initializer=config.depthwise_initializer)
     channels = width(_ROOT_CHANNELS)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
     widths = {"conv_0": channels}
@@ -80,7 +83,7 @@ def _add_layers(
             channels = make_divisible(before * expansion)
             setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
         elif layer == "depthwise":
-            setattr(part, name, DepthwiseConv2d(channels, 3, stride, config.conv, **layers))
+            setattr(part, name, DepthwiseConv2d(channels, 3, stride, filtered, **layers))
         elif layer == "project":
             channels = width(depth)
             setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))

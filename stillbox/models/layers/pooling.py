@@ -15,6 +15,16 @@ def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same")
     return zero_padding(pooling.max_pool(windows, size, stride, padding=padding))
 
 
+def max_pool_with_zeros(x: jax.Array, size: int, stride: int) -> jax.Array:
+    """Returns the maximum of each window of `[B, H, W, C]` between zeros, which count too.
+
+    Equally many zeros are on all sides, independent of the stride.
+    """
+    before, after = (size - 1) // 2, size // 2
+    padded = jnp.pad(zero_padding(x), ((0, 0), (before, after), (before, after), (0, 0)))
+    return pooling.max_pool(padded, size, stride, padding="valid")
+
+
 def average_pool(x: jax.Array, size: int) -> jax.Array:
     """Returns the mean around each pixel of `[B, H, W, C]`, over the part of the window inside.
 

@@ -14,7 +14,7 @@ from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.lowering.calls import plain_lowering
 from stillbox.models.layers.masking import masked_padding, mean_of_map
-from stillbox.models.layers.pooling import average_pool, max_pool
+from stillbox.models.layers.pooling import average_pool, max_pool, max_pool_with_zeros
 from stillbox.models.parts import BuildOptions
 
 CANVAS = (48, 64)
@@ -116,6 +116,19 @@ def test_every_window_sees_the_image_alone(size, stride, padding):
         for row, image in enumerate(images):
             alone = max_pool(image, size, stride, padding=padding)
             np.testing.assert_array_equal(_cut(together, row, stride), alone)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 2), (3, 4)])
+def test_a_maximum_between_zeros_sees_zeros_where_the_image_ends(size, stride):
+    canvas, images = _canvas(channels=1)
+    canvas, images = canvas - 9, [image - 9 for image in images]
+    with masked_padding(jnp.asarray(SIZES), CANVAS):
+        together = max_pool_with_zeros(canvas, size, stride)
+    for row, image in enumerate(images):
+        between = jnp.pad(image, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        expected = max_pool(between, size, stride, padding="valid")
+        assert (expected == 0).any()
+        np.testing.assert_array_equal(_cut(together, row, stride), expected)
 
 
 def test_the_mean_counts_pixels_of_the_image_alone():

@@ -1,0 +1,164 @@
+"""MnasFPN (arXiv:1912.01106).
+
+Source: `object_detection/models/ssd_mobilenet_v2_mnasfpn_feature_extractor.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.layers.pooling import max_pool, max_pool_with_zeros
+from stillbox.models.layers.resampling import upsample
+from stillbox.models.parts import BuildOptions, Part, make_divisible
+
+
+class _Block(NamedTuple):
+    """Two maps, numbered from the finest that enters the cell to the results of blocks."""
+
+    inputs: tuple[int, int]
+    level: int
+    """Of the result, above that of the finest map."""
+    size: int
+    """Side of the depthwise kernel."""
+    expansion: int
+    """Channels of the sum before the multiplier."""
+
+
+_LEVELS = 4
+# The last four blocks make the maps of the cell.
+_CELL = (
+    _Block((1, 2), 1, 3, 256),
+    _Block((0, 4), 0, 3, 128),
+    _Block((5, 4), 1, 3, 128),
+    _Block((4, 3), 2, 5, 128),
+    _Block((4, 3), 3, 3, 96),
+)
+
+
+@implements(schema.MnasFpn)
+class MnasFpnNeck(Part):
+    """Taps and coarser maps, sent through `cell_0`, `cell_1`, ...
+
+    `coarse_{n}` (from 1) is the 1x1 convolution behind the pooling of the map before it.
+    """
+
+    def __init__(
+        self, config: schema.MnasFpn, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        width, channels = _width(config, config.depth), inputs
+        linear = replace(config.conv, activation="none", regularizer=None)
+        self.coarse = tuple(range(1, config.count_maps() - len(inputs) + 1))
+        for step in self.coarse:
+            layer = Conv2d(channels[-1], width, 1, 1, linear, **options.layer_arguments())
+            setattr(self, f"coarse_{step}", layer)
+            channels = (*channels, width)
+        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
+        for name in self.cells:
+            setattr(self, name, MnasFpnCell(config, channels, options))
+            channels = (width,) * _LEVELS
+        self.channels, self.zeros = channels, config.explicit_padding
+        self.dtype = jnp.dtype(options.dtype)
+
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        maps = list(taps)
+        for step in self.coarse:
+            x = getattr(self, f"coarse_{step}")(_shrink(maps[-1], 2, self.zeros), train=train)
+            maps.append(x.astype(self.dtype))
+        for name in self.cells:
+            maps = getattr(self, name)(maps, train=train)
+        return tuple(maps)
+
+
+class MnasFpnCell(Part):
+    """Blocks `block_{b}`, the last four beside shortcuts where channels agree.
+
+    Args:
+        config: of the neck.
+        channels: of the maps that enter, from fine to coarse.
+        options: as for all layers.
+    """
+
+    def __init__(
+        self, config: schema.MnasFpn, channels: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        before, levels = list(channels), list(range(_LEVELS))
+        width = _width(config, config.depth)
+        for number, block in enumerate(_CELL):
+            inputs = tuple((before[m], levels[m] - block.level) for m in block.inputs)
+            setattr(self, f"block_{number}", MnasFpnBlock(config, block, inputs, options))
+            before.append(width)
+            levels.append(block.level)
+        self.residual = tuple(m for m in range(_LEVELS) if channels[m] == width)
+
+    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
+        """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
+        made = [*maps]
+        for number, block in enumerate(_CELL):
+            inputs = [made[m] for m in block.inputs]
+            made.append(getattr(self, f"block_{number}")(inputs, train=train))
+        return [
+            x + maps[place] if place in self.residual else x
+            for place, x in enumerate(made[-_LEVELS:])
+        ]
+
+
+class MnasFpnBlock(Part):
+    """`input_0` and `input_1` widen maps, whose activated sum goes through `separable`.
+
+    Args:
+        config: of the neck.
+        block: its sizes.
+        inputs: channels of each map, and its level above that of the block.
+        options: as for all layers.
+    """
+
+    def __init__(
+        self,
+        config: schema.MnasFpn,
+        block: _Block,
+        inputs: tuple[tuple[int, int], ...],
+        options: BuildOptions,
+    ) -> None:
+        wide, layers = _width(config, block.expansion), options.layer_arguments()
+        linear = replace(config.conv, activation="none")
+        for place, (channels, _) in enumerate(inputs):
+            setattr(self, f"input_{place}", Conv2d(channels, wide, 1, 1, linear, **layers))
+        separable = replace(linear, initializer=config.separable_initializer)
+        width = _width(config, config.depth)
+        self.separable = SeparableConv2d(wide, width, block.size, 1, separable, **layers)
+        self.levels = tuple(level for _, level in inputs)
+        self.activation, self.zeros = config.conv.activation, config.explicit_padding
+        self.dtype = jnp.dtype(options.dtype)
+
+    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> jax.Array:
+        """Maps two maps `[B, H, W, C]` to one of the block's level."""
+        first, second = (self._widen(place, x, train=train) for place, x in enumerate(maps))
+        x = ACTIVATIONS[self.activation](first + second)
+        return self.separable(x, train=train).astype(self.dtype)
+
+    def _widen(self, place: int, x: jax.Array, *, train: bool) -> jax.Array:
+        level = self.levels[place]
+        if level < 0:
+            x = _shrink(x, 2**-level, self.zeros)
+        # Outputs with a bias are float32.
+        x = getattr(self, f"input_{place}")(x, train=train).astype(self.dtype)
+        return upsample(x, 2**level) if level > 0 else x
+
+
+def _width(config: schema.MnasFpn, depth: int) -> int:
+    return make_divisible(depth * config.depth_multiplier, config.min_depth)
+
+
+def _shrink(x: jax.Array, stride: int, zeros: bool) -> jax.Array:
+    """Returns the maxima of 3x3 windows of `[B, H, W, C]`, `stride` pixels apart."""
+    return (max_pool_with_zeros if zeros else max_pool)(x, 3, stride)
