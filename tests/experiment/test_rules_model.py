@@ -32,7 +32,7 @@ def accepted(*overrides):
             ["train.quantization={}", *PYRAMID, "model.neck={kind: nas_fpn}"],
             "train.quantization",
             "the neck 'nas_fpn' cannot be quantised",
-            "take one of ssd_layers, fpn, ppn, identity",
+            "take one of ssd_layers, fpn, ppn, identity, mnasfpn",
         ),
         (
             ["train.quantization={}", "model={kind: faster_rcnn}", "model.resizer.height=800"],

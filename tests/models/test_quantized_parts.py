@@ -40,6 +40,12 @@ def neck(options):
     return implementation_of(config)(config, (3, 3), options), maps
 
 
+def mnasfpn(options):
+    config = schema.MnasFpn(conv=CONV, depth=8, depth_multiplier=0.1, min_depth=8, num_repeats=1)
+    maps = tuple(random(2, side, side, 3) for side in (8, 4, 2))
+    return implementation_of(config)(config, (3, 3, 3), options), maps
+
+
 def head(options):
     config = schema.WeightSharedHead(conv=CONV, depth=4, layers_before=1)
     maps = tuple(random(1, side, side, 3) for side in (4, 2))
@@ -71,6 +77,9 @@ def applied(make, quantization, *, train):
         (backbone, 20),
         # Two projections, smoothing and coarse of a depthwise and a 1x1 kernel: 6, and a sum.
         (neck, 13),
+        # The coarse map; in each of five blocks two inputs, their sum, a depthwise and a 1x1
+        # kernel; the sum with the coarse map, which alone has the depth of the others.
+        (mnasfpn, 48),
         # For each of two maps two towers of a layer, box and class.
         (head, 16),
     ],

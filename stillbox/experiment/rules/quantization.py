@@ -8,6 +8,7 @@ from stillbox.experiment.schema import (
     Experiment,
     Fpn,
     Identity,
+    MnasFpn,
     MobileNetV1,
     MobileNetV2,
     OneStage,
@@ -19,7 +20,7 @@ from stillbox.experiment.schema import (
 # Parts in which every sum and every convolution is rounded.
 _PARTS = {
     "backbone": (MobileNetV1, MobileNetV2),
-    "neck": (SsdLayers, Fpn, Ppn, Identity),
+    "neck": (SsdLayers, Fpn, Ppn, Identity, MnasFpn),
     "head": (ConvolutionalHead, WeightSharedHead),
 }
 

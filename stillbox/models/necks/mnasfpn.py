@@ -16,7 +16,7 @@ from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.pooling import max_pool, max_pool_with_zeros
 from stillbox.models.layers.resampling import upsample
-from stillbox.models.parts import BuildOptions, Part, make_divisible
+from stillbox.models.parts import BuildOptions, Part, make_divisible, rounded
 
 
 class _Block(NamedTuple):
@@ -61,7 +61,7 @@ class MnasFpnNeck(Part):
             channels = (*channels, width)
         self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
         for name in self.cells:
-            setattr(self, name, MnasFpnCell(config, channels, options))
+            setattr(self, name, MnasFpnCell(name, config, channels, options))
             channels = (width,) * _LEVELS
         self.channels, self.zeros = channels, config.explicit_padding
         self.dtype = jnp.dtype(options.dtype)
@@ -83,39 +83,58 @@ class MnasFpnCell(Part):
     """Blocks `block_{b}`, the last four beside shortcuts where channels agree.
 
     Args:
+        scope: of its operations in profiles.
         config: of the neck.
         channels: of the maps that enter, from fine to coarse.
         options: as for all layers.
     """
 
     def __init__(
-        self, config: schema.MnasFpn, channels: tuple[int, ...], options: BuildOptions
+        self,
+        scope: str,
+        config: schema.MnasFpn,
+        channels: tuple[int, ...],
+        options: BuildOptions,
     ) -> None:
         before, levels = list(channels), list(range(_LEVELS))
         width = _width(config, config.depth)
         for number, block in enumerate(_CELL):
             inputs = tuple((before[m], levels[m] - block.level) for m in block.inputs)
-            setattr(self, f"block_{number}", MnasFpnBlock(config, block, inputs, options))
+            name = f"block_{number}"
+            made = MnasFpnBlock(f"{scope}/{name}", config, block, inputs, options)
+            setattr(self, name, made)
             before.append(width)
             levels.append(block.level)
-        self.residual = tuple(m for m in range(_LEVELS) if channels[m] == width)
+        # Blocks, and the maps that are added to their results.
+        self.residual = tuple(
+            (f"block_{len(_CELL) - _LEVELS + place}", place)
+            for place in range(_LEVELS)
+            if channels[place] == width
+        )
+        for name, _ in self.residual:
+            options.add_rounding(self, f"{name}_sum")
+        self.scope = scope
 
     def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         made = [*maps]
         for number, block in enumerate(_CELL):
-            inputs = [made[m] for m in block.inputs]
-            made.append(getattr(self, f"block_{number}")(inputs, train=train))
-        return [
-            x + maps[place] if place in self.residual else x
-            for place, x in enumerate(made[-_LEVELS:])
-        ]
+            name, inputs = f"block_{number}", [made[m] for m in block.inputs]
+            made.append(getattr(self, name)(inputs, train=train))
+        # Blocks read one another's results without the shortcuts.
+        outputs = made[-_LEVELS:]
+        for name, place in self.residual:
+            with jax.named_scope(f"{self.scope}/{name}_sum"):
+                total = outputs[place] + maps[place]
+                outputs[place] = rounded(self, f"{name}_sum", total, train=train)
+        return outputs
 
 
 class MnasFpnBlock(Part):
     """`input_0` and `input_1` widen maps, whose activated sum goes through `separable`.
 
     Args:
+        scope: of its sum in profiles.
         config: of the neck.
         block: its sizes.
         inputs: channels of each map, and its level above that of the block.
@@ -124,6 +143,7 @@ class MnasFpnBlock(Part):
 
     def __init__(
         self,
+        scope: str,
         config: schema.MnasFpn,
         block: _Block,
         inputs: tuple[tuple[int, int], ...],
@@ -133,17 +153,20 @@ class MnasFpnBlock(Part):
         linear = replace(config.conv, activation="none")
         for place, (channels, _) in enumerate(inputs):
             setattr(self, f"input_{place}", Conv2d(channels, wide, 1, 1, linear, **layers))
+        options.add_rounding(self, "input_sum")
         separable = replace(linear, initializer=config.separable_initializer)
         width = _width(config, config.depth)
         self.separable = SeparableConv2d(wide, width, block.size, 1, separable, **layers)
         self.levels = tuple(level for _, level in inputs)
         self.activation, self.zeros = config.conv.activation, config.explicit_padding
-        self.dtype = jnp.dtype(options.dtype)
+        self.dtype, self.scope = jnp.dtype(options.dtype), scope
 
     def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> jax.Array:
         """Maps two maps `[B, H, W, C]` to one of the block's level."""
         first, second = (self._widen(place, x, train=train) for place, x in enumerate(maps))
-        x = ACTIVATIONS[self.activation](first + second)
+        with jax.named_scope(f"{self.scope}/input_sum"):
+            x = ACTIVATIONS[self.activation](first + second)
+            x = rounded(self, "input_sum", x, train=train)
         return self.separable(x, train=train).astype(self.dtype)
 
     def _widen(self, place: int, x: jax.Array, *, train: bool) -> jax.Array:
