@@ -10,6 +10,8 @@ import jax
 
 from stillbox import __version__
 
+_CACHE_LIMIT = 10 * 2**30
+"""Bytes of compiled programs that a start leaves in the cache folder."""
 # Numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -30,16 +32,31 @@ def compilation_cache_folder() -> Path:
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk for later starts, if the folder can be made.
 
+    Above ten gibibytes, the programs that were used least recently are removed.
     `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` takes precedence over the threshold set here.
     """
     folder = compilation_cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        prune(folder, _CACHE_LIMIT)
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def prune(folder: Path, limit: int) -> None:
+    """Removes the files of `folder` that were used least recently, down to `limit` bytes in all."""
+    files = [(path, path.stat()) for path in folder.iterdir()]
+    # A file system may not record when a file is read.
+    files.sort(key=lambda file: max(file[1].st_atime, file[1].st_mtime))
+    excess = sum(status.st_size for _, status in files) - limit
+    for path, status in files:
+        if excess <= 0:
+            return
+        path.unlink(missing_ok=True)
+        excess -= status.st_size
 
 
 def keep_freed_memory() -> bool:

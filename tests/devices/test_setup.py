@@ -13,6 +13,7 @@ from stillbox import __version__
 from stillbox.devices.setup import (
     compilation_cache_folder,
     keep_freed_memory,
+    prune,
     use_compilation_cache,
     versions,
 )
@@ -65,6 +66,16 @@ def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "file"))
     use_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_programs_used_least_recently_are_removed_down_to_the_limit(tmp_path):
+    for name, used in (("b", 20), ("a", 30), ("c", 10)):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (used, used))
+    prune(tmp_path, 300)
+    assert len(list(tmp_path.iterdir())) == 3
+    prune(tmp_path, 150)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_versions_of_packages_and_platform():
