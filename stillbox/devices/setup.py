@@ -1,5 +1,6 @@
 """Settings of a process that are made before the first array."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -38,17 +39,19 @@ def use_compilation_cache() -> None:
     folder = compilation_cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        prune(folder, _CACHE_LIMIT)
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    # Another process may remove them at the same time.
+    with contextlib.suppress(OSError):
+        prune(folder, _CACHE_LIMIT)
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Removes the files of `folder` that were used least recently, down to `limit` bytes in all."""
-    files = [(path, path.stat()) for path in folder.iterdir()]
+    """Removes the programs in `folder` that were used least recently, down to `limit` bytes."""
+    files = [(path, path.stat()) for path in folder.glob("*-cache")]
     # A file system may not record when a file is read.
     files.sort(key=lambda file: max(file[1].st_atime, file[1].st_mtime))
     excess = sum(status.st_size for _, status in files) - limit

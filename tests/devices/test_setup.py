@@ -70,12 +70,13 @@ def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path
 
 def test_programs_used_least_recently_are_removed_down_to_the_limit(tmp_path):
     for name, used in (("b", 20), ("a", 30), ("c", 10)):
-        (tmp_path / name).write_bytes(bytes(100))
-        os.utime(tmp_path / name, (used, used))
+        program = tmp_path / f"{name}-cache"
+        program.write_bytes(bytes(100))
+        os.utime(program, (used, used))
     prune(tmp_path, 300)
     assert len(list(tmp_path.iterdir())) == 3
     prune(tmp_path, 150)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a-cache"]
 
 
 def test_versions_of_packages_and_platform():
