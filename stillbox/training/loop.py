@@ -1,5 +1,6 @@
 """The training loop, from an experiment to a model directory."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,6 +34,7 @@ from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
+from stillbox.inputs.memory import available_memory
 from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
@@ -141,6 +143,7 @@ def train(
         with stop.ends("compiling the train step"):
             compiled = compile_program(program.lower(), "the train step")
         progress.say(_describe_program(compiled))
+        refuse_what_exceeds_memory(_memory_of(compiled).temporary)
         del start  # the first step donates its buffers
 
         # ---- steps ------------------------------------------------------------------------------
@@ -329,9 +332,46 @@ def _metadata(
     }
 
 
-def _describe_program(compiled: Any) -> str:  # noqa: ANN401
+class _Memory(NamedTuple):
+    """Bytes that a compiled step holds on each device; zeros if that is not known."""
+
+    temporary: int
+    """Beyond the state and the batch."""
+    total: int
+
+
+def _memory_of(compiled: Any) -> _Memory:  # noqa: ANN401
     memory = compiled.memory_analysis()
     if memory is None:
-        return "compiled"
-    peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    return f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device"
+        return _Memory(0, 0)
+    temporary = int(memory.temp_size_in_bytes)
+    return _Memory(temporary, temporary + int(memory.argument_size_in_bytes))
+
+
+def _describe_program(compiled: Any) -> str:  # noqa: ANN401
+    peak = _memory_of(compiled).total
+    return (
+        f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device" if peak else "compiled"
+    )
+
+
+def refuse_what_exceeds_memory(temporary: int) -> None:
+    """Refuses a step that takes `temporary` bytes on each device if Linux has less on the CPU.
+
+    The kernel would kill the process without a message. Accelerators refuse by themselves.
+
+    Raises:
+        UserError: there is less memory than the step needs.
+    """
+    devices = jax.local_devices()
+    if devices[0].platform != "cpu" or sys.platform != "linux":
+        return
+    needed, free = temporary * len(devices), available_memory()
+    if needed > free:
+        raise UserError(
+            f"the compiled train step needs {needed / 2**30:,.1f} GiB of memory, and "
+            f"{free / 2**30:,.1f} GiB are free",
+            where="train.batch_size",
+            fix="lower train.batch_size or the size of model.resizer, or end other programs; on a "
+            "CPU, bfloat16 takes as much memory as float32",
+        )

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 
+import jax
 import numpy as np
 import pytest
 
@@ -230,3 +231,13 @@ def test_a_checkpoint_from_before_a_part_of_the_state_was_there_is_resumed(tmp_p
     del manifest["sections"]["loss"]
     (folder / MANIFEST).write_text(json.dumps(manifest))
     assert train(experiment("train.steps=3", evaluated=False), tmp_path).step == 3
+
+
+def test_a_step_that_exceeds_free_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(loop, "available_memory", lambda: 2**30 * jax.local_device_count())
+    loop.refuse_what_exceeds_memory(2**30)
+    with pytest.raises(
+        UserError, match=r"train\.batch_size: the compiled train step needs"
+    ) as error:
+        loop.refuse_what_exceeds_memory(2**30 + 2**28)
+    assert "lower train.batch_size" in str(error.value)

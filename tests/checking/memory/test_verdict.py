@@ -76,6 +76,16 @@ def test_what_may_not_fit_is_said_and_not_refused():
     assert "may need up to" in shortage.what
 
 
+def test_bfloat16_saves_activations_on_accelerators_alone():
+    float32, bfloat16 = (
+        {platform: estimate(one, sizes, platform).activations.high for platform in ("cpu", "gpu")}
+        for one in (small("train.precision=float32"), small("train.precision=bfloat16"))
+        for sizes in (sizes_of(one.model, one.train),)
+    )
+    assert bfloat16["gpu"] < float32["gpu"]
+    assert bfloat16["cpu"] >= float32["cpu"]
+
+
 def test_an_accelerator_and_its_host_are_compared_apart():
     experiment = small("train.batch_size=4096")
     device, host = 64 * GIB, 0.1 * GIB
