@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 # Files that OpenCV rejects are retried, then reported with their record's location.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 # The loader's workers are threads already.
@@ -43,6 +44,8 @@ def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
     """
     if not data:
         raise ImageError("the image has no bytes")
+    if _claims_more_than_there_is(data):
+        raise ImageError("the image is truncated")
     flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -50,6 +53,23 @@ def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
         image = None
     # OpenCV rejects truncated files as a whole.
     return _decode_with_pillow(data, apply_exif) if image is None else cast(Pixels, image)
+
+
+def _claims_more_than_there_is(data: bytes) -> bool:
+    """Whether a PNG file has a chunk that is longer than the rest of it.
+
+    OpenCV takes the memory that a chunk claims, up to 2 GiB, before it reads the chunk.
+    """
+    if not data.startswith(_PNG):
+        return False
+    place, chunk = len(_PNG), b""
+    while place + 8 <= len(data) and chunk != b"IEND":
+        length, chunk = int.from_bytes(data[place : place + 4]), data[place + 4 : place + 8]
+        if length > len(data) - place - 8:
+            return True
+        # Behind the data is a checksum.
+        place += 8 + length + 4
+    return False
 
 
 def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:

@@ -69,4 +69,7 @@ FAILURES = [
     # A tensor of 2^62 times the same number.
     ("pth_pickle", _PICKLES[0].replace(b"K\x03K\x02\x86q\x01K\x02K\x01\x86",
         b"\x8a\x08" + bytes(7) + b"\x40\x85q\x01K\0\x85")),
+    # A chunk of a PNG that claims 800 MiB.
+    ("image", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\t\0\0\0\x0c\1\0\0\0\0\x98'\xaa\x0e"
+        b"\x32\0\0\0IDATxPHG\rcX"),
 ]  # fmt: skip

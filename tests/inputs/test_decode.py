@@ -117,6 +117,14 @@ def test_a_truncated_png_is_refused(share):
         decode_image(data[: int(len(data) * share)])
 
 
+def test_a_chunk_that_claims_more_than_the_file_reaches_no_decoder(monkeypatch):
+    data = saved(IMAGE, "PNG")
+    place = data.index(b"IDAT") - 4
+    monkeypatch.setattr(cv2, "imdecode", None)
+    with pytest.raises(ImageError, match="truncated"):
+        decode_image(data[:place] + b"\x7f\xff\xff\xff" + data[place + 4 :])
+
+
 def test_damage_inside_a_png_is_refused():
     data = bytearray(saved(IMAGE, "PNG"))
     data[len(data) // 2 : len(data) // 2 + 20] = bytes(20)
