@@ -70,7 +70,7 @@ def trained_with(monkeypatch):
     return seen
 
 
-def test_the_first_command_of_the_page(tmp_path, trained_with, capsys):
+def test_the_first_command_of_the_page(tmp_path, trained_with, capsys, much_memory):
     (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'owl' }")
     override = (
         "{ type: retinanet, train: { checkpoint: { path: resnet50.ckpt, prefix: resnet50/ }, "

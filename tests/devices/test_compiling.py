@@ -14,7 +14,7 @@ CHILD = """
 import ctypes, signal, sys
 # A shell starts what it runs in the background with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stillbox.cli import main as cli
+from stillbox.cli import doctor, main as cli, train
 from stillbox.devices.compiling import compile_program
 from stillbox.training.signals import StopRequest
 
@@ -29,7 +29,7 @@ def run(arguments):
     with StopRequest() as stop, stop.ends("compiling the train step"):
         compile_program(Slow(), "the train step")
 
-cli.train.run = cli.doctor.run = run
+train.run = doctor.run = run
 sys.exit(cli.main())
 """
 TRAIN = ("train", "demo_scenes", "--model-dir", "model")
