@@ -133,7 +133,7 @@ def peer_row(peer: str, python: Path, boxes: Floats, scores: Floats, threshold: 
                 words, check=True, stdout=subprocess.PIPE, text=True, timeout=LONGEST
             )
         except subprocess.TimeoutExpired:
-            return Row(f"{peer}: stopped after so long", [LONGEST], [])
+            return Row(f"{peer}: all rounds, not finished", [LONGEST], [])
     return Row(**json.loads(done.stdout))
 
 

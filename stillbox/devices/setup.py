@@ -12,7 +12,7 @@ import jax
 from stillbox import __version__
 
 _CACHE_LIMIT = 10 * 2**30
-"""Bytes of compiled programs that a start leaves in the cache folder."""
+"""Most bytes of compiled programs in the cache folder, at the start of a process."""
 # Numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 

@@ -174,7 +174,6 @@ def _best_precision(
 def _add_image(
     classes: dict[int, _Class], truth: ImageTruth, result: ImageResult | None, rules: VocRules
 ) -> None:
-    extra = _far_sides(rules)
     ignored = truth.is_crowd & rules.ignore_crowds
     for class_id in np.unique(truth.class_ids).tolist():
         difficult = truth.is_difficult[(truth.class_ids == class_id) & ~ignored]
@@ -185,6 +184,7 @@ def _add_image(
     present = set(truth.class_ids.tolist())
     order = np.lexsort((-result.scores, result.class_ids))
     found_ids, starts = np.unique(result.class_ids[order], return_index=True)
+    # Not strict: splitting nothing makes one empty part.
     for class_id, found in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
         if class_id not in classes:
             continue
@@ -192,8 +192,8 @@ def _add_image(
         one.detections += len(found)
         correct = np.zeros(len(found), np.bool_)
         if class_id in present:
-            boxes = result.boxes[found] + extra
-            counts, correct = _match_class(boxes, truth, truth.class_ids == class_id, rules)
+            own = truth.class_ids == class_id
+            counts, correct = _match_class(result.boxes[found], truth, own, rules)
             found, correct = found[counts], correct[counts]
         one.scores.append(result.scores[found])
         one.correct.append(correct)
@@ -206,7 +206,9 @@ def _match_class(
 
     `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
     """
-    extra = _far_sides(rules)
+    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
+    extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
+    boxes = boxes + extra
     ignored = truth.is_crowd & rules.ignore_crowds
     wanted, groups = own & ~ignored, own & ignored
     overlaps = iou_matrix(boxes, truth.boxes[wanted] + extra)
@@ -215,11 +217,6 @@ def _match_class(
         covered = covered_matrix(boxes, truth.boxes[groups] + extra)
         counts &= correct | (covered.max(axis=1) < rules.min_iou)
     return counts, correct
-
-
-def _far_sides(rules: VocRules) -> NDArray[np.float64]:
-    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
-    return np.array([0, 0, 1, 1]) * float(rules.inclusive)
 
 
 def _match(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -142,8 +142,10 @@ def train(
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
             compiled = compile_program(program.lower(), "the train step")
-        progress.say(_describe_program(compiled))
-        refuse_what_exceeds_memory(_memory_of(compiled).temporary)
+        memory = compiled.memory_analysis()
+        progress.say(_describe_memory(memory))
+        if memory is not None:
+            refuse_what_exceeds_memory(memory.temp_size_in_bytes)
         del start  # the first step donates its buffers
 
         # ---- steps ------------------------------------------------------------------------------
@@ -332,31 +334,17 @@ def _metadata(
     }
 
 
-class _Memory(NamedTuple):
-    """Bytes that a compiled step holds on each device; zeros if that is not known."""
-
-    temporary: int
-    """Beyond the state and the batch."""
-    total: int
-
-
-def _memory_of(compiled: Any) -> _Memory:  # noqa: ANN401
-    memory = compiled.memory_analysis()
+def _describe_memory(memory: Any) -> str:  # noqa: ANN401
     if memory is None:
-        return _Memory(0, 0)
-    temporary = int(memory.temp_size_in_bytes)
-    return _Memory(temporary, temporary + int(memory.argument_size_in_bytes))
-
-
-def _describe_program(compiled: Any) -> str:  # noqa: ANN401
-    peak = _memory_of(compiled).total
-    return (
-        f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device" if peak else "compiled"
-    )
+        return "compiled"
+    peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
+    return f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device"
 
 
 def refuse_what_exceeds_memory(temporary: int) -> None:
-    """Refuses a step that takes `temporary` bytes on each device if Linux has less on the CPU.
+    """Refuses a step that needs more memory than is free, on a CPU under Linux.
+
+    `temporary` are its bytes on each device beyond the state and the batch.
 
     The kernel would kill the process without a message. Accelerators refuse by themselves.
 

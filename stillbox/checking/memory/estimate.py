@@ -20,7 +20,7 @@ Platform = Literal["cpu", "gpu", "tpu"]
 _LEAST = {"cpu": 0.4, "gpu": 0.3, "tpu": 0.15}
 # TPUs pad small channels to whole tiles.
 _MOST = {"cpu": 1.5, "gpu": 1.3, "tpu": 1.6}
-# XLA computes bfloat16 in float32 on a CPU, and keeps it so.
+# XLA computes bfloat16 in float32 on a CPU, and keeps results in float32.
 _BFLOAT16_ON_CPU = 2.0
 # Of a process without its arrays: libraries, the compiler and its programs; two recipes took 1.2
 # and 1.5 GiB on a CPU.

@@ -29,8 +29,8 @@ def read_ssd(ssd: MessageSection) -> OneStage:
     """Reads `model.ssd`."""
     features = ssd.child("feature_extractor")
     extractor = read_extractor(features)
-    searched = isinstance(extractor.backbone, MobileDet) or isinstance(extractor.neck, MnasFpn)
-    if searched and ssd.value("freeze_batchnorm"):
+    never_frozen = isinstance(extractor.backbone, MobileDet) or isinstance(extractor.neck, MnasFpn)
+    if never_frozen and ssd.value("freeze_batchnorm"):
         ssd.note(
             "freeze_batchnorm",
             "the original goes on training the batch norms of this feature extractor; stillbox "
