@@ -1,8 +1,14 @@
 """Environments of the peers that benchmarks measure: made once, kept in the cache folder."""
 
+import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.devices.setup import compilation_cache_folder
 
@@ -28,3 +34,33 @@ def peer_python(name: str, *requirements: str) -> Path | None:
             return None
     ready.touch()
     return python
+
+
+def ask_peer(
+    python: Path,
+    program: str,
+    words: tuple[str, ...] = (),
+    *,
+    timeout: float | None = None,
+    **arrays: NDArray[Any],
+) -> Any:  # noqa: ANN401
+    """Returns the JSON that a program of this folder prints, called with a file of `arrays`.
+
+    Args:
+        python: interpreter of the peer.
+        program: name of the file.
+        words: arguments before the path of the `.npz` file.
+        timeout: seconds; None: no limit.
+        arrays: content of the file, by name.
+
+    Raises:
+        subprocess.TimeoutExpired: the program takes longer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "set.npz"
+        np.savez(path, **arrays)
+        command = [str(python), str(Path(__file__).with_name(program)), *words, str(path)]
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, timeout=timeout
+        )
+    return json.loads(done.stdout)

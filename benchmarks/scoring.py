@@ -9,14 +9,11 @@ environment of their own in the cache folder.
 
 import argparse
 import json
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-from environments import peer_python
+from environments import ask_peer, peer_python
 from measuring import machine, show
 from numpy.typing import NDArray
 from rich.table import Table
@@ -91,14 +88,8 @@ def peer_times(truths: Rows, found: Rows) -> dict[str, tuple[float, float | None
     python = peer_python("scoring", "pycocotools", "faster-coco-eval>=1.8", "hotcoco>=1.3")
     if python is None:
         return {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "set.npz"
-        np.savez(path, truths=truths, found=found)
-        program = Path(__file__).with_name("scoring_peers.py")
-        done = subprocess.run(
-            [str(python), str(program), str(path)], check=True, stdout=subprocess.PIPE, text=True
-        )
-    return {name: tuple(times) for name, times in json.loads(done.stdout).items()}
+    times = ask_peer(python, "scoring_peers.py", truths=truths, found=found)
+    return {name: tuple(pair) for name, pair in times.items()}
 
 
 def _timed(work: Callable[[], object]) -> tuple[float, float | None]:

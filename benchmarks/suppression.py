@@ -7,17 +7,15 @@ each. All find the best 100 boxes of all classes at an IoU of .5. The detections
 Peers are installed into environments of their own in the cache folder.
 """
 
-import json
 import statistics
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from environments import peer_python
+from environments import ask_peer, peer_python
 from measuring import machine, show
 from numpy.typing import NDArray
 from rich.table import Table
@@ -123,18 +121,14 @@ def own_row(boxes: Floats, scores: Floats, threshold: float) -> Row:
 
 def peer_row(peer: str, python: Path, boxes: Floats, scores: Floats, threshold: float) -> Row:
     """Measures a peer in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "set.npz"
-        np.savez(path, boxes=boxes, scores=scores)
-        program = Path(__file__).with_name("suppression_peers.py")
-        words = [str(python), str(program), peer, str(path), str(threshold)]
-        try:
-            done = subprocess.run(
-                words, check=True, stdout=subprocess.PIPE, text=True, timeout=LONGEST
-            )
-        except subprocess.TimeoutExpired:
-            return Row(f"{peer}: all rounds, not finished", [LONGEST], [])
-    return Row(**json.loads(done.stdout))
+    words = (peer, str(threshold))
+    try:
+        found = ask_peer(
+            python, "suppression_peers.py", words, timeout=LONGEST, boxes=boxes, scores=scores
+        )
+    except subprocess.TimeoutExpired:
+        return Row(f"{peer}: all rounds, not finished", [LONGEST], [])
+    return Row(**found)
 
 
 if __name__ == "__main__":

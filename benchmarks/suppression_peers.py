@@ -1,6 +1,6 @@
 """Suppression by torchvision or TensorFlow; run by `suppression.py` in their environments.
 
-    python suppression_peers.py torchvision|tensorflow SET.npz THRESHOLD
+    python suppression_peers.py torchvision|tensorflow THRESHOLD SET.npz
 
 Prints one JSON object: the seconds of each round, and the scores of the detections.
 """
@@ -21,7 +21,7 @@ Work = Callable[[], Floats]
 
 def main() -> None:
     """Prints the seconds of a peer."""
-    peer, path, threshold = sys.argv[1:]
+    peer, threshold, path = sys.argv[1:]
     with np.load(Path(path)) as content:
         boxes, scores = content["boxes"], content["scores"]
     make = {"torchvision": with_torchvision, "tensorflow": with_tensorflow}[peer]
