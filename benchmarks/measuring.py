@@ -70,6 +70,16 @@ class TrainStep:
         """The compiled program, as text."""
         return str(self._compiled.as_text())
 
+    @property
+    def temporary_bytes(self) -> int:
+        """What a step takes beside its arguments and results, by the compiler."""
+        return int(self._compiled.memory_analysis().temp_size_in_bytes)
+
+    @property
+    def counted_flops(self) -> float:
+        """The FLOPs of a step, by the compiler."""
+        return float(self._compiled.cost_analysis()["flops"])
+
     def dispatch(self) -> Any:  # noqa: ANN401
         """Starts a step and returns what it will have made."""
         self.state, metrics = self._compiled(self.state, self.batch)

@@ -1,6 +1,8 @@
 """Base and shared arguments of backbones, necks and heads."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -103,3 +105,9 @@ def layers_in_use(
     computed = max(names.index(tap) for tap in taps) + 1
     last = names.index(backbone.last_layer) + 1 if backbone.last_layer else 0
     return names[: max(computed, last)], names[:computed]
+
+
+def blocks_of(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields runs of layers named alike up to their second `_`, such as `block_3_expand`."""
+    runs = groupby(names, key=lambda name: name.split("_")[:2])
+    return (tuple(run) for _, run in runs)

@@ -31,6 +31,11 @@ def read_statistics(detector: nnx.Module) -> Arrays:
     return _flatten(nnx.state(detector, nnx.BatchStat))
 
 
+def write_statistics(detector: nnx.Module, stats: Arrays) -> None:
+    """Sets the moving statistics of a detector, or of a part of one."""
+    nnx.update(detector, _unflatten(stats))
+
+
 def _flatten(state: Any) -> Arrays:  # noqa: ANN401
     flat = nnx.to_pure_dict(state)
     leaves = jax.tree_util.tree_leaves_with_path(flat)

@@ -76,15 +76,18 @@ NOWHERE = Place((), False)
 
 def place_of(op_name: str) -> Place:
     """Reads jax's path of an operation, `jit(step)/transpose(jvp(backbone))/conv_0/add`."""
-    scopes, gradient = [], False
-    parts = _split(op_name)
+    scopes: list[str] = []
+    gradient, parts = False, _split(op_name)
     # The last part is the operation itself; a path without its start is cut off from its caller.
     for part in parts[:-1] if parts[:1] and parts[0].startswith("jit(") else ():
         gradient = gradient or part.startswith("transpose(")
-        while found := _WRAPPED.match(part):
-            part = found[1]
-        if not _NOISE.match(part):
-            scopes.append(part)
+        bare = part
+        while found := _WRAPPED.match(bare):
+            bare = found[1]
+        if bare != part and scopes[:1] == [bare]:
+            scopes.clear()  # a gradient inside a gradient repeats the path to it
+        if not _NOISE.match(bare):
+            scopes.append(bare)
     return Place(tuple(scopes), gradient)
 
 

@@ -31,6 +31,7 @@ _FREE_TO_CHANGE = (
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "train.loggers",
+    "train.rematerialization",
     "train.evaluate_every",
     "train.early_stopping",
     "train.fine_tune",

@@ -13,6 +13,7 @@ from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
 from stillbox.models.parallel import replicated
+from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training.optimizer import build_optimizer
 from stillbox.training.schedules import build_schedule
@@ -47,7 +48,8 @@ def make_train_step(
         params: Arrays, frozen: Arrays, state: TrainState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Arrays, Arrays]]:
         detector: Detector = bind_detector(graph, {**params, **frozen}, state.stats)
-        loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
+        with rematerialization(train.rematerialization):
+            loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
         total = reduce(add, loss.terms.values()) + penalty
         metrics = {"loss": total, **loss.terms, "regularization_loss": penalty, **loss.metrics}

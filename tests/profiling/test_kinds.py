@@ -16,6 +16,10 @@ from tests.profiling.spaces import program
             "jit(step)/transpose(jvp(head))/map_1/box/convolution/cond/branch_0_fun/jit(f)/dot",
             "head/map_1/box/convolution (gradient)",
         ),
+        (  # of a rematerialised block
+            "jit(step)/transpose(jvp(head))/map_1/transpose(transpose(jvp(head)))/map_1/box/add",
+            "head/map_1/box (gradient)",
+        ),
         ("jit(step)/jvp(losses)/targets/vmap(jit(_where))/select_n", "losses/targets"),
         ("jit(step)/update/mul", "update"),
         # Cut off from its caller, an argument, the compiler's own.

@@ -111,6 +111,8 @@ def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> I
         yield f"lower train.batch_size ({train.batch_size}); --find-batch looks for the largest"
         if train.precision == "float32":
             yield "set train.precision=bfloat16, which halves the activations"
+        if train.rematerialization == "none":
+            yield "set train.rematerialization=blocks, which computes activations twice"
         if heavy_state and experiment.devices.shard == "nothing":
             yield "set devices.shard=optimizer"
     elif step == "evaluate":

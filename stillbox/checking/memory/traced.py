@@ -12,6 +12,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.replicas import batch_norms
 from stillbox.models.abstract import AbstractDetector, abstract_detector
 from stillbox.models.anchors import anchors_per_location
+from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
 from stillbox.training.state import create_state, select_trainable
@@ -81,6 +82,7 @@ def sizes_of(
         optimizer=replace(train.optimizer, schedule=schema.ConstantSchedule()),
         ema_decay=None if train.ema_decay is None else 0.5,
         precision=train.precision,
+        rematerialization=train.rematerialization,
         freeze=train.freeze,
         trainable=train.trainable,
     )
@@ -108,13 +110,16 @@ def _traced(model: schema.Model, train: schema.Training) -> Sizes:
         parameters=_nbytes((state.params, state.stats)),
         optimizer=_nbytes(state.optimizer),
         average=_nbytes(state.ema),
-        activations=_activations(detector, model, trainable),
+        activations=_activations(detector, model, trainable, train.rematerialization),
         anchors=_anchors(detector, model),
     )
 
 
 def _activations(
-    detector: AbstractDetector, model: schema.Model, trainable: frozenset[str]
+    detector: AbstractDetector,
+    model: schema.Model,
+    trainable: frozenset[str],
+    kind: schema.Rematerialization,
 ) -> float:
     """Returns the bytes that the gradient needs of the forward pass of one image."""
     # Groups of a batch norm are whole.
@@ -138,7 +143,8 @@ def _activations(
             return sum(output.terms.values(), jnp.zeros(()))
 
         # The leaves of this function are the arrays that it keeps.
-        return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
+        with rematerialization(kind):
+            return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
 
     batch = abstract_batch(images, model, _BOXES)
     arrays = jax.tree.leaves(jax.eval_shape(kept, detector.params, detector.stats, batch))

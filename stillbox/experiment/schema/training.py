@@ -9,6 +9,7 @@ from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
 
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+Rematerialization = Literal["none", "blocks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +211,9 @@ class Training:
     """Regular expressions; when given, only parameters that match one of them are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and gradients inside the network; parameters and losses stay float32."""
+    rematerialization: Rematerialization = "none"
+    """`blocks`: keep for the gradient only what enters blocks of the model, and compute the rest
+    again in the backward pass; the results are the same. `none`: keep all activations."""
     quantization: Quantization | None = None
     """Train for integer arithmetic; None: for floating point. Evaluation, prediction and export
     round too where training does."""

@@ -12,6 +12,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.pooling import average_pool, max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
+from stillbox.models.rematerialization import rematerialized
 
 Config = schema.InceptionV2 | schema.InceptionV2BlockHead
 """What configures blocks: depth multiplier, least depth and hyperparameters."""
@@ -75,10 +76,15 @@ class InceptionV2Backbone(Part):
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in self.names:
-            pooling = name.startswith("pool")
-            x = max_pool(x, 3, 2) if pooling else getattr(self, name)(x, train=train)
-            outputs[name] = x
+            x = outputs[name] = self._layer(x, name, train=train)
         return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
+        if name.startswith("pool"):
+            return max_pool(x, 3, 2)
+        layer: Part = getattr(self, name)
+        return layer(x, train=train)
 
 
 class InceptionBlock(Part):
@@ -100,6 +106,7 @@ class InceptionBlock(Part):
             setattr(self, f"branch_{index}", branch)
             self.channels += branch.channels
 
+    @rematerialized
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         pooled = average_pool(x, 3) if self.average else max_pool(x, 3, self.stride)

@@ -10,6 +10,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.pooling import average_pool, max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
+from stillbox.models.rematerialization import rematerialized
 
 _Step = tuple[str, int]
 """Place and kernel of a convolution, as in slim's names, and its depth before the multiplier."""
@@ -116,12 +117,15 @@ class InceptionV3Backbone(Part):
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in self.names:
-            if name.startswith("pool"):
-                x = max_pool(x, 3, 2, padding="valid")
-            else:
-                x = getattr(self, name)(x, train=train)
-            outputs[name] = x
+            x = outputs[name] = self._layer(x, name, train=train)
         return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
+        if name.startswith("pool"):
+            return max_pool(x, 3, 2, padding="valid")
+        layer: Part = getattr(self, name)
+        return layer(x, train=train)
 
 
 class InceptionV3Block(Part):
@@ -142,6 +146,7 @@ class InceptionV3Block(Part):
             setattr(self, f"branch_{index}", branch)
             self.channels += branch.channels
 
+    @rematerialized
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to the same size, or to the size of a 3x3 maximum of stride 2."""
         pooled = max_pool(x, 3, 2, padding="valid") if self.strided else average_pool(x, 3)

@@ -10,6 +10,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.stochastic import drop_connect
 from stillbox.models.parts import Part
+from stillbox.models.rematerialization import rematerialized
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class MbConv(Part):
         self.residual = spec.inputs == spec.channels and spec.stride == 1
         self.channels, self.rate = spec.channels, spec.drop_connect_rate
 
+    @rematerialized
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:

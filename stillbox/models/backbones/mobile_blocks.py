@@ -17,6 +17,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.activations import relu6
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.rematerialization import rematerialized
 
 Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileDet
 """What configures such a network."""
@@ -111,14 +112,16 @@ class MobileBlock(Part):
                 x = getattr(self, name)(x, train=train)
         return x
 
-    def finish(self, x: jax.Array, wide: jax.Array, *, train: bool) -> jax.Array:
-        """Maps the block's input and its widest map to `[B, H / stride, W / stride, channels]`."""
+    @rematerialized
+    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns the widest map and the result, `[B, H / stride, W / stride, channels]`."""
+        wide = self.widen(x, train=train)
         y = self.depthwise(wide, train=train) if hasattr(self, "depthwise") else wide
         if hasattr(self, "squeeze"):
             factors = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
             y = y * self.gate(factors).astype(y.dtype)
         y = self.project(y, train=train)
-        return x + y if self.residual else y
+        return wide, x + y if self.residual else y
 
 
 class MobileNetwork(Part):
@@ -170,12 +173,12 @@ class MobileNetwork(Part):
         outputs = {}
         for name in dict.fromkeys(name.removesuffix("_expand") for name in self.names):
             layer = getattr(self, name)
-            if isinstance(layer, MobileBlock):
-                wide = outputs[f"{name}_expand"] = layer.widen(x, train=train)
-                if name not in self.names:
-                    break
-                x = layer.finish(x, wide, train=train)
+            expanded = f"{name}_expand"
+            if not isinstance(layer, MobileBlock):
+                outputs[name] = x = layer(x, train=train)
+            elif name in self.names:
+                outputs[expanded], x = layer(x, train=train)
+                outputs[name] = x
             else:
-                x = layer(x, train=train)
-            outputs[name] = x
+                outputs[expanded] = layer.widen(x, train=train)
         return tuple(outputs[tap] for tap in self.taps)

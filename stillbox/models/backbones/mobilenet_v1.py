@@ -6,7 +6,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.padding import padding_of
-from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.parts import BuildOptions, Part, blocks_of, layers_in_use
+from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 32
 # Stride and channels of each depthwise/pointwise pair before the depth multiplier; the channels
@@ -33,10 +34,15 @@ class MobileNetV1Backbone(Part):
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {}
-        for name in self.names:
-            x = outputs[name] = getattr(self, name)(x, train=train)
+        outputs: dict[str, jax.Array] = {}
+        for names in blocks_of(self.names):
+            outputs |= self._block(x, names, train=train)
+            x = outputs[names[-1]]
         return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+        return {name: (x := getattr(self, name)(x, train=train)) for name in names}
 
 
 def _add_layers(

@@ -9,7 +9,15 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.padding import padding_of
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible, rounded
+from stillbox.models.parts import (
+    BuildOptions,
+    Part,
+    blocks_of,
+    layers_in_use,
+    make_divisible,
+    rounded,
+)
+from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 32
 # Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
@@ -42,18 +50,23 @@ class MobileNetV2Backbone(Part):
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {}
-        block_input = x
-        for name in self.names:
+        outputs: dict[str, jax.Array] = {}
+        for names in blocks_of(self.names):
+            outputs |= self._block(x, names, train=train)
+            x = outputs[names[-1]]
+        return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+        block_input, outputs = x, {}
+        for name in names:
             if hasattr(self, name):
                 x = getattr(self, name)(x, train=train)
             elif name in self.residual:
                 with jax.named_scope(f"{name}_sum"):
                     x = rounded(self, f"{name}_sum", x + block_input, train=train)
-            if name == "conv_0" or not hasattr(self, name):
-                block_input = x
             outputs[name] = x
-        return tuple(outputs[tap] for tap in self.taps)
+        return outputs
 
 
 def _add_layers(

@@ -12,6 +12,7 @@ from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 BlockKind = Literal["residual", "bottleneck"]
 
@@ -110,6 +111,7 @@ class Block(Part):
         self.activation, self.drop_block = conv.activation, options.drop_block
         self.drop_connect_rate = options.drop_connect_rate
 
+    @rematerialized
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:

@@ -10,6 +10,7 @@ from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.rematerialization import rematerialized
 
 _STEM_CHANNELS = 64
 # Blocks of the four groups: basic ones for the depths in `_BASIC`, otherwise bottlenecks.
@@ -51,12 +52,17 @@ class ResNetBackbone(Part):
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {"stem": self.stem(x, train=train)}
-        x = max_pool(outputs["stem"], 3, 2, padding=self.pool_padding)
+        stem, x = self._halve_twice(x, train=train)
+        outputs = {"stem": stem}
         for number, name in enumerate(self.names[1:], start=1):
             group = getattr(self, name)
             x = outputs[name] = group(x, train=train, dropout_key=fold_key(dropout_key, number))
         return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _halve_twice(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+        stem = self.stem(x, train=train)
+        return stem, max_pool(stem, 3, 2, padding=self.pool_padding)
 
 
 def _group(config: schema.ResNet, inputs: int, index: int, options: BuildOptions) -> BlockGroup:

@@ -10,6 +10,7 @@ from stillbox.models.layers import Conv2d
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.pooling import max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 64
 _UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -60,11 +61,17 @@ class ResNetV1Backbone(Part):
     ) -> tuple[jax.Array, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
-        for name in self.names:
+        outputs["root"], x = self._halve_twice(x, train=train)
+        for name in self.names[1:]:
             x = outputs[name] = getattr(self, name)(x, train=train)
             if name in self.halved:
-                x = max_pool(x, 3 if name == "root" else 1, 2)
+                x = max_pool(x, 1, 2)
         return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _halve_twice(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+        root = self.root(x, train=train)
+        return root, max_pool(root, 3, 2)
 
 
 class ResNetBlock(Part):
@@ -125,6 +132,7 @@ class BottleneckUnit(Part):
         self.conv_3 = Conv2d(width, outputs, 1, 1, linear, **layers)
         self.activation, self.stride = config.unit_activation, stride
 
+    @rematerialized
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
         if hasattr(self, "shortcut"):

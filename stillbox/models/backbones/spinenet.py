@@ -19,6 +19,7 @@ from stillbox.models.layers import Conv2d
 from stillbox.models.layers.pooling import max_pool
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 _STEM_CHANNELS = 64
 # Width of a block by its level, before the scale; a bottleneck has four times as many outputs.
@@ -89,6 +90,7 @@ class Resample(Part):
             self.halve = Conv2d(width, width, 3, 2, config.conv, **layers)
         self.expand = Conv2d(width, target.channels, 1, 1, linear, **layers)
 
+    @rematerialized
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
         x = self.squeeze(x, train=train)

@@ -12,6 +12,7 @@ from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBack
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part, make_divisible
+from stillbox.models.rematerialization import rematerialized
 
 # Channels of a block by its level, before the scale; the stem's convolution has those of level 0.
 _WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
@@ -93,6 +94,7 @@ class SeparableResample(Part):
         linear = replace(config.conv, activation="none")
         self.match = Conv2d(source.channels, target.channels, 1, 1, linear, **layers)
 
+    @rematerialized
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
         for step in range(1, self.steps + 1):

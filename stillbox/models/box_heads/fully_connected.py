@@ -9,6 +9,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Dense, NormLayer
 from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.FullyConnectedHead)
@@ -34,6 +35,7 @@ class FullyConnectedBoxHead(Part):
             inputs = width
         self.layers, self.channels = last, inputs
 
+    @rematerialized
     def __call__(
         self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:

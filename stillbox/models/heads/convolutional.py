@@ -11,6 +11,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.ConvolutionalHead)
@@ -78,6 +79,7 @@ class MapHead(Part):
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.slots, self.codes = outputs.slots, outputs.codes
 
+    @rematerialized
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:

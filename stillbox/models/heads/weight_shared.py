@@ -18,6 +18,7 @@ from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Outputs, Part
 from stillbox.models.predictions import Predictions
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.WeightSharedHead)
@@ -119,6 +120,7 @@ class Tower(Part):
             inputs = config.depth
         self.layers = tuple(f"layer_{index}" for index in range(config.layers_before))
 
+    @rematerialized
     def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, depth]`."""
         for name in self.layers:

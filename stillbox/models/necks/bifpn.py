@@ -18,6 +18,7 @@ from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.pooling import max_pool
 from stillbox.models.necks.fpn import upsample_to
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 _LEAST_SUM = 1e-4
 
@@ -86,6 +87,7 @@ class BiFpnCell(Part):
             count = 2 if place == self.last else 3
             setattr(self, f"up_{place}", MapSum(config, count, channels[place], options))
 
+    @rematerialized
     def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         down = [*maps]

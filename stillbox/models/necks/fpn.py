@@ -14,6 +14,7 @@ from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part, rounded
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.Fpn)
@@ -47,6 +48,7 @@ class FpnNeck(Part):
         self.channels = (depth,) * maps
         self.dtype = jnp.dtype(options.dtype)
 
+    @rematerialized
     def __call__(
         self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:

@@ -17,6 +17,7 @@ from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.pooling import max_pool, max_pool_with_zeros
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part, make_divisible, rounded
+from stillbox.models.rematerialization import rematerialized
 
 
 class _Block(NamedTuple):
@@ -115,6 +116,7 @@ class MnasFpnCell(Part):
             options.add_rounding(self, f"{name}_sum")
         self.scope = scope
 
+    @rematerialized
     def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         made = [*maps]

@@ -15,6 +15,7 @@ from stillbox.models.layers.resampling import upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
 from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.NasFpn)
@@ -69,6 +70,7 @@ class NasFpnCell(Part):
             channels[number] = node.channels
         self.channels = node.channels
 
+    @rematerialized
     def __call__(
         self, maps: list[jax.Array], *, train: bool, dropout_key: jax.Array | None = None
     ) -> list[jax.Array]:

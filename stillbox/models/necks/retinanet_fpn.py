@@ -12,6 +12,7 @@ from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.penalties import norm_regularizer
 from stillbox.models.layers.resampling import upsample
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.RetinaNetFpn)
@@ -47,6 +48,7 @@ class RetinaNetFpnNeck(Part):
         self.channels = (depth,) * config.count_maps()
         self.dtype = jnp.dtype(options.dtype)
 
+    @rematerialized
     def __call__(
         self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:

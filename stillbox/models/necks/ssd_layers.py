@@ -7,6 +7,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.padding import padding_of
 from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.SsdLayers)
@@ -48,6 +49,7 @@ class SsdLayersNeck(Part):
         self.extra = tuple(range(len(inputs), len(channels)))
         self.channels = tuple(channels)
 
+    @rematerialized
     def __call__(
         self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, ...]:

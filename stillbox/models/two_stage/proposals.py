@@ -18,6 +18,7 @@ from stillbox.models.box_coders import build_box_coder
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.predictions import Candidates, Predictions
+from stillbox.models.rematerialization import rematerialized
 from stillbox.models.targets import targets_of_batch
 from stillbox.models.two_stage.frames import FramedAnchors
 
@@ -61,6 +62,7 @@ class ProposalNetwork(Part):
             setattr(self, f"box_{number}", boxes)
             setattr(self, f"class_{number}", classes)
 
+    @rematerialized
     def __call__(self, maps: tuple[jax.Array, ...], *, train: bool) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`; two logits for each anchor."""
         boxes, logits = [], []

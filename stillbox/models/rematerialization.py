@@ -1,0 +1,118 @@
+"""Rematerialisation: blocks whose activations the backward pass computes again (arXiv:1604.06174).
+
+Of a block the gradient keeps the inputs alone. Results are the same numbers; moving statistics are
+updated once.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from stillbox.experiment import schema
+from stillbox.models.layers.lowering.calls import per_platform
+from stillbox.models.variables import (
+    Arrays,
+    bind_detector,
+    read_statistics,
+    split_detector,
+    write_statistics,
+)
+
+_Module = TypeVar("_Module", bound=nnx.Module)
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+Activations = dict[int, jax.Array]
+
+_ACTIVE: ContextVar[bool] = ContextVar("rematerialization", default=False)
+
+
+@contextmanager
+def rematerialization(kind: schema.Rematerialization) -> Iterator[None]:
+    """Traces blocks inside it as `train.rematerialization` says."""
+    token = _ACTIVE.set(kind == "blocks")
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def rematerialized(
+    method: Callable[Concatenate[_Module, _Given], _Result],
+) -> Callable[Concatenate[_Module, _Given], _Result]:
+    """Makes a method of a part a block for `rematerialization`.
+
+    The method takes and returns trees of float arrays `[B, ...]`, and changes no variables but the
+    statistics of its part. A block inside another one is a part of it.
+    """
+
+    @wraps(method)
+    def call(self: _Module, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        if not _ACTIVE.get():
+            return method(self, *args, **kwargs)
+        # The backward pass is traced later, after what surrounds the forward pass has ended.
+        context = copy_context()
+        context.run(_ACTIVE.set, False)
+        graph, params, stats = split_detector(self)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = {number: leaf for number, leaf in enumerate(leaves) if _is_activation(leaf)}
+
+        def compute(params: Arrays, stats: Arrays, arrays: Activations) -> tuple[_Result, Arrays]:
+            module = bind_detector(graph, params, stats)
+            merged = [arrays.get(number, leaf) for number, leaf in enumerate(leaves)]
+            given, named = jax.tree.unflatten(tree, merged)
+            result = context.copy().run(method, module, *given, **named)
+            return result, read_statistics(module)
+
+        result, updated = _computed_again(compute)(params, stats, arrays)
+        write_statistics(self, updated)
+        return result
+
+    return call
+
+
+def _is_activation(leaf: Any) -> bool:  # noqa: ANN401
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose gradient keeps its arguments alone.
+
+    These are parameters, statistics and activations; the result is a pair, of activations first.
+    `jax.checkpoint` would do if XLA's compiler for CPUs did not remove the barrier that keeps the
+    two computations apart, before it merges what is computed twice.
+    """
+
+    def forward(*inputs: Any) -> tuple[Any, Any]:  # noqa: ANN401
+        return function(*inputs), inputs
+
+    def backward(inputs: Any, gradient: Any) -> Any:  # noqa: ANN401
+        *variables, arrays = inputs
+        arrays, gradient = per_platform(arrays, gradient, cpu=_after, default=_barrier)
+        return jax.vjp(function, *variables, arrays)[1](gradient)
+
+    computed = jax.custom_vjp(function)
+    computed.defvjp(forward, backward)
+    return computed
+
+
+def _barrier(arrays: Any, gradient: Any) -> Any:  # noqa: ANN401
+    return jax.lax.optimization_barrier((arrays, gradient))
+
+
+def _after(arrays: Activations, gradient: Any) -> Any:  # noqa: ANN401
+    """Adds to the arrays nothing that the compiler could know before it knows the gradient."""
+    # A value of each image: devices have images of their own.
+    first = [leaf.reshape(leaf.shape[0], -1)[:, 0] for leaf in jax.tree.leaves(gradient[0])]
+    nothing = 0 * sum(leaf.astype(jnp.float32) for leaf in first)
+
+    def add(array: jax.Array) -> jax.Array:
+        return array + nothing.astype(array.dtype).reshape(-1, *[1] * (array.ndim - 1))
+
+    return {number: add(array) for number, array in arrays.items()}, gradient
