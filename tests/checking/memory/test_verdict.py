@@ -86,6 +86,14 @@ def test_bfloat16_saves_activations_on_accelerators_alone():
     assert bfloat16["cpu"] >= float32["cpu"]
 
 
+def test_rematerialised_blocks_need_less():
+    plain, blocks = (
+        estimate(one, sizes_of(one.model, one.train), "gpu").activations.high
+        for one in (small(), small("train.rematerialization=blocks"))
+    )
+    assert blocks < 0.8 * plain
+
+
 def test_an_accelerator_and_its_host_are_compared_apart():
     experiment = small("train.batch_size=4096")
     device, host = 64 * GIB, 0.1 * GIB
