@@ -6,7 +6,8 @@ from jax.typing import ArrayLike
 
 from stillbox.boxes.detections import Detections
 from stillbox.boxes.geometry import area, change_frame, clip_to_window
-from stillbox.boxes.nms_search import Found, SearchLimits, search
+from stillbox.boxes.nms_prefix import Found, SearchLimits
+from stillbox.boxes.nms_search import search
 
 
 def batched_nms(

@@ -7,32 +7,24 @@ from contextvars import ContextVar
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array, export, lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 
 from stillbox.boxes.geometry import iou
+from stillbox.boxes.nms_prefix import Found, SearchLimits, search_prefix
 from stillbox.boxes.top_k_mask import top_k_mask
 
 Suppress = Callable[[Array, Array], Array]
 
 _FORM: ContextVar[Literal["loop", "plain", "opaque"]] = ContextVar("nms_form", default="loop")
 
+_FEW = 512
+"""Anchors that are searched at once, without looking at the best candidates first."""
+
 SEARCH = Primitive("nms_search")
 """`search` as one operation, see `opaque_nms`; it returns the fields of `Found`."""
 SEARCH.multiple_results = True
-
-
-class SearchLimits(NamedTuple):
-    """The settings of a search; see `nms.batched_nms`."""
-
-    score_threshold: float
-    iou_threshold: float
-    max_per_class: int
-    max_total: int
-    drop_at_threshold: bool
-    soft_sigma: float
-    max_candidates_per_class: int
 
 
 @SEARCH.def_abstract_eval
@@ -74,17 +66,6 @@ def plain_nms() -> Iterator[None]:
         _FORM.reset(token)
 
 
-class Found(NamedTuple):
-    """Boxes in the order in which a search has picked them, zeros behind them."""
-
-    found: Array
-    """`[B, K]` int32, class * A + anchor of each detection."""
-    scores: Array
-    """`[B, K]`, falling."""
-    count: Array  # type: ignore[assignment]  # hides tuple.count
-    """`[B]` int32."""
-
-
 class _Search(NamedTuple):
     """State of the search between two picks."""
 
@@ -111,6 +92,18 @@ def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) ->
     """
     if _FORM.get() == "opaque":
         return Found(*SEARCH.bind(boxes, visible, scores, limits=limits))
+    if scores.shape[1] <= _FEW or _FORM.get() == "plain" or limits.soft_sigma > 0.0:
+        return _search_all(boxes, visible, scores, limits)
+    if export.is_symbolic_dim(scores.shape[0]):
+        # TensorFlow does not run `top_k` in an array of any size.
+        return _search_all(boxes, visible, scores, limits)
+    first, done = search_prefix(boxes, visible, scores, limits)
+    return lax.cond(
+        jnp.all(done), lambda: first, lambda: _search_all(boxes, visible, scores, limits)
+    )
+
+
+def _search_all(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> Found:
     threshold, sigma = limits.score_threshold, limits.soft_sigma
 
     def suppress(row: Array, overlaps: Array) -> Array:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillbox.boxes.nms_search import SearchLimits
+from stillbox.boxes.nms_prefix import SearchLimits
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.graph import FLOAT, INT32, INT64, Graph, Operand
 from stillbox.exporting.onnx.values import Known, Tensor, Value, identity

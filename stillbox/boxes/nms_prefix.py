@@ -1,0 +1,244 @@
+"""Suppression among the best candidates of an image, which mostly are enough."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from stillbox.boxes.geometry import iou
+
+_CHUNK = 64
+"""Candidates that one round decides."""
+_DEPTH = 20
+"""Candidates for each of `max_total` detections."""
+
+
+class SearchLimits(NamedTuple):
+    """The settings of a search; see `nms.batched_nms`."""
+
+    score_threshold: float
+    iou_threshold: float
+    max_per_class: int
+    max_total: int
+    drop_at_threshold: bool
+    soft_sigma: float
+    max_candidates_per_class: int
+
+
+class Found(NamedTuple):
+    """Boxes in the order in which a search has picked them, zeros behind them."""
+
+    found: Array
+    """`[B, K]` int32, class * A + anchor of each detection."""
+    scores: Array
+    """`[B, K]`, falling."""
+    count: Array  # type: ignore[assignment]  # hides tuple.count
+    """`[B]` int32."""
+
+
+class Candidates(NamedTuple):
+    """The N best candidates of each image, in the order of a search."""
+
+    scores: Array
+    """`[B, N]`, falling; minus infinity behind the last candidate."""
+    classes: Array
+    """`[B, N]` int32."""
+    anchors: Array
+    """`[B, N]` int32."""
+    complete: Array
+    """`[B]` bool, there are no others."""
+
+
+class _Boxes(NamedTuple):
+    """Boxes of candidates; those behind the last candidate are of class -1."""
+
+    corners: Array
+    """`[B, N, 4]`."""
+    classes: Array
+    """`[B, N]` int32."""
+
+    def padded(self) -> "_Boxes":
+        """Returns whole chunks, at least one of them empty."""
+        size = self.classes.shape[1]
+        more = (size // _CHUNK + 2) * _CHUNK - size
+        corners = jnp.pad(self.corners, ((0, 0), (0, more), (0, 0)))
+        return _Boxes(corners, jnp.pad(self.classes, ((0, 0), (0, more)), constant_values=-1))
+
+    def part(self, start: Array) -> "_Boxes":
+        """Returns one chunk."""
+        return _Boxes(*(lax.dynamic_slice_in_dim(one, start, _CHUNK, axis=1) for one in self))
+
+    def marked(self, marks: Array, most: int) -> "_Boxes":
+        """Returns the first `most` of those marked in `[B, N]`."""
+        places, real = _first(marks, most)
+        corners = jnp.take_along_axis(self.corners, places[..., None], axis=1)
+        classes = jnp.take_along_axis(self.classes, places, axis=1)
+        return _Boxes(corners, jnp.where(real, classes, -1))
+
+
+class _State(NamedTuple):
+    """State of a suppression between two chunks."""
+
+    start: Array
+    """`[]` int32, of the next chunk."""
+    kept: Array
+    """`[B, N]` bool, boxes that no better one suppresses and that their class has room for."""
+
+
+def search_prefix(
+    boxes: Array, visible: Array, scores: Array, limits: SearchLimits
+) -> tuple[Found, Array]:
+    """Searches the best candidates of each image instead of all.
+
+    Greedy suppression goes by descending score, so that its result above a score does not depend on
+    lower ones.
+
+    Args:
+        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
+        visible: `[B, A]` or `[B, C, A]` bool.
+        scores: `[B, A, C]`.
+        limits: of the search, which is not soft.
+
+    Returns:
+        What it finds; and `[B]` bool, whether it is all that a search among all boxes would find.
+    """
+    _, anchors, classes = scores.shape
+    most = min(_DEPTH * limits.max_total, anchors * classes)
+    if limits.max_candidates_per_class:
+        # No class can have more, so that its limit has no effect.
+        most = min(most, limits.max_candidates_per_class)
+    candidates = best_candidates(scores, limits.score_threshold, most)
+    return suppress_candidates(boxes, visible, candidates, classes, limits)
+
+
+def best_candidates(scores: Array, threshold: float, most: int) -> Candidates:
+    """Returns the best candidates; of equal ones, the lower class, then the lower anchor.
+
+    The scores are read once, for the best of each anchor. Anchors that are left out have no score
+    above `least`, the last of those that are kept. Candidates of that score are left out, since
+    others of it, in lower classes, may be.
+
+    Args:
+        scores: `[B, A, C]`.
+        threshold: candidates are strictly above.
+        most: N.
+    """
+    _, anchors, classes = scores.shape
+    least = jnp.full(scores.shape[:1], -jnp.inf)
+    rows = None
+    if anchors > most:
+        best = scores.max(axis=-1)
+        # NaN hides the other scores of its anchor.
+        best = jnp.where(best > threshold, best, jnp.where(jnp.isnan(best), jnp.inf, -jnp.inf))
+        best, rows = lax.top_k(best, most)
+        least = best.min(axis=-1)
+        rows = jnp.sort(rows, axis=-1)
+        scores = jnp.take_along_axis(scores, rows[..., None], axis=1)
+    kept = scores.shape[1]
+    scores = jnp.where(scores > threshold, scores, -jnp.inf).swapaxes(1, 2)
+    scores, places = lax.top_k(scores.reshape(scores.shape[0], kept * classes), most)
+    if most < kept * classes:
+        least = jnp.maximum(least, scores.min(axis=-1))
+    found_classes, found = jnp.divmod(places, kept)
+    return Candidates(
+        scores=jnp.where(scores > least[:, None], scores, -jnp.inf),
+        classes=found_classes,
+        anchors=found if rows is None else jnp.take_along_axis(rows, found, axis=1),
+        complete=least == -jnp.inf,
+    )
+
+
+def suppress_candidates(
+    boxes: Array, visible: Array, candidates: Candidates, classes: int, limits: SearchLimits
+) -> tuple[Found, Array]:
+    """Returns the detections among candidates, and `[B]` bool, whether the image has no others.
+
+    Arguments are those of `search_prefix`; `classes` is C.
+    """
+    batch, anchors = boxes.shape[0], boxes.shape[-2]
+    numbers = candidates.classes * anchors + candidates.anchors
+    rows = numbers if boxes.ndim == 4 else candidates.anchors
+    corners = jnp.take_along_axis(boxes.reshape(batch, -1, 4), rows[..., None], axis=1)
+    labels = jnp.where(candidates.scores > -jnp.inf, candidates.classes, -1)
+    listed = _Boxes(corners, labels).padded()
+    shown = jnp.take_along_axis(visible.reshape(batch, -1), rows, axis=1)
+    shown = jnp.pad(shown, ((0, 0), (0, listed.classes.shape[1] - rows.shape[1])))
+    room = limits.max_total + _CHUNK
+
+    def left(state: _State) -> Array:
+        return listed.part(state.start).classes[:, 0] >= 0
+
+    def enough(state: _State) -> Array:
+        detections = jnp.sum(state.kept & shown, axis=1)
+        full = jnp.sum(state.kept, axis=1) >= classes * limits.max_per_class
+        return (detections >= limits.max_total) | full
+
+    def more(state: _State) -> Array:
+        # Invisible boxes are kept without being detections, so that there may be more than fit.
+        fits = jnp.sum(state.kept, axis=1) <= room
+        return jnp.any(left(state) & ~enough(state)) & jnp.all(fits)
+
+    def decide(state: _State) -> _State:
+        before = listed.marked(state.kept, room)
+        kept = _keep(listed.part(state.start), before, limits)
+        every = lax.dynamic_update_slice_in_dim(state.kept, kept, state.start, axis=1)
+        return _State(state.start + _CHUNK, every)
+
+    end = lax.while_loop(more, decide, _State(jnp.int32(0), jnp.zeros(shown.shape, bool)))
+    places, real = _first(end.kept & shown, limits.max_total)
+    found = Found(
+        jnp.where(real, jnp.take_along_axis(numbers, places, axis=1), 0),
+        jnp.where(real, jnp.take_along_axis(candidates.scores, places, axis=1), 0.0),
+        jnp.sum(real, axis=1, dtype=jnp.int32),
+    )
+    return found, enough(end) | (candidates.complete & ~left(end))
+
+
+def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Array:
+    """Returns which boxes `[B, N]` of a chunk are kept, given those that are kept before it."""
+    earlier = jnp.arange(_CHUNK)[:, None] < jnp.arange(_CHUNK)
+    open_ = (own.classes >= 0) & ~jnp.any(_over(before, own, limits), axis=1)
+    kept = _undominated(open_, _over(own, own, limits) & earlier)
+    same = _same_class(own, own) & earlier & kept[:, :, None]
+    picks = jnp.sum(_same_class(before, own), axis=1) + jnp.sum(same, axis=1)
+    return kept & (picks < limits.max_per_class)
+
+
+def _undominated(open_: Array, over: Array) -> Array:
+    """Returns which boxes `[B, N]` greedy suppression keeps among themselves.
+
+    A box is kept if no kept one suppresses it. Each repetition of that for all boxes settles at
+    least one more of them, mostly all.
+
+    Args:
+        open_: `[B, N]`, boxes that may be kept.
+        over: `[B, N, N]`, the first suppresses the second, which is a later one.
+    """
+
+    def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        kept = open_ & ~jnp.any(over & state[0][:, :, None], axis=1)
+        return kept, jnp.any(kept != state[0])
+
+    return lax.while_loop(lambda state: state[1], again, (open_, jnp.bool_(True)))[0]
+
+
+def _over(boxes: _Boxes, others: _Boxes, limits: SearchLimits) -> Array:
+    """Returns `[B, N, M]`, which of N boxes suppress which of M others if they are kept."""
+    overlap = iou(boxes.corners[:, :, None], others.corners[:, None])
+    most = limits.iou_threshold
+    over = overlap >= most if limits.drop_at_threshold else overlap > most
+    return over & _same_class(boxes, others)
+
+
+def _same_class(boxes: _Boxes, others: _Boxes) -> Array:
+    return boxes.classes[:, :, None] == others.classes[:, None]
+
+
+def _first(marked: Array, most: int) -> tuple[Array, Array]:
+    """Returns the places `[B, most]` of the first of `marked` `[B, N]`, and which are real."""
+    size = marked.shape[1]
+    # A sort of integers would be slower.
+    order = jnp.where(marked, size - jnp.arange(size, dtype=jnp.float32), 0.0)
+    order = jnp.pad(order, ((0, 0), (0, max(most - size, 0))))
+    order, places = lax.top_k(order, most)
+    return places, order > 0.0
