@@ -14,7 +14,7 @@ from stillbox.experiment.schema import (
 )
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 from stillbox.exporting.onnx.sampling import add_resize
-from stillbox.inputs.resize import ENLARGE_CANVAS, misfit
+from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resized_size
 
 _ONE = np.array(1, np.float32)
 
@@ -56,7 +56,9 @@ def add_preprocessing(
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
     inner = _resized_size(graph, own, resizer)
     pixels = images
-    if resizer.method is not None:
+    # What a known size makes superfluous is left out; it can take longer than a small network.
+    placed = size and resized_size(size, resizer)
+    if resizer.method is not None and (placed is None or placed != size):
         pixels = add_resize(
             graph,
             images,
@@ -67,7 +69,7 @@ def add_preprocessing(
             uint8=uint8,
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)
-    if not isinstance(resizer, FixedShapeResizer):
+    if not isinstance(resizer, FixedShapeResizer) and placed != resizer.input_size:
         pixels = _pad(graph, pixels, inner, resizer)
     # No runtime can derive the fixed shape from the nodes above.
     pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))

@@ -9,7 +9,7 @@ from stillbox.exporting.onnx.graph import FLOAT, UINT8, Graph
 from stillbox.exporting.onnx.pixels import add_preprocessing
 from stillbox.inputs.resize import resize_image
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
-from tests.exporting.test_pixels import RESIZERS, SIZES, picture
+from tests.exporting.test_pixels import METHODS, RESIZERS, SIZES, picture
 
 CORNERS = {
     f"corners, {method}": schema.ConditionalShapeResizer(
@@ -59,6 +59,24 @@ def test_a_fixed_size_gives_the_same(runtime):
         resize = preprocessing(resizer, np.uint8, runtime, image.shape[:2])
         wanted, _ = resize_image(image, resizer)
         np.testing.assert_allclose(resize({"images": image[None]})[0][0], wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "resizer",
+    [
+        *(RESIZERS[method] for method in METHODS),
+        schema.ScaleJitterResizer(height=32, width=64, multiple=32),
+    ],
+)
+def test_images_of_the_networks_size_are_neither_sampled_nor_padded(resizer):
+    image = picture(resizer.input_size, np.uint8)
+    np.testing.assert_array_equal(resize_image(image, resizer)[0], image)
+    graph = Graph()
+    add_preprocessing(graph, resizer, "images", resizer.input_size, uint8=True)
+    model = graph.model({"images": (UINT8, (1, *resizer.input_size, 3))}, {}, "")
+    # The others compute the size.
+    pixels = {"Resize", "Gather", "MatMul", "Concat", "Pad", "Expand"}
+    assert not pixels & {node.op_type for node in model.graph.node}
 
 
 def test_images_larger_than_the_canvas_are_refused():
