@@ -14,7 +14,12 @@ _BROUGHT = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
 
 def load_font(size: int, text: str = "") -> ImageFont.FreeTypeFont:
     """Returns a font for a text; Pillow's own, which does not depend on the machine, if it can."""
-    path = font_file(text)
+    return _opened(font_file(text) or "", size)
+
+
+@lru_cache(maxsize=64)
+def _opened(path: str, size: int) -> ImageFont.FreeTypeFont:
+    # Opening one takes longer than drawing a label.
     if path:
         return ImageFont.truetype(path, size)
     return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))
