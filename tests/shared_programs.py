@@ -80,7 +80,8 @@ class _SharedDetector(DetectProgram):
 
 
 def _train_program(experiment, mesh):
-    data = replace(schema.Data(), train=schema.Records(max_boxes=experiment.data.train.max_boxes))
+    records = schema.Records(max_boxes=experiment.data.train.max_boxes)
+    data = schema.Data(train=records, pixels=experiment.data.pixels)
     train = replace(experiment.train, **_DEFAULTS)
     return _shared_step(replace(experiment, name="", data=data, train=train), mesh)
 

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32] | Array
 Ints = NDArray[np.int32] | Array
+Pixels = NDArray[np.uint8] | Floats
 
 
 class Batch(NamedTuple):
     """B images of H by W with room for N boxes each. Boxes are `[ymin, xmin, ymax, xmax]`."""
 
-    images: Floats
-    """`[B, H, W, 3]` float32, RGB in 0..255, resized and padded but not yet normalised."""
+    images: Pixels
+    """`[B, H, W, 3]` float32 or uint8, RGB in 0..255, resized and padded but not yet normalised."""
     boxes: Floats
     """`[B, N, 4]` float32, normalised to the network input, padding included."""
     classes: Ints

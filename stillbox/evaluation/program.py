@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
-from stillbox.boxes.batch import Floats, Ints
+from stillbox.boxes.batch import Ints, Pixels
 from stillbox.boxes.detections import Detections
 from stillbox.devices.compiling import compile_program
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
@@ -21,7 +21,7 @@ from stillbox.models.abstract import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
 from stillbox.models.variables import Arrays
 
-BoundDetect = Callable[[Floats, Ints], Detections]
+BoundDetect = Callable[[Pixels, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
@@ -68,7 +68,7 @@ class DetectProgram:
         """
         params, stats = replicate((params, stats), self.mesh)
 
-        def detect(images: Floats, true_sizes: Ints) -> Detections:
+        def detect(images: Pixels, true_sizes: Ints) -> Detections:
             found: Detections = self.compiled(
                 params, stats, *put_batch((images, true_sizes), self.mesh)
             )

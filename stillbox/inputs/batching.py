@@ -13,15 +13,24 @@ from numpy.typing import NDArray
 from stillbox.boxes.batch import Batch
 from stillbox.errors import UserError
 from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, place_boxes, place_image, resize_into
-from stillbox.inputs.sample import Sample
+from stillbox.inputs.decode import ImageError
+from stillbox.inputs.reduced import draw_reduced
+from stillbox.inputs.resize import (
+    ENLARGE_CANVAS,
+    Placement,
+    misfit,
+    place_boxes,
+    place_image,
+    resize_into,
+)
+from stillbox.inputs.sample import Pixels, Sample
 from stillbox.inputs.stats import InputStats
 
 
 class _Arrays(NamedTuple):
     """A batch while it is being filled."""
 
-    images: NDArray[np.float32]
+    images: Pixels
     boxes: NDArray[np.float32]
     classes: NDArray[np.int32]
     weights: NDArray[np.float32]
@@ -47,6 +56,8 @@ class BatchOptions(TypedDict, total=False):
     prefetch: int
     process_index: int
     process_count: int
+    pixels: str
+    reduced_decoding: bool
 
 
 class BatchMaker:
@@ -60,6 +71,8 @@ class BatchMaker:
         prefetch: batches that are made ahead.
         process_index: index of this process.
         process_count: processes that share every batch.
+        pixels: type of the images, `float32` or `uint8`, as for `schema.Data`.
+        reduced_decoding: decode images that are shrunk much at a fraction of their size, likewise.
 
     Raises:
         UserError: the batch cannot be divided among the processes.
@@ -74,6 +87,8 @@ class BatchMaker:
         prefetch: int = 2,
         process_index: int = 0,
         process_count: int = 1,
+        pixels: str = "float32",
+        reduced_decoding: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % process_count:
             raise UserError(
@@ -84,6 +99,7 @@ class BatchMaker:
         self.dataset = dataset
         self.stats = InputStats(dataset.max_boxes)
         self._batch_size = batch_size
+        self._pixels, self._reduced_decoding = np.dtype(pixels), reduced_decoding
         self._workers, self._prefetch = workers, max(prefetch, 1)
         local = batch_size // process_count
         self._local = slice(process_index * local, (process_index + 1) * local)
@@ -118,7 +134,7 @@ class BatchMaker:
         canvas = self.dataset.resizer.input_size
         return _Arrays(
             # Not zeros: every pixel is written once, by the worker that holds it in its cache.
-            images=np.empty((count, *canvas, 3), np.float32),
+            images=np.empty((count, *canvas, 3), self._pixels),
             boxes=np.zeros((count, boxes, 4), np.float32),
             classes=np.zeros((count, boxes), np.int32),
             weights=np.zeros((count, boxes), np.float32),
@@ -140,23 +156,20 @@ class BatchMaker:
                 raise
 
     def _fill_row(self, arrays: _Arrays, place: int, row: Row) -> None:
-        sample = self.dataset.load(row.record) if row.record >= 0 else None
+        sample = self.dataset.open(row.record) if row.record >= 0 else None
         if sample is None:
             self._leave_out(arrays, place, row)
             return
-        sample = self._augment(sample, row)
-        height, width = sample.image.shape[:2]
-        if reason := misfit((height, width), self.dataset.resizer):
-            # Not checked earlier: augmentations may change the size.
-            self.dataset.source.reject(
-                row.record, "image does not fit the canvas", reason, fix=ENLARGE_CANVAS
-            )
+        try:
+            sample = self._augment(sample, row)
+            placement = self._draw(arrays.images[place], sample, row)
+        except ImageError as error:
+            self.dataset.reject(row.record, error)
+            placement = None
+        if placement is None:
             self._leave_out(arrays, place, row)
             return
-        image = arrays.images[place]
         resizer = self.dataset.resizer
-        placement = place_image((height, width), resizer, self._resize_generator(row))
-        size = resize_into(sample.image, resizer, image, placement)
         # From the image's frame to that of the padded canvas.
         boxes, visible = place_boxes(sample.boxes, placement, resizer)
         boxes, sample = boxes[visible], sample.select(visible)
@@ -164,10 +177,24 @@ class BatchMaker:
         arrays.boxes[place, :count] = boxes[:count]
         arrays.classes[place, :count] = self.dataset.slots.index_of(sample.class_ids[:count])
         arrays.weights[place, :count] = sample.weights[:count]
-        arrays.true_sizes[place] = size
+        arrays.true_sizes[place] = placement.shown
         arrays.records[place] = row.record
         arrays.image_weights[place] = 1
         self.stats.add_image(len(sample.boxes))
+
+    def _draw(self, out: Pixels, sample: Sample, row: Row) -> Placement | None:
+        """Resizes the image into `out`, and returns its place; None: it does not fit."""
+        resizer = self.dataset.resizer
+        if reason := misfit(sample.size, resizer):
+            # Not checked earlier: augmentations may change the size.
+            self.dataset.source.reject(
+                row.record, "image does not fit the canvas", reason, fix=ENLARGE_CANVAS
+            )
+            return None
+        placement = place_image(sample.size, resizer, self._resize_generator(row))
+        if not self._reduced_decoding or not draw_reduced(sample, resizer, out, placement):
+            resize_into(sample.decoded().image, resizer, out, placement)
+        return placement
 
     def _leave_out(self, arrays: _Arrays, place: int, row: Row) -> None:
         """Finishes a row without an image, whose weight is 0 already."""

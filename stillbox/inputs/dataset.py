@@ -11,11 +11,14 @@ from stillbox.experiment import schema
 from stillbox.inputs.cache import SampleCache
 from stillbox.inputs.class_texts import reject_unrelated_label_map
 from stillbox.inputs.decode import ImageError, decode_image
-from stillbox.inputs.sample import Sample
+from stillbox.inputs.sample import Sample, StoredSample
+from stillbox.inputs.stored import Size, StoredImage
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+
+_NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
 class Dataset:
@@ -68,18 +71,46 @@ class Dataset:
         if sample is not None:
             return sample
         example = self.source.example(record)
+        return None if example is None else self._decode(record, example)
+
+    def open(self, record: int) -> Sample | None:
+        """Returns a record as `load` does, but of a JPEG file that is not decoded yet.
+
+        With a cache it is `load`, because the cache has whole images.
+
+        Raises:
+            UserError: as `load`.
+        """
+        if self.cache is not None:
+            return self.load(record)
+        example = self.source.example(record)
         if example is None:
             return None
+        stored = StoredImage.read(example.encoded)
+        if stored is None:
+            return self._decode(record, example)
+        self._check_size(record, example, stored.size)
+        return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
+
+    def _decode(self, record: int, example: Example) -> Sample | None:
         try:
             image = decode_image(example.encoded)
         except ImageError as error:
-            self.source.reject(record, "image cannot be decoded", error.reason)
+            self.reject(record, error)
             return None
-        self._check_size(record, example, image)
+        self._check_size(record, example, (image.shape[0], image.shape[1]))
         sample = self._prepare(example, image)
         if self.cache is not None:
             self.cache.add(record, sample)
         return sample
+
+    def reject(self, record: int, error: ImageError) -> None:
+        """Reports a record whose image cannot be decoded.
+
+        Raises:
+            UserError: the policy is `fail`; it names the record.
+        """
+        self.source.reject(record, "image cannot be decoded", error.reason)
 
     def image(self, record: int) -> NDArray[np.uint8]:
         """Returns the pixels of a record's image as they are stored, `[h, w, 3]` RGB.
@@ -105,9 +136,9 @@ class Dataset:
         sample = Sample(image, example.boxes, example.class_ids, weights)
         return sample.select(~example.is_crowd) if self._crowds == "drop" else sample
 
-    def _check_size(self, record: int, example: Example, image: NDArray[np.uint8]) -> None:
+    def _check_size(self, record: int, example: Example, real: Size) -> None:
         """Reports a wrong size in a record. Boxes are normalised, so the pixels' size is used."""
-        claimed, real = (example.height, example.width), image.shape[:2]
+        claimed = example.height, example.width
         if all(claimed) and claimed != real and record not in self._wrong_sizes:
             self._wrong_sizes.add(record)
             self.source.problems.add(

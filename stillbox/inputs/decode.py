@@ -16,6 +16,13 @@ from PIL import Image, ImageOps
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
 
+# OpenCV calls them grayscale; together with `IMREAD_COLOR_RGB` they are not.
+_REDUCED = {
+    1: 0,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
 _PNG = b"\x89PNG\r\n\x1a\n"
 # Files that OpenCV rejects are retried, then reported with their record's location.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -31,13 +38,15 @@ class ImageError(ValueError):
         super().__init__(reason)
 
 
-def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
+def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -> Pixels:
     """Decodes a JPEG, PNG or other common image file to `[H, W, 3]` uint8 RGB.
 
     Args:
         data: the whole file.
         apply_exif: apply the EXIF orientation. Right for a user's photograph; wrong for a record,
             whose boxes refer to the pixels as they are stored.
+        reduction: 2, 4 or 8, of a JPEG file alone: height and width are divided by it and rounded
+            up, at a fraction of the time.
 
     Raises:
         ImageError: the data are empty, truncated, corrupt or no image.
@@ -47,12 +56,15 @@ def decode_image(data: bytes, *, apply_exif: bool = False) -> Pixels:
     if _claims_more_than_there_is(data):
         raise ImageError("the image is truncated")
     flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
+    flags |= _REDUCED[reduction]
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # for instance more pixels than OpenCV allows
         image = None
     # OpenCV rejects truncated files as a whole.
-    return _decode_with_pillow(data, apply_exif) if image is None else cast(Pixels, image)
+    if image is not None:
+        return cast(Pixels, image)
+    return _reduced(_decode_with_pillow(data, apply_exif), reduction)
 
 
 def _claims_more_than_there_is(data: bytes) -> bool:
@@ -83,6 +95,16 @@ def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:
             return np.array(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(_reason(data, error)) from error
+
+
+def _reduced(image: Pixels, reduction: int) -> Pixels:
+    """Averages squares of pixels, at the right and bottom edge what there is of them."""
+    if reduction == 1:
+        return image
+    rows, columns = (-side % reduction for side in image.shape[:2])
+    whole = cv2.copyMakeBorder(image, 0, rows, 0, columns, cv2.BORDER_REPLICATE)
+    size = whole.shape[1] // reduction, whole.shape[0] // reduction
+    return cast(Pixels, cv2.resize(whole, size, interpolation=cv2.INTER_AREA))
 
 
 def _reason(data: bytes, error: Exception) -> str:

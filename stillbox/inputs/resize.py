@@ -1,6 +1,6 @@
 """Resizing of images and boxes to the network input, with padding."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -10,10 +10,12 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.inputs.interpolation import METHODS, resize_part
-from stillbox.inputs.sample import Floats, Pixels
+from stillbox.inputs.rounded import bilinear_bytes, store
+from stillbox.inputs.sample import Bytes, Floats, Pixels
+from stillbox.inputs.scratch import Scratch
+from stillbox.inputs.stored import Size
 
-Size = tuple[int, int]
-"""Height and width in pixels."""
+_SCRATCH = Scratch()
 
 ENLARGE_CANVAS = (
     "enlarge model.resizer.canvas, or take a resizer that shrinks (fixed_shape, keep_aspect_ratio)"
@@ -146,33 +148,67 @@ def misfit(size: Size, resizer: schema.Resizer) -> str | None:
 
 
 def resize_into(
-    image: Pixels, resizer: schema.Resizer, out: Floats, placement: Placement | None = None
+    image: Pixels, resizer: schema.Resizer, out: Pixels, placement: Placement | None = None
 ) -> Size:
     """Resizes `image` into the upper left of `out` and pads the rest.
 
     Args:
         image: `[h, w, 3]`, 0..255, without `misfit`.
-        out: `[H, W, 3]`, the resizer's `input_size`; written to.
+        out: `[H, W, 3]`, the resizer's `input_size`; written to, rounded if it is uint8.
         placement: None: that without an `rng`.
 
     Returns:
         Height and width of the image inside `out`.
     """
-    size, offset, shown = placement or place_image((image.shape[0], image.shape[1]), resizer)
-    height, width = shown
-    part = out[:height, :width]
+    placement = placement or place_image((image.shape[0], image.shape[1]), resizer)
+    height, width = placement.shown
+    _resize_shown(image, resizer, placement, out[:height, :width])
+    pad(out, resizer, placement.shown)
+    return placement.shown
+
+
+def pad(out: Pixels, resizer: schema.Resizer, shown: Size) -> None:
+    """Fills what lies below and to the right of an image of the size `shown`."""
+    color = np.array(resizer.pad_value, np.float32)
+    if out.dtype == np.uint8:
+        color = np.rint(color)
+    # Rows of numbers: numpy is slow at repeating three.
+    row = np.tile(color, out.shape[1]).astype(out.dtype)
+    lines = out.reshape(out.shape[0], -1)
+    lines[shown[0] :] = row
+    lines[: shown[0], 3 * shown[1] :] = row[3 * shown[1] :]
+
+
+def _resize_shown(
+    image: Pixels, resizer: schema.Resizer, placement: Placement, part: Pixels
+) -> None:
+    size, (y, x), shown = placement
     if size == image.shape[:2]:
         # Every method would return the same pixels.
-        part[...] = image[offset[0] : offset[0] + height, offset[1] : offset[1] + width]
-    elif resizer.method is None:
+        store(image[y : y + shown[0], x : x + shown[1]], part)
+        return
+    if resizer.method is None:
         raise TypeError(f"{type(resizer).__name__} changes the size of images and has no method")
-    elif size == shown:
-        METHODS[resizer.method](image, part, align_corners=resizer.align_corners)
+    if part.dtype != np.uint8:
+        _resize_floats(image, resizer, placement, cast(Floats, part))
+    elif resizer.method == "bilinear" and image.dtype == np.uint8 and not resizer.align_corners:
+        step = image.shape[0] / size[0], image.shape[1] / size[1]
+        bilinear_bytes(cast(Bytes, image), cast(Bytes, part), (y * step[0], x * step[1]), step)
     else:
-        resize_part(image, size, offset, part, resizer.method)
-    out[height:] = resizer.pad_value
-    out[:height, width:] = resizer.pad_value
-    return shown
+        floats = _SCRATCH("floats", part.shape, np.float32)
+        _resize_floats(image, resizer, placement, floats)
+        store(floats, part)
+
+
+def _resize_floats(
+    image: Pixels, resizer: schema.Resizer, placement: Placement, part: Floats
+) -> None:
+    size, offset, shown = placement
+    method = cast(str, resizer.method)
+    if size == shown:
+        METHODS[method](image, part, align_corners=resizer.align_corners)
+    else:
+        resize_part(image, size, offset, part, method)
 
 
 def resize_image(

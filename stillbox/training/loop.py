@@ -268,6 +268,8 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
         prefetch=data.prefetch,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
+        pixels=data.pixels,
+        reduced_decoding=data.reduced_decoding,
     )
     return dataset, loader
 

@@ -88,7 +88,8 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
     state = _abstract_state(detector, train, trainable)
-    shapes = abstract_batch(train.batch_size, model, experiment.data.train.max_boxes)
+    data = experiment.data
+    shapes = abstract_batch(train.batch_size, model, data.train.max_boxes, data.pixels)
     return TrainProgram(
         mesh=mesh,
         function=make_train_step(detector.graph, train, trainable, replicas=replicas),
@@ -114,14 +115,19 @@ def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> 
     return shardings._replace(optimizer=spread(state.optimizer), ema=spread(state.ema))
 
 
-def abstract_batch(batch_size: int, model: schema.Model, max_boxes: int) -> Batch:
-    """Returns the shapes and types of a batch of `batch_size` images with `max_boxes` boxes."""
+def abstract_batch(
+    batch_size: int, model: schema.Model, max_boxes: int, pixels: str = "float32"
+) -> Batch:
+    """Returns the shapes and types of a batch of `batch_size` images with `max_boxes` boxes.
+
+    `pixels` is the type of the images.
+    """
 
     def rows(dtype: Any, *shape: int) -> Any:  # noqa: ANN401
         return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
 
     return Batch(
-        images=rows(jnp.float32, *model.resizer.input_size, 3),
+        images=rows(jnp.dtype(pixels), *model.resizer.input_size, 3),
         boxes=rows(jnp.float32, max_boxes, 4),
         classes=rows(jnp.int32, max_boxes),
         weights=rows(jnp.float32, max_boxes),

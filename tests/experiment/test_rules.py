@@ -106,6 +106,14 @@ COSINE = (
         (["train.optimizer.schedule.learning_rate=-1"], "learning_rate is -1.0"),
         (["train.optimizer={kind: adagrad, initial_accumulator: 0}"], "initial_accumulator is 0"),
         (["train.optimizer={kind: adadelta, rho: 2}"], "train.optimizer.rho is 2"),
+        (
+            ["data.reduced_decoding=true", "model.resizer.method=area"],
+            "the resizer's method area reads whole images",
+        ),
+        (
+            ["data.reduced_decoding=true", "data.cache_images=true"],
+            "data.cache_images keeps whole images, so that none is reduced",
+        ),
         (["data.train.annotations=instances.json"], "annotations are the ground truth of eval"),
         (["train.freeze=['(']"], "'(' is no regular expression"),
         (["train.fine_tune.skip=['(']"], "'(' is no regular expression"),

@@ -317,7 +317,7 @@ def test_a_fault_of_ours_names_the_record_too(data, monkeypatch, workers):
     def fail(record):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(data, "load", fail)
+    monkeypatch.setattr(data, "open", fail)
     with pytest.raises(ZeroDivisionError) as caught:
         next(loader(data, workers=workers).iterate())
     assert "data.record" in caught.value.__notes__[0]
@@ -367,8 +367,8 @@ def test_ctrl_c_ends_the_threads(data):
 
 
 def test_no_more_batches_than_prefetch_are_made_ahead(data, monkeypatch):
-    loaded, load = [], data.load
-    monkeypatch.setattr(data, "load", lambda record: loaded.append(record) or load(record))
+    loaded, load = [], data.open
+    monkeypatch.setattr(data, "open", lambda record: loaded.append(record) or load(record))
     batches = loader(data, workers=2, prefetch=2).iterate()
     next(batches)
     time.sleep(0.2)  # everything that was ordered is done by now

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "name": "a word for people: tests/evaluation/test_scoring.py",
     "data.workers": "no result depends on it: tests/inputs/test_loader.py",
     "data.prefetch": "no result depends on it: tests/inputs/test_loader.py",
+    "data.reduced_decoding": "shows on images shrunk by 2: tests/inputs/test_pixel_types.py",
     "data.bad_records": "shows on damaged records: tests/cli/test_train.py",
     "data.bad_boxes": "shows on damaged boxes: tests/records/test_source.py",
     "data.evaluation.shuffle": "evaluation goes through all records once, in order",
@@ -398,6 +399,8 @@ class Made:
             shuffle=data.train.shuffle,
             repeat_first_batch=data.repeat_first_batch,
             workers=0,
+            pixels=data.pixels,
+            reduced_decoding=data.reduced_decoding,
         )
         some = [loader.batch(step) for step in range(6)]
         every = list(EvalLoader(self.evaluation, batch_size=2, workers=0))

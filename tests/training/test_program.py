@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
-from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
+from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS, build_mesh
 from stillbox.training.program import train_program
 from tests.training.eight_devices import LAYERS, SSD, experiment_of, first_state, make_batch, see
 
@@ -113,6 +113,22 @@ def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
         assert (shape.shape, shape.dtype) == (array.shape, array.dtype)
     assert program.batch.images.sharding.shard_shape((8, 64, 64, 3)) == (2, 32, 64, 3)
     assert program.trainable == frozenset(real[0].params)
+
+
+def test_bytes_are_pixels_like_any_other():
+    losses = []
+    for pixels in ("uint8", "float32"):
+        experiment = experiment_of(*SSD, f"data.pixels={pixels}")
+        batch = make_batch(experiment)
+        # Whole numbers, which are the same in both types.
+        batch = batch._replace(images=np.rint(batch.images).astype(pixels))
+        program = train_program(experiment, build_mesh(8, experiment.devices, jax.devices()[:1]))
+        assert program.batch.images.dtype == pixels
+        _, metrics = program.lower().compile()(
+            program.put_state(first_state(experiment)), program.put_batch(batch)
+        )
+        losses.append({name: np.asarray(value).tobytes() for name, value in metrics.items()})
+    assert losses[0] == losses[1]
 
 
 def _shapes(experiment):

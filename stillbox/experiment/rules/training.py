@@ -68,6 +68,20 @@ def annotations_are_for_scoring(experiment: Experiment) -> Iterator[Broken]:
         )
 
 
+@rule(Experiment)
+def reduced_images_can_be_read(experiment: Experiment) -> Iterator[Broken]:
+    """Images are reduced by their decoder, for methods that place them as whole ones."""
+    path, method = "data.reduced_decoding", experiment.model.resizer.method
+    if not experiment.data.reduced_decoding:
+        return
+    if experiment.data.cache_images:
+        what = "data.cache_images keeps whole images, so that none is reduced"
+        yield Broken(path, what, "use one of the two")
+    if method not in ("bilinear", "bilinear_antialias"):
+        what = f"the resizer's method {method} reads whole images"
+        yield Broken(path, what, "leave it out, or take bilinear or bilinear_antialias")
+
+
 @rule(Training)
 def patterns_compile(train: Training) -> Iterator[Broken]:
     """Regular expressions are regular expressions."""

@@ -54,6 +54,14 @@ class Data:
     edges and drops the rest; every case is counted."""
     cache_images: bool = False
     """Keep decoded images in memory, as far as memory allows."""
+    pixels: Literal["float32", "uint8"] = "float32"
+    """Type of the images of training on their way to the device. `uint8` rounds resized pixels and
+    padding to whole numbers of 0..255: a quarter of the bytes. Scoring is not changed."""
+    reduced_decoding: bool = False
+    """Decode JPEG files of training at 1/2, 1/4 or 1/8 of their size where the resizer shrinks what
+    is left after crops at least as much: faster, with means of pixels in place of single ones.
+    Augmentations other than horizontal flips and crops, methods of resizing other than `bilinear`
+    and `bilinear_antialias`, and `cache_images` need whole images. Scoring is not changed."""
     repeat_first_batch: bool = False
     """Train every step on the first batch, to measure the speed of a step without decoding and
     augmentation. The model is of no use afterwards."""

@@ -25,7 +25,7 @@ def random_crop_to_aspect_ratio(
     The other side is rounded half to even. Boxes completely outside go, and those of which less
     than `overlap_thresh` is inside.
     """
-    height, width = sample.image.shape[:2]
+    height, width = sample.size
     rows, columns = height, width
     if width / height > config.aspect_ratio:
         columns = max(round(height * config.aspect_ratio), 1)

@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.sample import Floats, Pixels, Sample
+from stillbox.inputs.sample import Floats, Pixels, Sample, StoredSample
 
 
 @implements(schema.RandomHorizontalFlip)
@@ -18,6 +18,10 @@ def random_horizontal_flip(
     sample: Sample, config: schema.RandomHorizontalFlip, rng: Generator
 ) -> Sample:
     """Mirrors image and boxes with the given probability; 0 never does, 1 always."""
+    if isinstance(sample, StoredSample):
+        if rng.random() >= config.probability:
+            return sample
+        return replace(sample, stored=sample.stored.mirror(), boxes=flip_boxes(sample.boxes))
     return _with_probability(sample, config.probability, rng, lambda p: cv2.flip(p, 1), flip_boxes)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.sample import Doubles, Floats, Sample
+from stillbox.inputs.sample import Doubles, Floats, Sample, StoredSample
 
 _ATTEMPTS = 100
 Operation = TypeVar("Operation")
@@ -52,7 +52,7 @@ def random_crop_image(sample: Sample, config: schema.RandomCropImage, rng: Gener
     """
     if rng.random() < config.random_coef:
         return sample
-    height, width = sample.image.shape[:2]
+    height, width = sample.size
     window = sample_window(height, width, sample.boxes, config, rng)
     return crop(sample, window, config.overlap_thresh, clip=config.clip_boxes)
 
@@ -74,7 +74,7 @@ def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -
     Boxes outside it go, and those of which less than `overlap_thresh` of the area is inside. `clip`
     ends the boxes at the window.
     """
-    height, width = sample.image.shape[:2]
+    height, width = sample.size
     y, x, rows, columns = window
     scale = np.array([height, width, height, width], np.float64)
     frame = np.array([y, x, y + rows, x + columns]) / scale
@@ -88,8 +88,10 @@ def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -
     moved = ((inside if clip else boxes)[keep] - np.tile(frame[:2], 2)) / np.tile(
         frame[2:] - frame[:2], 2
     )
-    image = sample.image[y : y + rows, x : x + columns]
-    return replace(kept, image=image, boxes=moved.astype(np.float32))
+    kept = replace(kept, boxes=moved.astype(np.float32))
+    if isinstance(kept, StoredSample):
+        return replace(kept, stored=kept.stored.crop(*window))
+    return replace(kept, image=sample.image[y : y + rows, x : x + columns])
 
 
 def sample_window(
