@@ -1,28 +1,34 @@
-"""Images per second of the input pipeline: 640x480 JPEG -> 300x300 with flip and crop.
+"""Images per second of the input pipeline for SSD (300) and RetinaNet (640), beside its peers.
 
-    python benchmarks/input_pipeline.py [--seconds 3]
+    python benchmarks/input_pipeline.py [--task ssd]
 
-Everything is measured on one core first, with one loader thread, and the whole pipeline then on
-all cores. On one core the clock is CPU time, so that a busy machine does not count against the
-program; the last column has what the wall clock says. The peers run in between, on the same files:
-OpenCV and Pillow, decode and plain resize without records, augmentation or boxes. Their resizing is
-not ours (half-pixel centres; Pillow averages), so they say what the machine can do, not what we
-should return.
+Files are JPEG of 640 x 480. SSD: horizontal flip, SSD's random crop, resize to 300 x 300.
+RetinaNet: horizontal flip, scale jitter from 0.8 to 1.2, resize, pad to 640 x 640. Boxes go with
+the images, 16 images are a batch. The peers are `tf.data` with the same operations and
+torchvision's transforms v2, in environments of their own in the cache folder.
+
+Everything runs on one core, all take turns, and the figure is the median of the rounds. The clock
+is CPU time, so that a busy machine counts less; the last column has what the wall clock says.
 """
 
 import argparse
-import io
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from PIL import Image
+from environments import ask_peer, peer_python
+from measuring import machine, show
+from numpy.typing import NDArray
+from rich.table import Table
+from suppression import PEERS
 
+from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -35,8 +41,28 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 
-IMAGES, BYTES, GOAL = 64, 118_000, 300
-AUGMENTATIONS = (schema.RandomHorizontalFlip(), schema.SsdRandomCrop())
+IMAGES, BYTES, FEED = 64, 118_000, 480
+"""Files, bytes of each, and images a second that one H200 takes of RetinaNet (640)."""
+
+
+class Task(NamedTuple):
+    """What becomes of an image."""
+
+    resizer: schema.Resizer
+    augmentations: tuple[schema.Augmentation, ...]
+
+
+TASKS = {
+    "ssd": Task(
+        schema.FixedShapeResizer(), (schema.RandomHorizontalFlip(), schema.SsdRandomCrop())
+    ),
+    "retinanet": Task(
+        schema.ScaleJitterResizer(
+            height=640, width=640, min_scale=0.8, max_scale=1.2, pad_value=(123.675, 116.28, 103.53)
+        ),
+        (schema.RandomHorizontalFlip(),),
+    ),
+}
 
 
 def draw_jpeg(seed: int) -> bytes:
@@ -53,16 +79,17 @@ def draw_jpeg(seed: int) -> bytes:
     return data
 
 
-def write_records(folder: Path) -> Dataset:
+def write_records(folder: Path, files: Sequence[bytes]) -> schema.Records:
+    """Writes records of JPEG files, with 1 to 14 boxes each."""
     rng = np.random.default_rng(0)
     label_map = LabelMap.from_names(["thing"])
     with tfrecord_writer(folder / "images.record") as write:
-        for number in range(IMAGES):
+        for number, encoded in enumerate(files):
             count = int(rng.integers(1, 15))
             corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
             example = Example(
                 image_id=str(number),
-                encoded=draw_jpeg(number),
+                encoded=encoded,
                 boxes=corners.astype(np.float32),
                 class_ids=np.ones(count, np.int32),
                 weights=np.ones(count, np.float32),
@@ -73,10 +100,16 @@ def write_records(folder: Path) -> Dataset:
             )
             write(serialize_example(example, label_map))
     (folder / "labels.pbtxt").write_text(label_map.to_text())
-    records = schema.Records(
+    return schema.Records(
         paths=(str(folder / "images.record"),), label_map=str(folder / "labels.pbtxt")
     )
-    return open_dataset(schema.Data(), records, schema.OneStage(num_classes=1))
+
+
+def open_task(records: schema.Records, task: Task) -> Dataset:
+    """Opens records for a model with the task's resizer."""
+    return open_dataset(
+        schema.Data(), records, schema.OneStage(num_classes=1, resizer=task.resizer)
+    )
 
 
 class Rate(NamedTuple):
@@ -97,11 +130,25 @@ def rate(work: Callable[[int], int], seconds: float) -> Rate:
     return Rate(images / (time.process_time() - cpu), images / (time.perf_counter() - wall))
 
 
-def loader_rate(data: Dataset, workers: int, seconds: float) -> Rate:
-    loader = TrainLoader(
-        data, augmentations=AUGMENTATIONS, batch_size=16, workers=workers, prefetch=2
-    )
-    batches = loader.iterate()
+def loader_rate(
+    records: schema.Records,
+    task: Task,
+    seconds: float,
+    batch_size: int = 16,
+    pixels: str = "float32",
+    *,
+    reduced_decoding: bool = False,
+) -> Rate:
+    """Returns the rate of the whole pipeline with one thread."""
+    data = open_task(records, task)
+    batches = TrainLoader(
+        data,
+        augmentations=task.augmentations,
+        batch_size=batch_size,
+        workers=1,
+        pixels=pixels,
+        reduced_decoding=reduced_decoding,
+    ).iterate()
     for _ in range(4):
         next(batches)
     result = rate(lambda _: len(next(batches).images), seconds)
@@ -109,71 +156,110 @@ def loader_rate(data: Dataset, workers: int, seconds: float) -> Rate:
     return result
 
 
-def parts(data: Dataset) -> dict[str, Callable[[int], int]]:
-    """Each part of the pipeline alone, and the peers: image number -> images done."""
+def parts(records: schema.Records, task: Task) -> dict[str, Callable[[int], int]]:
+    """Each part of the pipeline alone: image number -> images done."""
+    data, augmentations = open_task(records, task), task.augmentations
     files = [data.source.example(number).encoded for number in range(IMAGES)]  # type: ignore[union-attr]
-    samples = [data.load(number) for number in range(IMAGES)]
-    crops = [
-        apply_augmentations(AUGMENTATIONS, sample, sample_generator(0, 0, number)).image
-        for number, sample in enumerate(samples)
-    ]
-    canvas = np.empty((300, 300, 3), np.float32)
-    resizer = data.resizer
+    stored = [data.open(number) for number in range(IMAGES)]
+
+    def moved(number: int) -> Any:  # noqa: ANN401
+        rng = sample_generator(0, number, number % IMAGES)
+        return apply_augmentations(augmentations, stored[number % IMAGES], rng)  # type: ignore[arg-type]
+
+    windows = [moved(number) for number in range(IMAGES)]
+    pixels = [window.decoded().image for window in windows]
+    floats = np.empty((*data.resizer.input_size, 3), np.float32)
+    rounded = floats.astype(np.uint8)
 
     def done(_: object) -> int:
         return 1
 
     return {
-        "record -> example": lambda n: done(data.source.example(n % IMAGES)),
-        "decode": lambda n: done(decode_image(files[n % IMAGES])),
-        "flip + crop": lambda n: done(
-            apply_augmentations(AUGMENTATIONS, samples[n % IMAGES], sample_generator(0, 1, n))
+        "read and parse a record": lambda n: done(data.source.example(n % IMAGES)),
+        "flip and crop, boxes and window": lambda n: done(moved(n)),
+        "decode a whole image": lambda n: done(decode_image(files[n % IMAGES])),
+        "decode, what the crop leaves": lambda n: done(windows[n % IMAGES].decoded()),
+        "resize and pad, float32": lambda n: done(
+            resize_into(pixels[n % IMAGES], data.resizer, floats)
         ),
-        "resize a crop (exact TF1 bilinear)": lambda n: done(
-            resize_into(crops[n % IMAGES], resizer, canvas)
+        "resize and pad, uint8": lambda n: done(
+            resize_into(pixels[n % IMAGES], data.resizer, rounded)
         ),
-        "resize a whole image": lambda n: done(
-            resize_into(samples[n % IMAGES].image, resizer, canvas)
-        ),
-        "peer: OpenCV decode + resize": lambda n: done(opencv(files[n % IMAGES])),
-        "peer: Pillow decode + resize": lambda n: done(pillow(files[n % IMAGES])),
     }
 
 
-def opencv(data: bytes) -> np.ndarray:
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-    return cv2.resize(image, (300, 300), interpolation=cv2.INTER_LINEAR).astype(np.float32)
+def measured(records: schema.Records, name: str, seconds: float) -> dict[str, Rate]:
+    """Returns the rates of one round, ours and the peers'."""
+    ours = {
+        f"ours, {pixels}": loader_rate(records, TASKS[name], seconds, pixels=pixels)
+        for pixels in ("float32", "uint8")
+    }
+    return ours | peer_rates(records, name, seconds)
 
 
-def pillow(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as image:
-        small = image.convert("RGB").resize((300, 300), Image.Resampling.BILINEAR)
-    return np.asarray(small, np.float32)
+def median(rates: Sequence[Rate]) -> Rate:
+    """Returns the medians of both clocks."""
+    return Rate(*(statistics.median(clock) for clock in zip(*rates, strict=True)))
 
 
-def report(name: str, result: Rate) -> None:
-    print(f"{name:38s}{result.cpu:10.0f}{1000 / result.cpu:10.2f}{result.wall:10.0f}", flush=True)
+def peer_rates(records: schema.Records, name: str, seconds: float) -> dict[str, Rate]:
+    """Returns the rates of the peers that can be had."""
+    found = {}
+    for peer, requirements in PEERS.items():
+        python = peer_python(*requirements)
+        if python is not None:
+            words = peer, name, str(seconds), records.paths[0]
+            answer = ask_peer(python, "input_pipeline_peers.py", words, **_arrays(records))
+            found |= {title: Rate(*rates) for title, rates in answer.items()}
+    return found
+
+
+def _arrays(records: schema.Records) -> dict[str, NDArray[Any]]:
+    source = open_task(records, TASKS["ssd"]).source
+    examples = [source.example(number) for number in range(IMAGES)]
+    boxes = np.zeros((IMAGES, 100, 4), np.float32)
+    for row, example in zip(boxes, examples, strict=True):
+        row[: len(example.boxes)] = example.boxes  # type: ignore[union-attr]
+    return {
+        "bytes": np.frombuffer(b"".join(e.encoded for e in examples), np.uint8),  # type: ignore[union-attr]
+        "ends": np.cumsum([len(e.encoded) for e in examples]),  # type: ignore[union-attr]
+        "counts": np.array([len(e.boxes) for e in examples]),  # type: ignore[union-attr]
+        "boxes": boxes,
+    }
+
+
+def rates_table(title: str, rates: dict[str, Rate]) -> Table:
+    """Returns a table of rates."""
+    table = Table("what", title=title)
+    for column in ("images/s", "ms/image", "by wall"):
+        table.add_column(column, justify="right")
+    for name, result in rates.items():
+        table.add_row(name, f"{result.cpu:.0f}", f"{1000 / result.cpu:.2f}", f"{result.wall:.0f}")
+    return table
 
 
 def main() -> None:
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    seconds = parser.parse_args().seconds
-    cores = sorted(os.sched_getaffinity(0))
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--task", choices=TASKS, help="this one alone")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds
+    keep_freed_memory()  # as every command does
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        data = write_records(Path(folder))
-        size = sum(len(data.source.read(number)) for number in range(IMAGES)) / IMAGES
-        print(f"{IMAGES} JPEGs of 640x480, {size / 1000:.0f} kB; OpenCV {cv2.__version__}")
-        print(f"{'one core':38s}{'images/s':>10s}{'ms/image':>10s}{'by wall':>10s}")
-        os.sched_setaffinity(0, {cores[-1]})
-        for name, work in parts(data).items():
-            report(name, rate(work, seconds / 2))
-        one = loader_rate(data, 1, seconds)
-        report("whole pipeline, 1 thread", one)
-        print(f"goal {GOAL} images/s for a core: {one.cpu / GOAL:.0%}")
-        os.sched_setaffinity(0, cores)
-        print(f"all {len(cores)} cores (images/s and ms of CPU time of all threads)")
-        report(f"whole pipeline, {len(cores)} threads", loader_rate(data, len(cores), seconds))
+        records = write_records(Path(folder), [draw_jpeg(number) for number in range(IMAGES)])
+        for name in [arguments.task] if arguments.task else TASKS:
+            task = TASKS[name]
+            title = f"{name}, one core, OpenCV {cv2.__version__}; {machine()}"
+            alone = {part: rate(work, seconds / 3) for part, work in parts(records, task).items()}
+            show(rates_table(f"parts of {title}", alone))
+            rounds = [measured(records, name, seconds) for _ in range(arguments.rounds)]
+            rates = {label: median([each[label] for each in rounds]) for label in rounds[0]}
+            show(rates_table(title, rates))
+            for label in ("ours, float32", "ours, uint8"):
+                print(f"{label}: {FEED} images/s take {FEED / rates[label].cpu:.1f} such cores")
 
 
 if __name__ == "__main__":

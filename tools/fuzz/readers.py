@@ -11,7 +11,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -30,6 +30,8 @@ from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_from_coco_json
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
+from stillbox.inputs.decode import ImageError
+from stillbox.inputs.stored import StoredImage
 from stillbox.predicting.images import read_image
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
@@ -461,6 +463,20 @@ def _photo(data: bytes, folder: Path) -> None:
     _converted([item], _LABELS, folder)
 
 
+def _stored(data: bytes, folder: Path) -> None:
+    image = StoredImage.read(data)
+    if image is not None:
+        window = image.crop(0, 0, -(-image.size[0] // 3), image.size[1])
+        with suppress(ImageError):  # reported with the record
+            window.reduced(2)
+
+
+def _stored_seeds(folder: Path) -> Sequence[bytes]:
+    pixels = np.zeros((100, 40, 3), np.uint8)
+    options = ((), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1))
+    return [cv2.imencode(".jpg", pixels, option)[1].tobytes() for option in options]
+
+
 def _image_seeds(folder: Path) -> Sequence[bytes]:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (12, 9, 3), dtype=np.uint8)
@@ -540,5 +556,6 @@ READERS: Mapping[str, Reader] = {
     ),
     "pth_pickle": Reader(_member("w.pth", "w/data.pkl", "w/data/0"), _plain(*_PICKLES)),
     "image": Reader(_image, _image_seeds),
+    "stored_image": Reader(_stored, _stored_seeds),
     "image_to_record": Reader(_photo, _image_seeds),
 }  # fmt: skip
