@@ -25,7 +25,7 @@ from stillbox.boxes.nms import batched_nms
 
 SIZES = ((1917, 90), (76725, 90))
 THRESHOLDS = (1e-8, 0.05)
-LONGEST = 120.0
+LONGEST = 60.0
 """Seconds that a peer gets for its start and all of its rounds."""
 PEERS = {
     "torchvision": (

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ROUNDS, MOST, IOU = 3, 100, 0.5
+ROUNDS, MOST, IOU = 7, 100, 0.5
 Floats = NDArray[np.float32]
 Work = Callable[[], Floats]
 
