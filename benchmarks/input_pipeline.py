@@ -34,8 +34,8 @@ from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.decode import decode_image
 from stillbox.inputs.loader import TrainLoader
-from stillbox.inputs.randomness import sample_generator
-from stillbox.inputs.resize import resize_into
+from stillbox.inputs.randomness import resize_generator, sample_generator
+from stillbox.inputs.resize import place_image, resize_into
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
@@ -171,6 +171,12 @@ def parts(records: schema.Records, task: Task) -> dict[str, Callable[[int], int]
     floats = np.empty((*data.resizer.input_size, 3), np.float32)
     rounded = floats.astype(np.uint8)
 
+    def resize(number: int, out: NDArray[Any]) -> int:
+        image = pixels[number % IMAGES]
+        rng = resize_generator(0, number, number % IMAGES)
+        placement = place_image((image.shape[0], image.shape[1]), data.resizer, rng)
+        return done(resize_into(image, data.resizer, out, placement))
+
     def done(_: object) -> int:
         return 1
 
@@ -179,12 +185,8 @@ def parts(records: schema.Records, task: Task) -> dict[str, Callable[[int], int]
         "flip and crop, boxes and window": lambda n: done(moved(n)),
         "decode a whole image": lambda n: done(decode_image(files[n % IMAGES])),
         "decode, what the crop leaves": lambda n: done(windows[n % IMAGES].decoded()),
-        "resize and pad, float32": lambda n: done(
-            resize_into(pixels[n % IMAGES], data.resizer, floats)
-        ),
-        "resize and pad, uint8": lambda n: done(
-            resize_into(pixels[n % IMAGES], data.resizer, rounded)
-        ),
+        "resize and pad, float32": lambda n: resize(n, floats),
+        "resize and pad, uint8": lambda n: resize(n, rounded),
     }
 
 
