@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from stillbox.devices.announcing import announcing
+from stillbox.devices.setup import use_cache_of
+from stillbox.experiment import schema
 
 if TYPE_CHECKING:
     import jax
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
 _NAME = "stillbox-compile"
 
 
-def compile_program(lowered: "jax.stages.Lowered", what: str) -> "jax.stages.Compiled":
+def compile_program(
+    lowered: "jax.stages.Lowered", what: str, settings: schema.Devices
+) -> "jax.stages.Compiled":
     """Compiles a traced program, and prints every now and then that it takes long.
 
     Args:
         lowered: the program.
         what: its name, as in "compiling the train step".
+        settings: where compiled programs are kept.
     """
+    use_cache_of(settings)
     with announcing(lambda: f"compiling {what}"):
         if threading.current_thread() is not threading.main_thread():
             return lowered.compile()

@@ -8,11 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
+from stillbox.experiment import schema
 
-_CACHE_LIMIT = 10 * 2**30
-"""Most bytes of compiled programs in the cache folder, at the start of a process."""
 # Numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -33,20 +33,39 @@ def compilation_cache_folder() -> Path:
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk for later starts, if the folder can be made.
 
-    Above ten gibibytes, the programs that were used least recently are removed.
     `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` takes precedence over the threshold set here.
     """
-    folder = compilation_cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    _cache_in(compilation_cache_folder())
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    # Another process may remove them at the same time.
+
+
+def use_cache_of(settings: schema.Devices) -> None:
+    """Moves the cache to `program_cache`, and limits its size to `program_cache_gib`.
+
+    A cache that `use_compilation_cache` has not set up is left as it is.
+    """
+    default = compilation_cache_folder()
+    folder = Path(settings.program_cache) if settings.program_cache else default
+    if _current_cache() == str(default) != str(folder):
+        _cache_in(folder)
+        # JAX opens a cache at its first use and keeps it.
+        compilation_cache.reset_cache()
+    if _current_cache() == str(folder):
+        # Another process may remove programs at the same time.
+        with contextlib.suppress(OSError):
+            prune(folder, int(settings.program_cache_gib * 2**30))
+
+
+def _current_cache() -> str | None:
+    folder: str | None = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - types lack it
+    return folder
+
+
+def _cache_in(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        prune(folder, _CACHE_LIMIT)
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def prune(folder: Path, limit: int) -> None:

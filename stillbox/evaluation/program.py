@@ -19,6 +19,7 @@ from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replic
 from stillbox.experiment import schema
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
+from stillbox.models.layers.lowering.choice import cpu_convolutions
 from stillbox.models.variables import Arrays
 
 BoundDetect = Callable[[Pixels, Ints], Detections]
@@ -43,6 +44,8 @@ class DetectProgram:
     """`[B, H, W, 3]` float32."""
     true_sizes: jax.ShapeDtypeStruct
     """`[B, 2]` int32."""
+    devices: schema.Devices
+    """Algorithms of convolutions on CPUs, and where compiled programs are kept."""
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled."""
@@ -51,13 +54,16 @@ class DetectProgram:
         rows = batch_shardings((self.images, self.true_sizes), self.mesh)
         # Detections stay where their images are.
         jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
-        with use_abstract_mesh(self.mesh.abstract_mesh):
+        with (
+            use_abstract_mesh(self.mesh.abstract_mesh),
+            cpu_convolutions(self.devices.cpu_convolutions),
+        ):
             return jitted.lower(*arguments)
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
-        return compile_program(self.lower(), "the detector")
+        return compile_program(self.lower(), "the detector", self.devices)
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.
@@ -138,4 +144,5 @@ def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) 
         stats=detector.stats,
         images=jax.ShapeDtypeStruct((batch_size, *model.resizer.input_size, 3), jnp.float32),
         true_sizes=jax.ShapeDtypeStruct((batch_size, 2), jnp.int32),
+        devices=experiment.devices,
     )

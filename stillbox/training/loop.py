@@ -141,7 +141,7 @@ def train(
         # ---- compile: one program, before the first batch is needed -----------------------------
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
-            compiled = compile_program(program.lower(), "the train step")
+            compiled = compile_program(program.lower(), "the train step", program.devices)
         memory = compiled.memory_analysis()
         progress.say(_describe_memory(memory))
         if memory is not None:

@@ -26,6 +26,7 @@ from stillbox.devices.mesh import (
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import replicas_as_groups
 from stillbox.models.abstract import AbstractDetector, abstract_detector
+from stillbox.models.layers.lowering.choice import cpu_convolutions
 from stillbox.models.variables import Arrays
 from stillbox.training.state import TrainState, create_state, select_trainable
 from stillbox.training.step import StepFunction, make_train_step
@@ -49,6 +50,8 @@ class TrainProgram:
     """Paths of the parameters that the step changes."""
     replicas: int
     """Equal parts of a batch that "per replica" means."""
+    devices: schema.Devices
+    """Algorithms of convolutions on CPUs, and where compiled programs are kept."""
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled. It gives its state's buffers away."""
@@ -60,7 +63,10 @@ class TrainProgram:
             in_shardings=(state, batch),
             out_shardings=(state, replicated(self.mesh)),
         )
-        with use_abstract_mesh(self.mesh.abstract_mesh):
+        with (
+            use_abstract_mesh(self.mesh.abstract_mesh),
+            cpu_convolutions(self.devices.cpu_convolutions),
+        ):
             return jitted.lower(self.state, self.batch)
 
     def put_state(self, state: TrainState) -> TrainState:
@@ -97,6 +103,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
         trainable=trainable,
         replicas=replicas,
+        devices=experiment.devices,
     )
 
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from stillbox.devices.compiling import compilation_left_behind, compile_program
+from stillbox.experiment.schema import Devices
 
 # As during a compilation in XLA, no handler in Python is called while the C library sleeps.
 CHILD = """
@@ -16,6 +17,7 @@ import ctypes, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from stillbox.cli import doctor, main as cli, train
 from stillbox.devices.compiling import compile_program
+from stillbox.experiment.schema import Devices
 from stillbox.training.signals import StopRequest
 
 class Slow:
@@ -25,9 +27,9 @@ class Slow:
 
 def run(arguments):
     if arguments.verb == "doctor":
-        compile_program(Slow(), "the detector")
+        compile_program(Slow(), "the detector", Devices())
     with StopRequest() as stop, stop.ends("compiling the train step"):
-        compile_program(Slow(), "the train step")
+        compile_program(Slow(), "the train step", Devices())
 
 train.run = doctor.run = run
 sys.exit(cli.main())
@@ -73,14 +75,16 @@ class Program:
 
 
 def test_the_result_or_the_error_of_a_compilation_comes_back():
-    assert compile_program(Program(), "a program") == "compiled"
+    assert compile_program(Program(), "a program", Devices()) == "compiled"
     with pytest.raises(MemoryError, match="too large"):
-        compile_program(Program(MemoryError("too large")), "a program")
+        compile_program(Program(MemoryError("too large")), "a program", Devices())
 
 
 def test_a_thread_that_gets_no_signals_compiles_by_itself():
     program, results = Program(), []
-    thread = threading.Thread(target=lambda: results.append(compile_program(program, "it")))
+    thread = threading.Thread(
+        target=lambda: results.append(compile_program(program, "it", Devices()))
+    )
     thread.start()
     thread.join()
     assert results == ["compiled"]
@@ -88,5 +92,5 @@ def test_a_thread_that_gets_no_signals_compiles_by_itself():
 
 
 def test_a_compilation_that_is_over_is_not_left_behind():
-    compile_program(Program(), "it")
+    compile_program(Program(), "it", Devices())
     assert not compilation_left_behind()

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
 from stillbox.devices.setup import (
     compilation_cache_folder,
     keep_freed_memory,
     prune,
+    use_cache_of,
     use_compilation_cache,
     versions,
 )
+from stillbox.experiment.schema import Devices
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def settings():
     yield
     for name, value in before.items():
         jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch):
@@ -66,6 +70,25 @@ def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "file"))
     use_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_a_field_moves_the_cache_and_limits_its_size(monkeypatch, tmp_path, settings):
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "default"))
+    use_compilation_cache()
+    use_cache_of(Devices(program_cache=str(tmp_path / "own")))
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "own")
+    for name in ("a-cache", "b-cache"):
+        (tmp_path / "own" / name).write_bytes(bytes(2**20))
+    use_cache_of(Devices(program_cache=str(tmp_path / "own"), program_cache_gib=1.5 / 1024))
+    assert len(list((tmp_path / "own").iterdir())) == 1
+
+
+def test_a_cache_of_the_caller_is_left_as_it_is(tmp_path, settings):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    (tmp_path / "a-cache").write_bytes(bytes(2**20))
+    use_cache_of(Devices(program_cache_gib=1e-6))
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+    assert (tmp_path / "a-cache").exists()
 
 
 def test_programs_used_least_recently_are_removed_down_to_the_limit(tmp_path):

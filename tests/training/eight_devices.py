@@ -23,9 +23,11 @@ from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.models.build import build_detector
+from stillbox.models.layers.lowering.choice import Tiles
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.normalization import normalize_batch, normalize_groups
 from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.models.layers.lowering.unstrided import conv_unstrided
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.program import train_program
@@ -195,8 +197,10 @@ def convolve(devices: int) -> Seen:
     return seen
 
 
+PADS = ((1, 1), (1, 1))
 LAYERS = {
     "3x3": (lambda x, k: conv2d(x, k, 1), (3, 3, 32, 32)),
+    "3x3 tiled": (lambda x, k: conv_unstrided(x, k, PADS, 1, Tiles(4, 4, 4)), (3, 3, 32, 32)),
     "3x3 strided": (lambda x, k: conv2d(x, k, 2), (3, 3, 32, 32)),
     "1x1": (lambda x, k: conv2d(x, k, 1), (1, 1, 32, 16)),
     "few channels": (lambda x, k: conv2d(x[..., :3], k, 2), (3, 3, 3, 8)),

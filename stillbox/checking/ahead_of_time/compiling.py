@@ -60,7 +60,7 @@ def check_step(
     )
     failure = None
     try:
-        compiled = compile_program(lowered, step)
+        compiled = compile_program(lowered, step, experiment.devices)
     except jax.errors.JaxRuntimeError as error:
         failure = explain_failure(
             str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes

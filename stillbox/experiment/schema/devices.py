@@ -23,3 +23,13 @@ class Devices:
     replicas: NonNegativeInt = 0
     """Equal parts of a batch that count as replicas where a field says `per_replica`, so that a
     recipe of eight replicas gives the same on one device; 0: as many as devices share a batch."""
+    program_cache: str | None = None
+    """Folder of compiled programs, which later starts read; None: `$STILLBOX_CACHE/xla`, by default
+    `~/.cache/stillbox/xla`."""
+    program_cache_gib: Positive = 10.0
+    """Most gibibytes in that folder when a program is compiled; the programs that were used least
+    recently are removed."""
+    cpu_convolutions: Literal["exact", "fast"] = "exact"
+    """Algorithms of 3x3 convolutions on CPUs; other devices have their own. `exact`: sums of
+    products alone. `fast`: where it is faster, Winograd's, which adds a rounding error of about
+    1e-5 of the largest value in float32 and of 5e-3 in bfloat16, as much as bfloat16 itself."""

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.lowering.calls import per_platform, standalone
-from stillbox.models.layers.lowering.padding import Padding, padding_pairs
+from stillbox.models.layers.lowering.choice import Tiles, choose_tiles
+from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
 from stillbox.models.parallel import batch_shard_map, without_uneven_shards
@@ -48,7 +49,8 @@ def conv2d(
         # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
         # hundred times slower.
         pads = padding_pairs(x.shape, kernel.shape, stride, padding, dilation)
-        return without_uneven_shards(conv_unstrided(x, kernel, pads, dilation))
+        tiles = _tiles(x, kernel, pads) if dilation == 1 else Tiles()
+        return without_uneven_shards(conv_unstrided(x, kernel, pads, dilation, tiles))
     # Padding outside the call is fused with the operation that computes x.
     padded = _pad(x, kernel.shape, stride, padding)
     return without_uneven_shards(_conv_unpadded(padded, kernel, stride))
@@ -65,6 +67,14 @@ def depthwise_conv2d(
     """
     padded = _pad(without_uneven_shards(x), kernel.shape, stride, padding)
     return without_uneven_shards(_depthwise_unpadded(padded, kernel, stride))
+
+
+def _tiles(x: jax.Array, kernel: jax.Array, pads: tuple[Pair, Pair]) -> Tiles:
+    rows, columns = (
+        size + sum(pad) - taps + 1
+        for size, pad, taps in zip(x.shape[1:3], pads, kernel.shape, strict=False)
+    )
+    return choose_tiles(kernel.shape, (rows, columns), x.dtype)
 
 
 def _gradients_of(
