@@ -12,17 +12,17 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from stillbox.devices.announcing import announcing
-from stillbox.devices.setup import use_cache_of
-from stillbox.experiment import schema
 
 if TYPE_CHECKING:
     import jax
+
+    from stillbox.experiment import schema
 
 _NAME = "stillbox-compile"
 
 
 def compile_program(
-    lowered: "jax.stages.Lowered", what: str, settings: schema.Devices
+    lowered: "jax.stages.Lowered", what: str, settings: "schema.Devices"
 ) -> "jax.stages.Compiled":
     """Compiles a traced program, and prints every now and then that it takes long.
 
@@ -31,6 +31,9 @@ def compile_program(
         what: its name, as in "compiling the train step".
         settings: where compiled programs are kept.
     """
+    # Imported here: a process that supervises others does not need jax.
+    from stillbox.devices.setup import use_cache_of
+
     use_cache_of(settings)
     with announcing(lambda: f"compiling {what}"):
         if threading.current_thread() is not threading.main_thread():

@@ -405,7 +405,7 @@ def test_a_run_that_was_stopped_early_stays_stopped(train):
 def test_a_signal_during_the_compilation_ends_the_run_and_leaves_the_folder_usable(
     train, tmp_path, monkeypatch
 ):
-    def compile_slowly(lowered, what):
+    def compile_slowly(*arguments):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal came before")
 

@@ -6,8 +6,17 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS, build_mesh
+from stillbox.evaluation.program import score_program
 from stillbox.training.program import train_program
-from tests.training.eight_devices import LAYERS, SSD, experiment_of, first_state, make_batch, see
+from tests.training.eight_devices import (
+    LAYERS,
+    RESNET_SSD,
+    SSD,
+    experiment_of,
+    first_state,
+    make_batch,
+    see,
+)
 
 # What they look at takes a minute: one of the processes that share the tests makes it.
 pytestmark = pytest.mark.xdist_group("eight devices")
@@ -129,6 +138,20 @@ def test_bytes_are_pixels_like_any_other():
         )
         losses.append({name: np.asarray(value).tobytes() for name, value in metrics.items()})
     assert losses[0] == losses[1]
+
+
+def test_train_step_and_evaluation_have_the_convolutions_that_the_field_allows():
+    def convolutions(allowed):
+        experiment = experiment_of(*RESNET_SSD, f"devices.cpu_convolutions={allowed}")
+        mesh = build_mesh(8, experiment.devices, jax.devices()[:1])
+        programs = train_program(experiment, mesh), score_program(experiment, mesh)
+        return [one.lower().as_text().count("stablehlo.convolution") for one in programs]
+
+    exact, fast = convolutions("exact"), convolutions("fast")
+    # The first group has two convolutions of 64 channels and 24 x 16 pixels, whose gradients by
+    # the kernel are products of patches otherwise.
+    assert exact[1] - fast[1] == 2
+    assert exact[0] - fast[0] == 4
 
 
 def _shapes(experiment):
