@@ -29,7 +29,7 @@ class Devices:
     program_cache_gib: Positive = 10.0
     """Most gibibytes in that folder when a program is compiled; the programs that were used least
     recently are removed."""
-    cpu_convolutions: Literal["exact", "fast"] = "exact"
+    cpu_convolutions: Literal["exact", "fast"] = "fast"
     """Algorithms of 3x3 convolutions on CPUs; other devices have their own. `exact`: sums of
     products alone. `fast`: where it is faster, Winograd's, which adds a rounding error of about
     1e-5 of the largest value in float32 and of 5e-3 in bfloat16, as much as bfloat16 itself."""
