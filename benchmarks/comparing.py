@@ -42,13 +42,14 @@ class Peers(NamedTuple):
     """Functions that return GFLOP/s, named by framework and type."""
 
 
-def add_arguments(parser: argparse.ArgumentParser, batch_size: int) -> None:
+def add_arguments(parser: argparse.ArgumentParser, batch_size: int | None) -> None:
     """Adds the options of all comparisons."""
     parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--steps", type=int, default=7, help="rounds that count")
     parser.add_argument("--warm-up", type=int, default=2, help="rounds before that do not")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=None)
     parser.add_argument("--parts", action="store_true", help="what our step spends its time on")
+    parser.add_argument("--set", action="append", default=[], help="a field of ours: path=value")
 
 
 def own_row(name: str, precision: str, step: TrainStep, flops: int | None = None) -> Row:

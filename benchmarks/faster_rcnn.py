@@ -123,7 +123,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--inference", action="store_true", help="boxes, no training")
     parser.add_argument("--memory", action="store_true", help="what the losses take")
     parser.add_argument("--recipe", help="or a file")
-    parser.add_argument("--set", action="append", default=[], help="a field of it: path=value")
     parser.add_argument("--side", type=int, default=640, help="of the square network input")
     parser.add_argument("--torch-python", help="a Python with torch and torchvision")
     arguments = parser.parse_args()

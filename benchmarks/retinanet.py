@@ -90,7 +90,6 @@ def _parse() -> argparse.Namespace:
     add_arguments(parser, batch_size=4)
     parser.add_argument("--memory", action="store_true", help="what targets and losses take")
     parser.add_argument("--recipe", default="retinanet", help="or a file")
-    parser.add_argument("--set", action="append", default=[], help="a field of it: path=value")
     parser.add_argument("--side", type=int, default=320, help="of the square network input")
     parser.add_argument("--boxes", type=int, default=BOXES, help="of each image")
     parser.add_argument("--keras-python", help="a Python with keras-hub, tensorflow and jax")

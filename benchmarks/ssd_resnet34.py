@@ -1,8 +1,11 @@
-"""The train step of SSD ResNet-34 beside the same network in PyTorch and torchvision's SSD300.
+"""The train step of an SSD beside the same network in PyTorch.
 
-    python benchmarks/ssd_resnet34.py --torch-python PATH [--batch-size 8] [--steps 7]
-        [--warm-up 2] [--precisions float32 bfloat16]
-    python benchmarks/ssd_resnet34.py --parts [--batch-size 8] [--steps 7]
+    python benchmarks/ssd_resnet34.py --torch-python PATH [--recipe ssd_resnet34] [--set PATH=VALUE]
+        [--batch-size 8] [--steps 7] [--warm-up 2] [--precisions float32 bfloat16]
+    python benchmarks/ssd_resnet34.py --parts [--recipe ...] [--batch-size 8] [--steps 7]
+
+SSD ResNet-34 has torchvision's `ssd300_vgg16` beside it too. The other recipe is
+`ssd_mobilenet_v1_300x300`, with 16 images if nothing else is said.
 
 It runs on the CPU, and all in turn: each round measures the peak of a matrix product and then takes
 a step of each, ours here and the peers' in a process of PyTorch's that waits meanwhile, on as many
@@ -14,7 +17,7 @@ counter, which knows that, is shown too.
 
 The batch is the same for all: noise with 8 boxes an image. Ours finds its targets in the step, from
 as many rows as the recipe has; the same network in PyTorch gets them ready-made; torchvision does
-its own matching. All three decay and update their weights, and freeze what the recipe freezes.
+its own matching. All decay and update their weights, and freeze what the recipe freezes.
 
 `--parts` says what our step spends outside its convolutions, see `step_parts.py`.
 
@@ -43,12 +46,20 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.one_stage.targets import batch_targets
 
+# Program of the peers and images of a step.
+_RECIPES = {
+    "ssd_resnet34": ("torch_ssd.py", 8),
+    "ssd_mobilenet_v1_300x300": ("torch_ssd_mobilenet.py", 16),
+}
+
 
 def main() -> None:
     """Prints the table."""
     arguments = _parse()
     experiments = {
-        precision: resolve("ssd_resnet34", [f"train.precision={precision}"]).experiment
+        precision: resolve(
+            arguments.recipe, [f"train.precision={precision}", *arguments.set]
+        ).experiment
         for precision in arguments.precisions
     }
     print(f"{machine()}, jax {jax.__version__}, batch {arguments.batch_size}, 300 px")
@@ -58,7 +69,7 @@ def main() -> None:
             show(measure_parts(experiment, arguments.batch_size, *rounds))
         return
     steps = {key: TrainStep(one, arguments.batch_size) for key, one in experiments.items()}
-    rows = [own_row("stillbox ssd_resnet34", key, step) for key, step in steps.items()]
+    rows = [own_row(f"stillbox {arguments.recipe}", key, step) for key, step in steps.items()]
     if not arguments.torch_python:
         compare(rows, {}, arguments)
         print("missing: the peers in PyTorch; give --torch-python, see the head of this script")
@@ -67,7 +78,7 @@ def main() -> None:
         inputs = Path(folder) / "inputs.npz"
         first = arguments.precisions[0]
         _write_inputs(inputs, steps[first], experiments[first].model)
-        script = Path(__file__).with_name("torch_ssd.py")
+        script = Path(__file__).with_name(_RECIPES[arguments.recipe][0])
         command = [
             arguments.torch_python,
             str(script),
@@ -82,9 +93,11 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser, batch_size=8)
+    add_arguments(parser, batch_size=None)
+    parser.add_argument("--recipe", choices=tuple(_RECIPES), default="ssd_resnet34")
     parser.add_argument("--torch-python", help="a Python with torch and torchvision")
     arguments = parser.parse_args()
+    arguments.batch_size = arguments.batch_size or _RECIPES[arguments.recipe][1]
     arguments.precisions = arguments.precisions or list(PRECISIONS)[: 1 if arguments.parts else 2]
     return arguments
 

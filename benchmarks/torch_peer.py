@@ -63,6 +63,24 @@ def own_loss(network: nn.Module) -> tuple[nn.Module, Loss]:
     return network, loss
 
 
+def loss_on_targets(network: nn.Module, function: Callable[..., Tensor]) -> tuple[nn.Module, Loss]:
+    """Returns a network and its loss in float32, on targets that are there.
+
+    Args:
+        network: maps pixels to logits `[B, A, S]` and codes `[B, A, 4]`.
+        function: of these and the arrays `classes` `[B, A]` and `codes` `[B, A, 4]` of the inputs.
+    """
+    network = network.to(memory_format=LAYOUT)
+
+    def loss(inputs: Inputs) -> Tensor:
+        logits, codes = network(inputs.images.contiguous(memory_format=LAYOUT))
+        classes, true_codes = inputs.arrays["classes"].long(), inputs.arrays["codes"]
+        with torch.autocast("cpu", enabled=False):
+            return function(logits, codes, classes, true_codes)
+
+    return network, loss
+
+
 def torchvision_detection() -> Any:  # noqa: ANN401
     """Returns `torchvision.models.detection`, if need be without its compiled operators.
 
@@ -93,7 +111,7 @@ class Peer:
         build: gives network and loss.
         precision: of the convolutions, by autocast.
         weight_decay: of all but batch norm.
-        counted: counts the FLOPs of one of its images.
+        counted: images to count the FLOPs of.
         inference: whether a step is no training, but finds boxes.
     """
 
@@ -117,15 +135,17 @@ class Peer:
         self.described = {"parameters": trained, "precision": precision, **self._count(counted)}
 
     def _count(self, inputs: Inputs) -> dict[str, Any]:
+        """Returns the FLOPs of one image."""
+        images = len(inputs.images)
         if self._inference:
             with FlopCounterMode(display=False) as forward, torch.no_grad():
                 self._network(inputs.unit_images)
-            return {"counted": ["forward"], "forward": forward.get_total_flops()}
+            return {"counted": ["forward"], "forward": forward.get_total_flops() // images}
         with FlopCounterMode(display=False) as forward:
             loss = self._loss(inputs)
         with FlopCounterMode(display=False) as backward:
             loss.backward()
-        counts = forward.get_total_flops(), backward.get_total_flops()
+        counts = [counter.get_total_flops() // images for counter in (forward, backward)]
         return {"counted": ["forward", "backward"], "forward": counts[0], "backward": counts[1]}
 
     def step(self, inputs: Inputs) -> float:
@@ -179,11 +199,12 @@ def run_peers(networks: dict[str, Build], weight_decay: float) -> None:
     parser.add_argument("--inference", action="store_true", help="boxes, no training")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    one, inputs = Inputs(arguments.inputs, count=1), Inputs(arguments.inputs)
+    # Two: a batch norm refuses a single value.
+    few, inputs = Inputs(arguments.inputs, count=2), Inputs(arguments.inputs)
     peers = {
         f"{name} {precision}": (
             name,
-            Peer(build, precision, weight_decay, one, inference=arguments.inference),
+            Peer(build, precision, weight_decay, few, inference=arguments.inference),
         )
         for name, build in networks.items()
         for precision in arguments.precisions
@@ -194,8 +215,9 @@ def run_peers(networks: dict[str, Build], weight_decay: float) -> None:
     }
     described = {
         "versions": {
-            "torch": torch.__version__,
-            "torchvision": sys.modules["torchvision"].__version__,
+            name: sys.modules[name].__version__
+            for name in ("torch", "torchvision")
+            if name in sys.modules
         },
         "peers": [peer.described | {"name": name} for name, peer in peers.values()],
         "products": list(answers),

@@ -76,10 +76,11 @@ class SsdResnet34(nn.Module):
             maps.append(extra(maps[-1]))
         logits = [head(x) for head, x in zip(self.class_heads, maps, strict=True)]
         codes = [head(x) for head, x in zip(self.box_heads, maps, strict=True)]
-        return _by_anchor(logits, SLOTS), _by_anchor(codes, 4)
+        return by_anchor(logits, SLOTS), by_anchor(codes, 4)
 
 
-def _by_anchor(maps: list[Tensor], values: int) -> Tensor:
+def by_anchor(maps: list[Tensor], values: int) -> Tensor:
+    """Joins maps `[B, a * V, H, W]` into `[B, A, V]` in float32."""
     flat = [x.permute(0, 2, 3, 1).reshape(x.shape[0], -1, values) for x in maps]
     return torch.cat(flat, dim=1).float()
 

@@ -7,23 +7,21 @@ Two networks: SSD ResNet-34 written plainly, and torchvision's `ssd300_vgg16` as
 `classes` `[B, A]` and `codes` `[B, A, 4]`, the targets of SSD ResNet-34.
 """
 
-import torch
-from torch import Tensor, nn
-from torch_peer import LAYOUT, Inputs, Loss, own_loss, run_peers, torchvision_detection
+from torch import nn
+from torch_peer import (
+    Inputs,
+    Loss,
+    loss_on_targets,
+    own_loss,
+    run_peers,
+    torchvision_detection,
+)
 from torch_resnet34 import SsdResnet34, multibox_loss
 
 
 def ssd_resnet34(_: Inputs) -> tuple[nn.Module, Loss]:
     """Returns the network and its loss, on given targets."""
-    network = SsdResnet34().to(memory_format=LAYOUT)
-
-    def loss(inputs: Inputs) -> Tensor:
-        logits, codes = network(inputs.images.contiguous(memory_format=LAYOUT))
-        classes, true_codes = inputs.arrays["classes"].long(), inputs.arrays["codes"]
-        with torch.autocast("cpu", enabled=False):
-            return multibox_loss(logits, codes, classes, true_codes)
-
-    return network, loss
+    return loss_on_targets(SsdResnet34(), multibox_loss)
 
 
 def ssd300_vgg16(_: Inputs) -> tuple[nn.Module, Loss]:
