@@ -2,8 +2,10 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import platform
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -95,6 +97,23 @@ def keep_freed_memory() -> bool:
     library = ctypes.CDLL(None)
     # -1: never trim; 0: map nothing by itself, because that is returned when freed.
     return bool(library.mallopt(_M_TRIM_THRESHOLD, -1) and library.mallopt(_M_MMAP_MAX, 0))
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pauses Python's collector of reference cycles.
+
+    Tracing a program makes millions of objects that stay; to walk through them again and again was
+    a fifth of the time (benchmarks/README.md).
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ from stillbox.boxes.batch import Ints, Pixels
 from stillbox.boxes.detections import Detections
 from stillbox.devices.compiling import compile_program
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
+from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
@@ -55,6 +56,7 @@ class DetectProgram:
         # Detections stay where their images are.
         jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
         with (
+            collection_paused(),
             use_abstract_mesh(self.mesh.abstract_mesh),
             cpu_convolutions(self.devices.cpu_convolutions),
         ):

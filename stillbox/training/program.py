@@ -23,6 +23,7 @@ from stillbox.devices.mesh import (
     replicated,
     spread_shardings,
 )
+from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import replicas_as_groups
 from stillbox.models.abstract import AbstractDetector, abstract_detector
@@ -64,6 +65,7 @@ class TrainProgram:
             out_shardings=(state, replicated(self.mesh)),
         )
         with (
+            collection_paused(),
             use_abstract_mesh(self.mesh.abstract_mesh),
             cpu_convolutions(self.devices.cpu_convolutions),
         ):

@@ -1,9 +1,11 @@
-"""The cache of compiled programs, freed memory, and the versions in a checkpoint."""
+"""The cache of compiled programs, memory of the process, and the versions in a checkpoint."""
 
+import gc
 import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -11,7 +13,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
+from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import (
+    collection_paused,
     compilation_cache_folder,
     keep_freed_memory,
     prune,
@@ -19,7 +23,10 @@ from stillbox.devices.setup import (
     use_compilation_cache,
     versions,
 )
+from stillbox.evaluation.program import predict_program
+from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Devices
+from stillbox.training.program import train_program
 
 
 @pytest.fixture
@@ -147,3 +154,33 @@ def test_freed_memory_is_kept():
 def test_a_configured_allocator_is_not_changed(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     assert not keep_freed_memory()
+
+
+def test_the_collector_pauses_and_goes_on_after_an_error_too():
+    with collection_paused():
+        assert not gc.isenabled()
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError), collection_paused():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_nothing_is_collected_while_programs_are_traced():
+    experiment = resolve("demo_scenes", ["train.batch_size=2"]).experiment
+    mesh = build_mesh(2, experiment.devices)
+    seen = []
+
+    def watched(*arguments):
+        seen.append(gc.isenabled())
+        return arguments[0], arguments[1].true_sizes
+
+    def shapes(*arguments):
+        seen.append(gc.isenabled())
+        return arguments[3]
+
+    replace(train_program(experiment, mesh), function=watched).lower()
+    replace(predict_program(experiment, mesh), function=shapes).lower()
+    assert seen == [False, False]

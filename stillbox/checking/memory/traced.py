@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.checkpoints.names import reference_names
+from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import batch_norms
 from stillbox.models.abstract import AbstractDetector, abstract_detector
@@ -98,6 +99,7 @@ def sizes_of(
 
 
 @lru_cache(maxsize=16)
+@collection_paused()
 def _traced(model: schema.Model, train: schema.Training) -> Sizes:
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
