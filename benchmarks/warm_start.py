@@ -23,8 +23,11 @@ from pathlib import Path
 from measuring import machine
 
 from stillbox.experiment.recipes.headers import read_headers
+from stillbox.experiment.resolve import resolve
 from stillbox.records.scenes import write_scenes
 
+_CLASSES = 6
+"""Of the scenes."""
 _COMPLAINT = "stillbox train: "
 """The beginning of an error of the command."""
 
@@ -57,6 +60,7 @@ def main() -> None:
 
 def _starts(recipe: str, settings: Iterable[str], limit: float) -> str:
     """Returns the seconds of both starts, or the reason why there are none."""
+    settings = [*settings, *_fitting_classes(recipe)]
     words = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, "-m", "stillbox.cli.main", "train", recipe, *words, "--model-dir"]
     cells = []
@@ -67,6 +71,13 @@ def _starts(recipe: str, settings: Iterable[str], limit: float) -> str:
             if not seconds:
                 break
     return " | ".join((*cells, "")[:2])
+
+
+def _fitting_classes(recipe: str) -> list[str]:
+    """Returns what makes a recipe accept the label map of the scenes."""
+    model = resolve(recipe).experiment.model
+    fits = model.num_classes >= _CLASSES and model.class_slots != "contiguous"
+    return [] if fits else [f"model.num_classes={_CLASSES}"]
 
 
 def _start(command: list[str], cache: str, limit: float) -> tuple[float, str]:
