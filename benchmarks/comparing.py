@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from environments import KERAS, TORCH, peer_python
 from measuring import TrainStep, forward_flops, peak, show
 from rich.table import Table
 
@@ -49,7 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser, batch_size: int | None) -> No
     parser.add_argument("--warm-up", type=int, default=2, help="rounds before that do not")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=None)
     parser.add_argument("--parts", action="store_true", help="what our step spends its time on")
+    parser.add_argument("--peers", action="store_true", help="make environments of the peers")
     parser.add_argument("--set", action="append", default=[], help="a field of ours: path=value")
+
+
+def find_peers(arguments: argparse.Namespace) -> None:
+    """Makes the environments of peers whose Python is not given, if `--peers` asks for them."""
+    for name, *requirements in (TORCH, KERAS):
+        option = f"{name}_python"
+        if arguments.peers and getattr(arguments, option, "") is None:
+            python = peer_python(name, *requirements)
+            setattr(arguments, option, python and str(python))
 
 
 def own_row(name: str, precision: str, step: TrainStep, flops: int | None = None) -> Row:

@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 
 from stillbox.devices.setup import compilation_cache_folder
 
+# Name and requirements of environments that several benchmarks share.
+TORCH = (
+    "torch",
+    *("--index-url", "https://download.pytorch.org/whl/cpu"),
+    *("torch", "torchvision", "numpy"),
+)
+KERAS = ("keras", "keras-hub==0.32.*", "tensorflow==2.21.*", "jax==0.10.*")
+
 
 def peer_python(name: str, *requirements: str) -> Path | None:
     """Returns the interpreter of an environment with `requirements`; None if it cannot be had.

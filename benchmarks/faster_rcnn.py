@@ -1,6 +1,6 @@
 """Faster R-CNN's train step and inference beside torchvision's `fasterrcnn_resnet50_fpn`.
 
-    python benchmarks/faster_rcnn.py --torch-python PATH [--inference] [--side 640]
+    python benchmarks/faster_rcnn.py --peers [--inference] [--side 640]
         [--batch-size 2] [--steps 7] [--warm-up 2] [--precisions float32]
     python benchmarks/faster_rcnn.py --recipe NAME [--set PATH=VALUE ...] ...
     python benchmarks/faster_rcnn.py --memory [--side 640] [--batch-size 2]
@@ -11,10 +11,8 @@ README.md says how they differ. FLOPs are those of convolutions and fully connec
 multiply-add is two, and a train step counts as three forward passes.
 
 `--memory` says what the losses take, see `two_stage_memory.py`. The peer is no dependency of this
-project. The option names a Python that has it:
-
-    python3 -m venv torch-venv
-    torch-venv/bin/pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu
+project: `--peers` makes an environment that has it in the cache folder, unless `--torch-python`
+names a Python that does.
 """
 
 import argparse
@@ -31,7 +29,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 import numpy as np
-from comparing import Peers, Row, add_arguments, compare, own_row, peer_process
+from comparing import Peers, Row, add_arguments, compare, find_peers, own_row, peer_process
 from measuring import BOXES, TrainStep, count_flops, machine, random_batch, show
 from two_stage_memory import measure_memory
 
@@ -114,7 +112,7 @@ def main() -> None:
         title, passes = ("inference", 1) if arguments.inference else ("train step", 3)
         compare(rows, products, arguments, title, passes)
     if not arguments.torch_python:
-        print("missing: the peer of --torch-python, see the head of this script")
+        print("missing: the peer; give --peers or --torch-python")
 
 
 def _parse() -> argparse.Namespace:
@@ -126,6 +124,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--side", type=int, default=640, help="of the square network input")
     parser.add_argument("--torch-python", help="a Python with torch and torchvision")
     arguments = parser.parse_args()
+    find_peers(arguments)
     arguments.precisions = arguments.precisions or ["float32"]
     return arguments
 

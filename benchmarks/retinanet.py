@@ -1,8 +1,8 @@
 """RetinaNet's train step beside KerasHub's, with TensorFlow and with JAX, and torchvision's.
 
-    python benchmarks/retinanet.py --keras-python PATH --torch-python PATH [--recipe retinanet]
-        [--set PATH=VALUE ...] [--side 320] [--batch-size 4] [--steps 7] [--warm-up 2]
-        [--boxes 8] [--precisions float32]
+    python benchmarks/retinanet.py --peers [--keras-python PATH] [--torch-python PATH]
+        [--recipe retinanet] [--set PATH=VALUE ...] [--side 320] [--batch-size 4] [--steps 7]
+        [--warm-up 2] [--boxes 8] [--precisions float32]
     python benchmarks/retinanet.py --parts [--recipe ...] [--side ...] [--batch-size 4]
     python benchmarks/retinanet.py --memory [--recipe ...] [--side 640] [--batch-size 8]
 
@@ -18,12 +18,8 @@ the step, by their own matching, and have their own losses. README.md says how t
 `--parts` says what our step spends outside its convolutions, see `step_parts.py`; `--memory` what
 targets and losses take, see `loss_memory.py`.
 
-The peers are no dependencies of this project. The options name a Python that has them:
-
-    python3 -m venv torch-venv
-    torch-venv/bin/pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu
-    python3 -m venv keras-venv
-    keras-venv/bin/pip install 'keras-hub==0.32.*' 'tensorflow==2.21.*' 'jax==0.10.*'
+The peers are no dependencies of this project: `--peers` makes environments that have them in the
+cache folder, unless an option names a Python that does.
 """
 
 import argparse
@@ -38,7 +34,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
-from comparing import Peers, add_arguments, compare, own_row, peer_process
+from comparing import Peers, add_arguments, compare, find_peers, own_row, peer_process
 from loss_memory import measure_memory
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
@@ -80,9 +76,8 @@ def main() -> None:
         compare(rows, products, arguments)
     for option in ("keras_python", "torch_python"):
         if not getattr(arguments, option):
-            print(
-                f"missing: the peers of --{option.replace('_', '-')}, see the head of this script"
-            )
+            peer = option.replace("_", "-")
+            print(f"missing: the peers of --{peer}; give it, or --peers")
 
 
 def _parse() -> argparse.Namespace:
@@ -95,6 +90,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--keras-python", help="a Python with keras-hub, tensorflow and jax")
     parser.add_argument("--torch-python", help="a Python with torch and torchvision")
     arguments = parser.parse_args()
+    find_peers(arguments)
     arguments.precisions = arguments.precisions or ["float32"]
     return arguments
 

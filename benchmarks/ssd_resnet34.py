@@ -1,7 +1,8 @@
 """The train step of an SSD beside the same network in PyTorch.
 
-    python benchmarks/ssd_resnet34.py --torch-python PATH [--recipe ssd_resnet34] [--set PATH=VALUE]
-        [--batch-size 8] [--steps 7] [--warm-up 2] [--precisions float32 bfloat16]
+    python benchmarks/ssd_resnet34.py --peers [--recipe ssd_resnet34] [--set PATH=VALUE]
+        [--torch-python PATH] [--batch-size 8] [--steps 7] [--warm-up 2]
+        [--precisions float32 bfloat16]
     python benchmarks/ssd_resnet34.py --parts [--recipe ...] [--batch-size 8] [--steps 7]
 
 SSD ResNet-34 has torchvision's `ssd300_vgg16` beside it too. The other recipe is
@@ -21,10 +22,8 @@ its own matching. All decay and update their weights, and freeze what the recipe
 
 `--parts` says what our step spends outside its convolutions, see `step_parts.py`.
 
-PyTorch is no dependency of this project. `--torch-python` is a Python that has it:
-
-    python3 -m venv torch-venv
-    torch-venv/bin/pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu
+The peers are no dependencies of this project: `--peers` makes environments that have them in the
+cache folder, unless an option names a Python that does.
 """
 
 import argparse
@@ -37,7 +36,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
-from comparing import PRECISIONS, add_arguments, compare, own_row, peer_process
+from comparing import PRECISIONS, add_arguments, compare, find_peers, own_row, peer_process
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
@@ -72,7 +71,7 @@ def main() -> None:
     rows = [own_row(f"stillbox {arguments.recipe}", key, step) for key, step in steps.items()]
     if not arguments.torch_python:
         compare(rows, {}, arguments)
-        print("missing: the peers in PyTorch; give --torch-python, see the head of this script")
+        print("missing: the peers in PyTorch; give --peers or --torch-python")
         return
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
@@ -97,6 +96,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--recipe", choices=tuple(_RECIPES), default="ssd_resnet34")
     parser.add_argument("--torch-python", help="a Python with torch and torchvision")
     arguments = parser.parse_args()
+    find_peers(arguments)
     arguments.batch_size = arguments.batch_size or _RECIPES[arguments.recipe][1]
     arguments.precisions = arguments.precisions or list(PRECISIONS)[: 1 if arguments.parts else 2]
     return arguments

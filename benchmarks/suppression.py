@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from environments import ask_peer, peer_python
+from environments import TORCH, ask_peer, peer_python
 from measuring import machine, show
 from numpy.typing import NDArray
 from rich.table import Table
@@ -28,11 +28,7 @@ THRESHOLDS = (1e-8, 0.05)
 LONGEST = 60.0
 """Seconds that a peer gets for its start and all of its rounds."""
 PEERS = {
-    "torchvision": (
-        "torch",
-        *("--index-url", "https://download.pytorch.org/whl/cpu"),
-        *("torch", "torchvision", "numpy"),
-    ),
+    "torchvision": TORCH,
     "tensorflow": ("tensorflow", "tensorflow-cpu==2.21.*"),
 }
 Floats = NDArray[np.float32]

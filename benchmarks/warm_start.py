@@ -49,7 +49,10 @@ def main() -> None:
         settings = [
             f"data.train.paths={data}/train.record-*",
             f"data.train.label_map={data}/label_map.pbtxt",
+            f"data.evaluation.paths={data}/val.record-*",
+            f"data.evaluation.label_map={data}/label_map.pbtxt",
             f"train.batch_size={arguments.batch_size}",
+            "train.fine_tune.checkpoint=",
             "train.steps=1",
             "train.log_every=1",
             *arguments.set,
