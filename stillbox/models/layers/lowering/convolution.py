@@ -16,8 +16,10 @@ import jax.numpy as jnp
 from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.choice import Tiles, choose_tiles
 from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
+from stillbox.models.layers.lowering.products import flat, product, transposed
 from stillbox.models.layers.lowering.reductions import sum_of_rows
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
+from stillbox.models.layers.lowering.windows import added_up, windows_of
 from stillbox.models.parallel import batch_shard_map, without_uneven_shards
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -101,36 +103,26 @@ def _depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Arra
 
 
 def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    windows = _windows(padded, kernel.shape, stride)
+    windows = windows_of(padded, kernel.shape, stride)
     if kernel.shape[2] <= _FEW_CHANNELS:
         return _sum_of_scaled(windows, kernel)
     patches = jnp.concatenate(windows, axis=-1)
-    product = _product(_flat(patches), _flat(kernel))
-    return product.reshape(*patches.shape[:3], -1).astype(padded.dtype)
+    # Not `product`: consumers are fused with a result whose layout is not fixed.
+    flat_result = jnp.matmul(flat(patches), flat(kernel), preferred_element_type=jnp.float32)
+    return flat_result.reshape(*patches.shape[:3], -1).astype(padded.dtype)
 
 
 def _conv_gradients_on_cpu(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    cut = partial(_windows, kernel_shape=kernel.shape, stride=stride)
-    windows, put_back = jax.vjp(cut, padded)
-    flat = _flat(gradient)
     # One product for each tap avoids copying the patches together again.
-    taps = [_product(_flat(window).T, flat) for window in windows]
-    patches = _product(flat, _flat(kernel).T).astype(padded.dtype)
-    patches = patches.reshape(*gradient.shape[:3], -1)
-    (padded_gradient,) = put_back(jnp.split(patches, len(windows), axis=-1))
+    windows = windows_of(padded, kernel.shape, stride)
+    taps = [product(transposed(flat(window)), flat(gradient)) for window in windows]
+    patches = product(flat(gradient), transposed(flat(kernel))).astype(padded.dtype)
+    shares = jnp.split(patches.reshape(*gradient.shape[:3], -1), len(windows), axis=-1)
+    height, width = padded.shape[1:3]
+    padded_gradient = added_up(shares, (height, width), kernel.shape, stride)
     return padded_gradient, jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)
-
-
-def _flat(x: jax.Array) -> jax.Array:
-    """As a matrix: a product is only fast on the CPU as one of two matrices."""
-    return x.reshape(-1, x.shape[-1])
-
-
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Matrix product with a float32 result, in which bfloat16 inputs are fast too."""
-    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
@@ -148,7 +140,7 @@ def _sum_of_scaled(windows: list[jax.Array], kernel: jax.Array) -> jax.Array:
 def _depthwise_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
     # In float32 also for bfloat16, which a CPU would round after every single addition.
     taps = kernel.reshape(-1, kernel.shape[2]).astype(jnp.float32)
-    windows = _windows(padded.astype(jnp.float32), kernel.shape, stride)
+    windows = windows_of(padded.astype(jnp.float32), kernel.shape, stride)
     products = map(operator.mul, windows, taps)
     return functools.reduce(operator.add, products).astype(padded.dtype)
 
@@ -156,25 +148,20 @@ def _depthwise_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> j
 def _depthwise_gradients_on_cpu(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    _, pull_back = jax.vjp(lambda x: _depthwise_on_cpu(x, kernel, stride=stride), padded)
     taps = []
-    for window in _windows(padded, kernel.shape, stride):
+    for window in windows_of(padded, kernel.shape, stride):
 
         def block(start: int, stop: int, window: jax.Array = window) -> jax.Array:
             rows = window[:, start:stop].astype(jnp.float32)
             return rows * gradient[:, start:stop].astype(jnp.float32)
 
         taps.append(sum_of_rows(block, gradient.shape[1]))
-    return pull_back(gradient)[0], jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)
-
-
-def _windows(padded: jax.Array, kernel_shape: tuple[int, ...], stride: int) -> list[jax.Array]:
-    """For each tap of a kernel, row by row, the input values that it multiplies, `[B, h, w, C]`."""
-    spans = [
-        [slice(tap, padded.shape[axis + 1] - taps + tap + 1, stride) for tap in range(taps)]
-        for axis, taps in enumerate(kernel_shape[:2])
-    ]
-    return [padded[:, rows, columns] for rows in spans[0] for columns in spans[1]]
+    factors = kernel.reshape(-1, kernel.shape[2]).astype(jnp.float32)
+    shares = [gradient.astype(jnp.float32) * factor for factor in factors]
+    height, width = padded.shape[1:3]
+    padded_gradient = added_up(shares, (height, width), kernel.shape, stride)
+    kernel_gradient = jnp.stack(taps).reshape(kernel.shape).astype(kernel.dtype)
+    return padded_gradient.astype(padded.dtype), kernel_gradient
 
 
 def _pad(x: jax.Array, kernel_shape: tuple[int, ...], stride: int, padding: Padding) -> jax.Array:

@@ -18,6 +18,7 @@ from stillbox.models.layers.lowering import winograd
 from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.choice import Tiles
 from stillbox.models.layers.lowering.padding import Pair
+from stillbox.models.layers.lowering.products import flat, product, transposed
 from stillbox.models.parallel import batch_shard_map
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -161,8 +162,7 @@ def _kernel_gradient_by_patches(
         own = jax.lax.dynamic_slice(gradient, start, (images, rows, width, depth))
         windows = [seen[:, i : i + rows, j : j + width] for i in down for j in right]
         patches = jnp.concatenate(windows, axis=-1).reshape(-1, kh * kw * channels)
-        product = jnp.matmul(own.reshape(-1, depth).T, patches, preferred_element_type=jnp.float32)
-        return total + product, None
+        return total + product(transposed(flat(own)), patches), None
 
     start = jnp.zeros((depth, kh * kw * channels), jnp.float32)
     total, _ = jax.lax.scan(add, start, jnp.arange(batch // images * row_blocks))
