@@ -1,8 +1,8 @@
 """What the benchmarks that compare train steps share: peers, rounds, the table.
 
 Peers are processes of their own, see `answering.py`. Each round measures the matrix products of all
-and then takes one step of each, so that a busy moment of the machine hits all. Processes wait while
-it is not their turn.
+and then takes two steps of each, so that a busy moment of the machine hits all. The second of them
+counts: the first takes memory that the system has got back while the process waited.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def compare(
     for number in range(arguments.warm_up + arguments.steps):
         for name, product in products.items():
             speeds[name].append(product())
-        taken = [row.run() for row in rows]
+        taken = [(row.run(), row.run())[1] for row in rows]
         if number >= arguments.warm_up:
             for times, last in zip(seconds, taken, strict=True):
                 times.append(last)

@@ -21,7 +21,7 @@ from environments import ask_peer, peer_python
 from measuring import machine, show
 from rich.table import Table
 
-from stillbox.devices.setup import keep_freed_memory
+from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pages
 from stillbox.models.layers.lowering.choice import Tiles, choose_tiles, cpu_convolutions
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
 
@@ -36,6 +36,7 @@ _LEAST_ROUNDS, _SECONDS = 5, 0.3
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     keep_freed_memory()
     arguments = _parse()
     python = peer_python("torch", *TORCH)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stillbox.boxes.crops import gathered, multiplied
 from stillbox.boxes.samples import cell_samples, edge_samples, pyramid_level
-from stillbox.devices.setup import keep_freed_memory
+from stillbox.devices.allocator import keep_freed_memory
 
 SIDES = {"one map": (40,), "pyramid": (160, 80, 40, 20, 10)}
 CHANNELS = {"one map": 1024, "pyramid": 256}

@@ -33,8 +33,8 @@ from comparing import Peers, Row, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, count_flops, machine, random_batch, show
 from two_stage_memory import measure_memory
 
+from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pages
 from stillbox.devices.processors import own_processors
-from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
@@ -90,6 +90,7 @@ class Inference:
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     arguments = _parse()
     print(
         f"{machine()}, jax {jax.__version__}, batch {arguments.batch_size}, {arguments.side} px, "

@@ -34,6 +34,7 @@ import numpy as np
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.mesh import build_mesh
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
@@ -84,6 +85,7 @@ _BATCH = 4
 
 def main() -> None:
     """Prints the tables."""
+    restart_with_large_pages()  # as every command does
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     axes = (*AXES, "records", "devices")
     parser.add_argument("--axes", nargs="+", choices=axes, default=axes)

@@ -36,6 +36,7 @@ from suppression import PEERS
 
 from stillbox.api import load, load_model
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.processors import own_processors
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -74,6 +75,7 @@ class Row(NamedTuple):
 
 def main() -> None:
     """Prints the tables."""
+    restart_with_large_pages()  # as every command does
     arguments = read_arguments()
     prepare_process()
     print(f"{machine()}, jax {jax.__version__}")

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from suppression import PEERS
 
-from stillbox.devices.setup import keep_freed_memory
+from stillbox.devices.allocator import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset

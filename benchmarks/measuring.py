@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.boxes.batch import Batch
+from stillbox.devices.allocator import keep_freed_memory
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.processors import own_processors
-from stillbox.devices.setup import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector

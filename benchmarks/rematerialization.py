@@ -17,6 +17,7 @@ import jax
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -36,6 +37,7 @@ class Row(NamedTuple):
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="ssd_resnet34", help="or a file")
     parser.add_argument("--set", action="append", default=[], help="a field of it: path=value")

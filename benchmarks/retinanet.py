@@ -39,6 +39,7 @@ from loss_memory import measure_memory
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.processors import own_processors
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -48,6 +49,7 @@ _KERAS_BACKENDS = ("tensorflow", "jax")
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     arguments = _parse()
     batch_size = arguments.batch_size
     print(f"{machine()}, jax {jax.__version__}, batch {batch_size}, {arguments.side} px")

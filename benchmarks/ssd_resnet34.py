@@ -40,6 +40,7 @@ from comparing import PRECISIONS, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.processors import own_processors
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -54,6 +55,7 @@ _RECIPES = {
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     arguments = _parse()
     experiments = {
         precision: resolve(

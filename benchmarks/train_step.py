@@ -20,12 +20,14 @@ from measuring import TrainStep, forward_flops, peak, plain_lowering
 from rich.console import Console
 from rich.table import Table
 
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 
 
 def main() -> None:
     """Prints the table."""
+    restart_with_large_pages()  # as every command does
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="ssd_mobilenet_v1_300x300")
     parser.add_argument("--side", type=int, help="of the square network input; default: its own")

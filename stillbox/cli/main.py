@@ -13,6 +13,7 @@ from importlib import import_module
 
 from stillbox import __version__
 from stillbox.cli.processes import joined, run_process
+from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.compiling import end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
@@ -84,6 +85,12 @@ def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
     if hasattr(module, "run"):
         parser.set_defaults(run=module.run)
     module.add_arguments(parser)
+
+
+def command() -> int:
+    """Is the program `stillbox`: `main` in a process whose allocator suits arrays."""
+    restart_with_large_pages()
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,4 +178,4 @@ def _describe(error: OSError) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

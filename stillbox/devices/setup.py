@@ -1,7 +1,6 @@
 """Settings of a process that are made before the first array."""
 
 import contextlib
-import ctypes
 import gc
 import os
 import platform
@@ -13,10 +12,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
+from stillbox.devices.allocator import keep_freed_memory
 from stillbox.experiment import schema
-
-# Numbers of glibc's <malloc.h>.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def prepare_process() -> None:
@@ -81,22 +78,6 @@ def prune(folder: Path, limit: int) -> None:
             return
         path.unlink(missing_ok=True)
         excess -= status.st_size
-
-
-def keep_freed_memory() -> bool:
-    """Makes the C library keep freed memory for the next step; False where it cannot.
-
-    A step on the CPU takes and frees a gigabyte or more. Returned to the system, every page is
-    faulted in again in the next step: 5 to 9 % of a step (benchmarks/README.md).
-
-    An allocator that is configured by the environment is left as it is.
-    """
-    tuned = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-    if tuned or platform.libc_ver()[0] != "glibc":
-        return False
-    library = ctypes.CDLL(None)
-    # -1: never trim; 0: map nothing by itself, because that is returned when freed.
-    return bool(library.mallopt(_M_TRIM_THRESHOLD, -1) and library.mallopt(_M_MMAP_MAX, 0))
 
 
 @contextlib.contextmanager

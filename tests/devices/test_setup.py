@@ -2,9 +2,6 @@
 
 import gc
 import os
-import platform
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +14,6 @@ from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import (
     collection_paused,
     compilation_cache_folder,
-    keep_freed_memory,
     prune,
     use_cache_of,
     use_compilation_cache,
@@ -118,44 +114,6 @@ def test_versions_of_packages_and_platform():
 
 
 # Takes and frees 256 MiB twice, and counts the pages that came from the system the second time.
-PAGES = """
-import resource, sys
-import numpy as np
-from stillbox.devices.setup import keep_freed_memory
-if sys.argv[1] == "keep":
-    assert keep_freed_memory()
-np.ones(2**25)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-np.ones(2**25)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_freed_memory_is_kept():
-    untuned = {key: value for key, value in os.environ.items() if "MALLOC" not in key}
-    faults = {
-        word: int(
-            subprocess.run(
-                [sys.executable, "-c", PAGES, word],
-                env=untuned,
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-        )
-        for word in ("keep", "return")
-    }
-    # 65,536 pages of 4 KiB, or 128 where the system has given huge ones.
-    assert faults["return"] >= 100
-    assert faults["keep"] < faults["return"] / 10
-
-
-def test_a_configured_allocator_is_not_changed(monkeypatch):
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
-    assert not keep_freed_memory()
-
-
 def test_the_collector_pauses_and_goes_on_after_an_error_too():
     with collection_paused():
         assert not gc.isenabled()
