@@ -5,6 +5,7 @@ one. Derived automatically, the gradient either keeps five arrays as large as th
 long as the loss again; the explicit one keeps the logits and needs one power.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -46,10 +47,6 @@ def sigmoid_focal_loss(
 ) -> Array:
     """Returns `[..., A]`, weighted by `[..., A]` or `[..., A, C]` and summed over the classes."""
     losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
-    # XLA vectorises exponentials in a loop over elements on CPUs, but not inside a sum.
-    losses = jax.lax.platform_dependent(
-        losses, cpu=jax.lax.optimization_barrier, default=lambda array: array
-    )
     return weighted_sum(losses, weights)
 
 
@@ -88,11 +85,23 @@ def _parts(logits: Array, targets: Array, alpha: float | None) -> _Parts:
     )
 
 
+def _power(base: Array, exponent: float) -> Array:
+    """Returns a power of positive numbers.
+
+    Powers of halves are products with a square root: XLA's power is a call for every element on a
+    CPU.
+    """
+    whole = math.floor(exponent)
+    if exponent - whole == 0.5:
+        return base**whole * jnp.sqrt(base)
+    return base**exponent
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _focal(logits: Array, targets: Array, gamma: float, alpha: float | None) -> Array:
     """Returns the loss of arrays of one shape."""
     parts = _parts(logits, targets, alpha)
-    return parts.alpha * parts.entropy * parts.mistake**gamma
+    return parts.alpha * parts.entropy * _power(parts.mistake, gamma)
 
 
 def _focal_forward(
@@ -111,7 +120,7 @@ def _focal_backward(
     # d entropy / dx = s(x) - t, and d mistake / dx = (1 - 2 t) s(x) s(-x).
     of_entropy = parts.mistake * (parts.probability - targets)
     of_mistake = (1.0 - 2.0 * targets) * parts.probability * parts.complement
-    slope = parts.mistake ** (gamma - 1.0) * (of_entropy + gamma * parts.entropy * of_mistake)
+    slope = _power(parts.mistake, gamma - 1.0) * (of_entropy + gamma * parts.entropy * of_mistake)
     return cotangent * parts.alpha * slope, None
 
 

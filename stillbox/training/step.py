@@ -12,6 +12,7 @@ import optax
 from stillbox.boxes.batch import Batch
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
+from stillbox.models.layers.lowering.reductions import norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
@@ -70,7 +71,7 @@ def make_train_step(
 
         # ---- update ----
         with jax.named_scope("update"):
-            norm = optax.tree.norm(gradient)
+            norm = norm_of(jax.tree.leaves(gradient))
             updates, accumulators = optimizer.update(gradient, state.optimizer, params)
             updated = {**frozen, **optax.apply_updates(params, updates)}
             ema = _average(state.ema, updated, state.step, train)
@@ -78,7 +79,7 @@ def make_train_step(
             # A huge rate makes infinite parameters of a finite gradient, huge activations an
             # infinite variance of a finite loss; a checkpoint may hold neither.
             finite = jnp.isfinite(total) & jnp.isfinite(norm)
-            finite &= jnp.isfinite(optax.tree.norm((updates, stats)))
+            finite &= jnp.isfinite(norm_of(jax.tree.leaves((updates, stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         metrics |= {
             "learning_rate": schedule(state.step),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models.layers.lowering.reductions import square_sum
 
 
 def penalty_of(regularizer: schema.Regularizer | None, arrays: Sequence[jax.Array]) -> jax.Array:
@@ -27,7 +28,7 @@ def norm_regularizer(hyperparams: schema.ConvHyperparams) -> schema.Regularizer 
 
 @implements(schema.L2)
 def _l2(regularizer: schema.L2, array: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.square(array)) / 2 * regularizer.weight
+    return square_sum(array) / 2 * regularizer.weight
 
 
 @implements(schema.L1)

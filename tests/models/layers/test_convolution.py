@@ -60,7 +60,7 @@ def _check(function, plain, x, kernel, stride, dtype):
 
 
 @pytest.mark.parametrize(("height", "width", "stride", "dtype"), _CASES)
-@pytest.mark.parametrize(("size", "inputs"), [(1, 6), (3, 6), (3, 3)])
+@pytest.mark.parametrize(("size", "inputs"), [(1, 6), (3, 6), (3, 3), (7, 3)])
 def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, width, stride, dtype):
     x, kernel = _random(2, height, width, inputs), _random(size, size, inputs, 5, seed=1)
     _check(conv2d, _plain, x, kernel, stride, dtype)

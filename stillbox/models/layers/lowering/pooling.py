@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.layers.lowering.calls import per_platform
+from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
 from stillbox.models.parallel import is_spatially_partitioned
 
@@ -60,8 +60,10 @@ def _backward(
 ) -> tuple[jax.Array]:
     views = partial(_gradient_of_views, windows=windows)
     default = partial(_gradient_of_windows, windows=windows)
+    # By itself, or XLA computes the operations that lead to the gradient once for every view.
+    on_cpu = standalone(_gradient_of_views, windows=windows)
     # Each form needs one of the two kept arrays; the compiler drops the other.
-    return (per_platform(*kept, gradient, cpu=views, gpu=views, default=default),)
+    return (per_platform(*kept, gradient, cpu=on_cpu, gpu=views, default=default),)
 
 
 _max_pool.defvjp(_forward, _backward)
