@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := demo
 
-.PHONY: setup test quick proof lint demo site dist smoke audit clean
+.PHONY: setup test quick proof lint bench demo site dist smoke audit clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,13 @@ quick: setup
 proof: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[proof]'
 	$(BIN)/python -m pytest -m 'proof' --durations 0
+
+# A few minutes of benchmarks/, with the peers in environments of their own under the cache folder.
+bench: setup
+	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/convolutions.py --shapes 4x40x256 8x75x64
+	$(BIN)/python benchmarks/suppression.py
+	$(BIN)/python benchmarks/scoring.py --images 1000
 
 # The same commands that a user would type. The recipe says where the data lies.
 demo: setup

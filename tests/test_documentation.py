@@ -52,6 +52,7 @@ RUN_HERE = {
     "docs/README.md": (),
     "docs/models.md": (),
     "docs/dependencies.md": (),
+    "docs/performance.md": (),
     "docs/releasing.md": (),
     "docs/security.md": (),
     "docs/checking.md": (),

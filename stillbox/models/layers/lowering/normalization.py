@@ -61,7 +61,7 @@ def normalize_batch(
 
 
 # Traced once for all layers of a shape: a CPU's form has a hundred equations.
-@partial(jax.jit, static_argnums=(4, 5), inline=True)
+@partial(jax.jit, static_argnums=(4, 5))
 def _forward(
     x: jax.Array,
     scale: jax.Array,
@@ -76,7 +76,7 @@ def _forward(
     return (y, mean, var), (x, scale, bias, mean, inverse)
 
 
-@partial(jax.jit, static_argnums=(0, 1), inline=True)
+@partial(jax.jit, static_argnums=(0, 1))
 def _backward(
     epsilon: float,
     activation: str,
