@@ -131,7 +131,7 @@ def compare(
     for number in range(arguments.warm_up + arguments.steps):
         for name, product in products.items():
             speeds[name].append(product())
-        taken = [(row.run(), row.run())[1] for row in rows]
+        taken = [_second_step(row) for row in rows]
         if number >= arguments.warm_up:
             for times, last in zip(seconds, taken, strict=True):
                 times.append(last)
@@ -140,6 +140,12 @@ def compare(
     table = Table(title=f"{title}, batch {arguments.batch_size}")
     _fill(table, rows, seconds, speeds, arguments.batch_size, passes)
     show(table)
+
+
+def _second_step(row: Row) -> float:
+    """Takes two steps and returns the seconds of the second."""
+    row.run()
+    return row.run()
 
 
 def _fill(

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from environments import ask_peer, peer_python
+from environments import TORCH, ask_peer, peer_python
 from measuring import machine, show
 from rich.table import Table
 
@@ -29,7 +29,6 @@ from stillbox.models.layers.lowering.unstrided import conv_unstrided
 SHAPES = ("4x80x64", "4x40x128", "4x40x256", "4x20x256", "4x10x512", "8x75x64", "8x38x128")
 PASSES = ("forward", "input gradient", "kernel gradient")
 ALGORITHMS = {"direct": Tiles(), "tiles 2": Tiles(2, 2, 2), "tiles 4": Tiles(4, 4, 4)}
-TORCH = ("--index-url", "https://download.pytorch.org/whl/cpu", "torch", "torchvision", "numpy")
 _PADS = ((1, 1), (1, 1))
 _LEAST_ROUNDS, _SECONDS = 5, 0.3
 
@@ -39,7 +38,7 @@ def main() -> None:
     restart_with_large_pages()  # as every command does
     keep_freed_memory()
     arguments = _parse()
-    python = peer_python("torch", *TORCH)
+    python = peer_python(*TORCH)
     title = f"3x3 convolutions, GFLOP/s; {machine()}, jax {jax.__version__}"
     table = Table("shape", "precision", "pass", title=title)
     for column in (*ALGORITHMS, "chosen", *(["PyTorch"] if python else [])):

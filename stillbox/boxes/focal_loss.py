@@ -88,8 +88,8 @@ def _parts(logits: Array, targets: Array, alpha: float | None) -> _Parts:
 def _power(base: Array, exponent: float) -> Array:
     """Returns a power of positive numbers.
 
-    Powers of halves are products with a square root: XLA's power is a call for every element on a
-    CPU.
+    An exponent that ends in .5 becomes a product with a square root: on a CPU, XLA's general power
+    is a function call for every element.
     """
     whole = math.floor(exponent)
     if exponent - whole == 0.5:

@@ -88,7 +88,7 @@ def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def command() -> int:
-    """Is the program `stillbox`: `main` in a process whose allocator suits arrays."""
+    """The program `stillbox`: runs `main`, with large pages where the system has them."""
     restart_with_large_pages()
     return main()
 

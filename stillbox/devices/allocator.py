@@ -23,7 +23,7 @@ _PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def restart_with_large_pages() -> None:
     """Starts this command again in the same process, in which arrays have pages of 2 MiB.
 
-    A train step of SSD MobileNet v1 or SSD ResNet-34 on two cores takes 20 to 30 % less
+    A train step of SSD MobileNet v1 or SSD ResNet-34 on two cores takes 8 to 31 % less
     (benchmarks/README.md).
 
     Returns where nothing is to be gained: another C library or a glibc before 2.35, an allocator

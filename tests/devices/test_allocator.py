@@ -11,6 +11,7 @@ from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pag
 
 glibc = pytest.mark.skipif(not allocator._glibc(), reason="another C library")
 
+# Takes and frees 256 MiB twice, and counts the pages that came from the system the second time.
 PAGES = """
 import resource, sys
 import numpy as np
@@ -23,6 +24,7 @@ np.ones(2**25)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+# Prints before and after the restart: what comes before it is printed twice.
 RESTART = """
 import os, sys
 print("started with", os.environ.get("GLIBC_TUNABLES"), *sys.argv[1:], flush=True)

@@ -113,7 +113,6 @@ def test_versions_of_packages_and_platform():
     assert found.keys() >= {"python", "jaxlib", "flax", "optax", "numpy"}
 
 
-# Takes and frees 256 MiB twice, and counts the pages that came from the system the second time.
 def test_the_collector_pauses_and_goes_on_after_an_error_too():
     with collection_paused():
         assert not gc.isenabled()

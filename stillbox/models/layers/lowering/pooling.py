@@ -16,6 +16,7 @@ import numpy as np
 
 from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
+from stillbox.models.layers.lowering.windows import windows_of
 from stillbox.models.parallel import is_spatially_partitioned
 
 
@@ -60,7 +61,7 @@ def _backward(
 ) -> tuple[jax.Array]:
     views = partial(_gradient_of_views, windows=windows)
     default = partial(_gradient_of_windows, windows=windows)
-    # By itself, or XLA computes the operations that lead to the gradient once for every view.
+    # A call of its own: otherwise XLA computes what leads to the gradient once for every view.
     on_cpu = standalone(_gradient_of_views, windows=windows)
     # Each form needs one of the two kept arrays; the compiler drops the other.
     return (per_platform(*kept, gradient, cpu=on_cpu, gpu=views, default=default),)
@@ -101,13 +102,7 @@ def _maximum_of_views(x: jax.Array, windows: _Windows) -> tuple[jax.Array, jax.A
 
 def _views(x: jax.Array, windows: _Windows) -> list[jax.Array]:
     padded = jnp.pad(x, ((0, 0), *windows.pads, (0, 0)), constant_values=-jnp.inf)
-    # All views have as many rows and columns as windows fit.
-    rows, columns = (side - windows.size + 1 for side in padded.shape[1:3])
-    return [
-        padded[:, top : top + rows : windows.stride, left : left + columns : windows.stride]
-        for top in range(windows.size)
-        for left in range(windows.size)
-    ]
+    return windows_of(padded, (windows.size, windows.size), windows.stride)
 
 
 def _gradient_of_views(
