@@ -14,7 +14,7 @@ from importlib import import_module
 from stillbox import __version__
 from stillbox.cli.processes import joined, run_process
 from stillbox.devices.allocator import restart_with_large_pages
-from stillbox.devices.compiling import end_process
+from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
@@ -117,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _complain(str(error), verb)
     code = _run(parsed, verb)
-    # A function that is called returns; a program that a signal ends waits for no thread.
-    return end_process(code) if arguments is None and code in _STOPPED else code
+    # A function that is called returns; a program that ends early waits for no thread.
+    early = code in _STOPPED or compilation_left_behind()
+    return end_process(code) if arguments is None and early else code
 
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:

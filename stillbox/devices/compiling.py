@@ -1,8 +1,8 @@
 """Compilation that signals can end.
 
 XLA compiles for minutes without a return to Python, and Python calls the handlers of signals in the
-main thread, between two of its instructions. So a thread compiles while the main thread waits. What
-a handler raises leaves the thread behind; nothing can stop it but the end of the process.
+main thread, between two of its instructions. So another thread compiles. What a handler raises
+leaves that thread behind; nothing can stop it but the end of the process.
 """
 
 import os
@@ -21,34 +21,37 @@ if TYPE_CHECKING:
 _NAME = "stillbox-compile"
 
 
-def compile_program(
-    lowered: "jax.stages.Lowered", what: str, settings: "schema.Devices"
-) -> "jax.stages.Compiled":
-    """Compiles a traced program, and prints every now and then that it takes long.
+class Compilation:
+    """A traced program that is compiled in the background.
 
     Args:
         lowered: the program.
-        what: its name, as in "compiling the train step".
+        what: its name, as in "the train step".
         settings: where compiled programs are kept.
     """
-    # Imported here: a process that supervises others does not need jax.
-    from stillbox.devices.setup import use_cache_of
 
-    use_cache_of(settings)
-    with announcing(lambda: f"compiling {what}"):
-        if threading.current_thread() is not threading.main_thread():
-            return lowered.compile()
-        compiled: Future[jax.stages.Compiled] = Future()
+    def __init__(
+        self, lowered: "jax.stages.Lowered", what: str, settings: "schema.Devices"
+    ) -> None:
+        # Imported here: a process that supervises others does not need jax.
+        from stillbox.devices.setup import use_cache_of
 
-        def compile_it() -> None:
-            try:
-                compiled.set_result(lowered.compile())
-            except BaseException as error:
-                compiled.set_exception(error)
+        use_cache_of(settings)
+        self._what = what
+        self._compiled: Future[jax.stages.Compiled] = Future()
+        # Not daemonic: an interpreter that ends while XLA compiles aborts.
+        threading.Thread(target=self._compile, args=(lowered,), name=_NAME).start()
 
-        # Daemonic: the interpreter does not wait for it at its end.
-        threading.Thread(target=compile_it, name=_NAME, daemon=True).start()
-        return compiled.result()
+    def result(self) -> "jax.stages.Compiled":
+        """Returns the compiled program, and prints every now and then that it takes long."""
+        with announcing(lambda: f"compiling {self._what}"):
+            return self._compiled.result()
+
+    def _compile(self, lowered: "jax.stages.Lowered") -> None:
+        try:
+            self._compiled.set_result(lowered.compile())
+        except BaseException as error:
+            self._compiled.set_exception(error)
 
 
 def end_process(code: int) -> NoReturn:

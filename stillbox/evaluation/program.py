@@ -14,7 +14,7 @@ from jax.sharding import Mesh, use_abstract_mesh
 
 from stillbox.boxes.batch import Ints, Pixels
 from stillbox.boxes.detections import Detections
-from stillbox.devices.compiling import compile_program
+from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
@@ -65,7 +65,7 @@ class DetectProgram:
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
-        return compile_program(self.lower(), "the detector", self.devices)
+        return Compilation(self.lower(), "the detector", self.devices).result()
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.

@@ -15,7 +15,7 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.announcing import announcing
-from stillbox.devices.compiling import compile_program
+from stillbox.devices.compiling import Compilation
 from stillbox.devices.job import (
     AsyncAllGather,
     is_main_process,
@@ -45,7 +45,7 @@ from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.signals import StopRequest
 from stillbox.training.speed import Waits
-from stillbox.training.start import Start, replicas_before, start_run
+from stillbox.training.start import Start, find_previous, replicas_before, start_run
 from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
 from stillbox.training.tracking import require_loggers
@@ -108,16 +108,21 @@ def train(
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
-    # ---- model and state: resume, fine-tune or from scratch -------------------------------------
-    mesh = build_mesh(settings.batch_size, experiment.devices)
-    with announcing(lambda: "building the model and reading its weights"):
-        start = start_run(experiment, model_directory, dataset)
-    first = int(start.state.step)
+    previous = find_previous(experiment, model_directory, dataset)
+    first = previous.step if previous else 0
     require_same("model directory", f"step {first}", fix=_SHARED)
     require_same("experiment", to_yaml(experiment), fix="give all processes the same")
-    program = train_program(experiment, mesh)
-    state = program.put_state(start.state)
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
+
+    # ---- program: XLA compiles while the weights are read ---------------------------------------
+    program = train_program(experiment, build_mesh(settings.batch_size, experiment.devices))
+    finished = stop_at is not None and first >= stop_at
+    compilation = None if finished else _compile(program)
+
+    # ---- model and state: resume, fine-tune or from scratch -------------------------------------
+    with announcing(lambda: "building the model and reading its weights"):
+        start = start_run(experiment, model_directory, previous)
+    state = program.put_state(start.state)
     directory = _open_directory(model_directory, experiment, dataset, first)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
@@ -131,17 +136,16 @@ def train(
         for line in _describe_run(experiment, model_directory, dataset, start, program):
             progress.say(line)
         scores = evaluation.catch_up(first, state, directory, summaries, progress, stop)
-        if stop_at is not None and first >= stop_at:
+        if compilation is None:
             reason = f"step {first} of {stop_at} is done, nothing is left"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
         if why := evaluation.exhausted(summaries):
             reason = f"stopped early at step {first} already: {why}"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
 
-        # ---- compile: one program, before the first batch is needed -----------------------------
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
-            compiled = compile_program(program.lower(), "the train step", program.devices)
+            compiled = compilation.result()
         memory = compiled.memory_analysis()
         progress.say(_describe_memory(memory))
         if memory is not None:
@@ -272,6 +276,11 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
         reduced_decoding=data.reduced_decoding,
     )
     return dataset, loader
+
+
+def _compile(program: TrainProgram) -> Compilation:
+    with announcing(lambda: "tracing the train step"):
+        return Compilation(program.lower(), "the train step", program.devices)
 
 
 def _open_directory(

@@ -67,7 +67,38 @@ class Start:
     report: ImportReport | None = None
 
 
-def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) -> Start:
+@dataclass(frozen=True)
+class Previous:
+    """A run that can be resumed."""
+
+    directory: ModelDirectory
+    step: int
+    """Of the newest checkpoint."""
+
+
+def find_previous(
+    experiment: schema.Experiment, directory: Path, dataset: Dataset
+) -> Previous | None:
+    """Returns the run to resume, or None if the model directory holds no checkpoint.
+
+    Args:
+        experiment: all of it.
+        directory: the model directory, which need not exist.
+        dataset: the training data.
+
+    Raises:
+        UserError: the directory belongs to a different experiment or to different data.
+    """
+    found = ModelDirectory.open(directory) if is_model_directory(directory) else None
+    latest = found.latest_step() if found else None
+    if found is None or latest is None:
+        return None
+    _refuse_other_experiment(experiment, found)
+    _refuse_other_data(dataset, found, latest)
+    return Previous(found, latest)
+
+
+def start_run(experiment: schema.Experiment, directory: Path, previous: Previous | None) -> Start:
     """Decides where the first weights come from, in one of three cases, in this order.
 
     Nothing is written.
@@ -79,21 +110,18 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
     Args:
         experiment: all of it.
         directory: the model directory, which need not exist.
-        dataset: the training data.
+        previous: the run to resume, of `find_previous`.
 
     Raises:
-        UserError: the directory belongs to a different experiment or to different data, or the
-            checkpoint fits badly or is damaged.
+        UserError: the checkpoint fits badly or is damaged.
     """
     train = experiment.train
     dtype = jax.numpy.dtype(train.precision)
     detector = build_detector(
         experiment.model, seed=train.seed, dtype=dtype, quantization=train.quantization
     )
-    previous = ModelDirectory.open(directory) if is_model_directory(directory) else None
-    latest = previous.latest_step() if previous else None
     report = None
-    if latest is None and train.fine_tune.checkpoint:
+    if previous is None and train.fine_tune.checkpoint:
         report = import_weights(
             detector,
             experiment.model,
@@ -108,11 +136,9 @@ def start_run(experiment: schema.Experiment, directory: Path, dataset: Dataset) 
     trainable = select_trainable(params, reference_names(experiment.model, params), train)
     state = create_state(params, stats, train, trainable, detector.initial_loss_state())
 
-    if previous is not None and latest is not None:  # case 1
-        _refuse_other_experiment(experiment, previous)
-        _refuse_other_data(dataset, previous, latest)
-        state = TrainState(**_restore(previous, latest, state))
-        decision = f"resuming at step {latest} from {directory}"
+    if previous is not None:  # case 1
+        state = TrainState(**_restore(previous, state))
+        decision = f"resuming at step {previous.step} from {directory}"
         if train.fine_tune.checkpoint:
             decision += "; train.fine_tune.checkpoint has no effect"
     elif report is not None:  # case 2
@@ -140,14 +166,14 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
     return replicas
 
 
-def _restore(previous: ModelDirectory, latest: int, state: TrainState) -> dict[str, Any]:
+def _restore(previous: Previous, state: TrainState) -> dict[str, Any]:
     # Older checkpoints lack sections that were added later; without arrays these have no effect.
     sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
     try:
-        return state._asdict() | previous.restore(latest, sections)
+        return state._asdict() | previous.directory.restore(previous.step, sections)
     except UserError as error:
-        older = [step for step in previous.steps() if step < latest]
-        folder = previous.checkpoint(latest).folder
+        older = [step for step in previous.directory.steps() if step < previous.step]
+        folder = previous.directory.checkpoint(previous.step).folder
         raise UserError(
             f"the newest checkpoint cannot be resumed from: {error.what}",
             where=error.where,

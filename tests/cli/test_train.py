@@ -222,8 +222,8 @@ def test_a_checkpoint_that_another_run_wrote_meanwhile_is_noticed(
 ):
     start_run = loop.start_run
 
-    def slow_start(experiment, directory, dataset):
-        started = start_run(experiment, directory, dataset)
+    def slow_start(*arguments):
+        started = start_run(*arguments)
         shutil.copytree(trained / "checkpoints/2", trained / "checkpoints/3")
         return started
 
@@ -405,11 +405,11 @@ def test_a_run_that_was_stopped_early_stays_stopped(train):
 def test_a_signal_during_the_compilation_ends_the_run_and_leaves_the_folder_usable(
     train, tmp_path, monkeypatch
 ):
-    def compile_slowly(*arguments):
+    def compile_slowly(self):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal came before")
 
-    monkeypatch.setattr(loop, "compile_program", compile_slowly)
+    monkeypatch.setattr(loop.Compilation, "result", compile_slowly)
     answer = train(evaluated=False)
     assert answer.code == 143
     assert "stopped by SIGTERM while compiling the train step; run again to go on" in answer.err

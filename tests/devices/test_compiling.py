@@ -3,11 +3,10 @@
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from stillbox.devices.compiling import compilation_left_behind, compile_program
+from stillbox.devices.compiling import Compilation, compilation_left_behind
 from stillbox.experiment.schema import Devices
 
 # As during a compilation in XLA, no handler in Python is called while the C library sleeps.
@@ -16,7 +15,7 @@ import ctypes, signal, sys
 # A shell starts what it runs in the background with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from stillbox.cli import doctor, main as cli, train
-from stillbox.devices.compiling import compile_program
+from stillbox.devices.compiling import Compilation
 from stillbox.experiment.schema import Devices
 from stillbox.training.signals import StopRequest
 
@@ -27,9 +26,9 @@ class Slow:
 
 def run(arguments):
     if arguments.verb == "doctor":
-        compile_program(Slow(), "the detector", Devices())
+        Compilation(Slow(), "the detector", Devices()).result()
     with StopRequest() as stop, stop.ends("compiling the train step"):
-        compile_program(Slow(), "the train step", Devices())
+        Compilation(Slow(), "the train step", Devices()).result()
 
 train.run = doctor.run = run
 sys.exit(cli.main())
@@ -65,32 +64,20 @@ class Program:
     """What is traced, with a result or an error of its compilation."""
 
     def __init__(self, error=None):
-        self.error, self.thread = error, None
+        self.error = error
 
     def compile(self):
-        self.thread = threading.current_thread()
         if self.error is not None:
             raise self.error
         return "compiled"
 
 
 def test_the_result_or_the_error_of_a_compilation_comes_back():
-    assert compile_program(Program(), "a program", Devices()) == "compiled"
+    assert Compilation(Program(), "a program", Devices()).result() == "compiled"
     with pytest.raises(MemoryError, match="too large"):
-        compile_program(Program(MemoryError("too large")), "a program", Devices())
-
-
-def test_a_thread_that_gets_no_signals_compiles_by_itself():
-    program, results = Program(), []
-    thread = threading.Thread(
-        target=lambda: results.append(compile_program(program, "it", Devices()))
-    )
-    thread.start()
-    thread.join()
-    assert results == ["compiled"]
-    assert program.thread is thread
+        Compilation(Program(MemoryError("too large")), "a program", Devices()).result()
 
 
 def test_a_compilation_that_is_over_is_not_left_behind():
-    compile_program(Program(), "it", Devices())
+    Compilation(Program(), "it", Devices()).result()
     assert not compilation_left_behind()

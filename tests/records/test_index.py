@@ -1,3 +1,4 @@
+import gc
 import gzip
 import os
 import threading
@@ -13,6 +14,12 @@ from stillbox.records.index import RecordFile
 from tests.records.builders import write_records
 
 PAYLOADS = [b"first", b"", b"x" * 300, b"last"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def permits():
+    """A permit for every file: those that other tests left in reference cycles are given back."""
+    gc.collect()
 
 
 @pytest.mark.parametrize("gz", [False, True])

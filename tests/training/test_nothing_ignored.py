@@ -358,7 +358,10 @@ def folder(tmp_path_factory, plain_programs):
                 write(serialize_example(one, labels))
     (folder / "labels.pbtxt").write_text(LABELS)
     (folder / "swapped.pbtxt").write_text(LABELS.replace('"disc"', '"hoop"'))
-    return folder
+    yield folder
+    # Detectors and open files of a hundred experiments.
+    for kept in (base, original, made_of):
+        kept.cache_clear()
 
 
 def changed(experiment, overrides, folder):
@@ -412,7 +415,7 @@ class Made:
 
     @cached_property
     def started(self):
-        return start_run(self.experiment, Path("nowhere"), self.dataset)
+        return start_run(self.experiment, Path("nowhere"), None)
 
     def state(self):
         return sorted(self.started.trainable), as_bytes(self.started.state)

@@ -22,7 +22,7 @@ from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_mem
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
 from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target, count
-from stillbox.devices.compiling import compile_program
+from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program, score_program
@@ -60,7 +60,7 @@ def check_step(
     )
     failure = None
     try:
-        compiled = compile_program(lowered, step, experiment.devices)
+        compiled = Compilation(lowered, step, experiment.devices).result()
     except jax.errors.JaxRuntimeError as error:
         failure = explain_failure(
             str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes
