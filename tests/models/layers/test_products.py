@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stillbox.models.layers.lowering.products import product, transposed
-from stillbox.models.layers.lowering.windows import added_up, windows_of
+from stillbox.models.layers.lowering.windows import added_up, patch_rows, windows_of
 
 
 def _random(*shape, seed=0):
@@ -46,5 +46,9 @@ def test_windows_are_added_up_where_they_come_from(size, taps, stride):
 
     image = _random(2, *size, 3)
     windows, put_back = jax.vjp(cut, image)
-    ours = added_up(windows, size, taps, stride)
-    np.testing.assert_array_equal(ours, put_back(windows)[0])
+    stacked = jnp.stack(windows, axis=3)
+    patches = stacked.reshape(*stacked.shape[:3], *taps, -1)
+    np.testing.assert_array_equal(added_up(patches, size, stride), put_back(windows)[0])
+    image = patches[0].transpose(2, 3, 4, 0, 1)  # kernel axes first
+    rows = patch_rows(_random(2, *size, 3)[0], taps, stride)
+    np.testing.assert_array_equal(rows, image.reshape(len(rows), -1))

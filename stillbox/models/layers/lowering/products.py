@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from stillbox.models.layers.lowering.windows import added_up
+
 _BY_ROWS = Layout(major_to_minor=(0, 1))
 
 
@@ -29,6 +31,26 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
 def transposed(a: jax.Array) -> jax.Array:
     """Transposes a matrix in memory."""
     return _by_rows(a.T)
+
+
+def input_gradient(
+    gradient: jax.Array, kernel: jax.Array, size: tuple[int, ...], stride: int
+) -> jax.Array:
+    """Returns the gradient of a convolution's padded input as a product whose rows are added up.
+
+    Args:
+        gradient: of the output, `[B, h, w, D]`.
+        kernel: `[kh, kw, C, D]`.
+        size: rows and columns of the padded input.
+        stride: of the kernel.
+
+    Returns:
+        `[B, H, W, C]` of the gradient's type.
+    """
+    # They stay float32: sums of bfloat16 take three times as long.
+    patches = product(flat(gradient), transposed(flat(kernel)))
+    patches = patches.reshape(*gradient.shape[:3], *kernel.shape[:3])
+    return added_up(patches, size, stride).astype(gradient.dtype)
 
 
 def _by_rows(a: jax.Array) -> jax.Array:

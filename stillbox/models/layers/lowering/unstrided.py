@@ -18,13 +18,16 @@ from stillbox.models.layers.lowering import winograd
 from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.choice import Tiles
 from stillbox.models.layers.lowering.padding import Pair
-from stillbox.models.layers.lowering.products import flat, product, transposed
+from stillbox.models.layers.lowering.products import flat, input_gradient, product, transposed
 from stillbox.models.parallel import batch_shard_map
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Bytes of patches at a time, and output channels below which a product is too narrow.
 _PATCH_BYTES = 16 * 2**20
 _FEW_CHANNELS = 32
+# Rows and columns up to which the input gradient of bfloat16 is a product: 4 images of 10 x 10 x 512
+# take 2.6 ms in place of 7.0.
+_SMALL_SIDE = 15
 
 Pads = tuple[Pair, Pair]
 
@@ -91,9 +94,19 @@ def _input_gradient(
         turned = winograd.rotated(kernel)
         return winograd.convolve(gradient, turned, pads=(rows, columns), tile=tile)
 
-    if tile is None:
+    def by_products(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
+        rows, columns = (
+            slice(before, before + side)
+            for side, (before, _) in zip(x.shape[1:3], pads, strict=True)
+        )
+        padded = [side + sum(pad) for side, pad in zip(x.shape[1:3], pads, strict=True)]
+        return input_gradient(gradient, kernel, tuple(padded), stride=1)[:, rows, columns]
+
+    small = max(x.shape[1:3]) <= _SMALL_SIDE and dilation == 1
+    if tile is None and (not small or x.dtype == jnp.float32):
         return plain(kernel, gradient)
-    on_cpu = batch_shard_map(tiled, ("replicated", "batch"), "batch")
+    form = by_products if tile is None else tiled
+    on_cpu = batch_shard_map(form, ("replicated", "batch"), "batch")
     return per_platform(kernel, gradient, cpu=on_cpu, default=plain)
 
 
