@@ -108,6 +108,7 @@ def train(
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
+    # ---- run to resume, evaluation: refused before anything is compiled -------------------------
     previous = find_previous(experiment, model_directory, dataset)
     first = previous.step if previous else 0
     require_same("model directory", f"step {first}", fix=_SHARED)

@@ -14,8 +14,9 @@ CHILD = """
 import ctypes, signal, sys
 # A shell starts what it runs in the background with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stillbox.cli import doctor, main as cli, train
+from stillbox.cli import check, doctor, main as cli, train
 from stillbox.devices.compiling import Compilation
+from stillbox.errors import UserError
 from stillbox.experiment.schema import Devices
 from stillbox.training.signals import StopRequest
 
@@ -27,10 +28,13 @@ class Slow:
 def run(arguments):
     if arguments.verb == "doctor":
         Compilation(Slow(), "the detector", Devices()).result()
+    if arguments.verb == "check":
+        Compilation(Slow(), "the train step", Devices())
+        raise UserError("the weights are damaged")
     with StopRequest() as stop, stop.ends("compiling the train step"):
         Compilation(Slow(), "the train step", Devices()).result()
 
-train.run = doctor.run = run
+train.run = doctor.run = check.run = run
 sys.exit(cli.main())
 """
 TRAIN = ("train", "demo_scenes", "--model-dir", "model")
@@ -58,6 +62,13 @@ def test_a_signal_ends_a_process_that_compiles(tmp_path, number, verb, code, sai
     assert process.returncode == code
     assert said in err
     assert "Traceback" not in err
+
+
+def test_an_error_ends_a_process_that_compiles_in_the_background(tmp_path):
+    command = [sys.executable, "-c", CHILD, "check", "demo_scenes"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr == "stillbox check: the weights are damaged\n"
 
 
 class Program:

@@ -49,6 +49,6 @@ def test_windows_are_added_up_where_they_come_from(size, taps, stride):
     stacked = jnp.stack(windows, axis=3)
     patches = stacked.reshape(*stacked.shape[:3], *taps, -1)
     np.testing.assert_array_equal(added_up(patches, size, stride), put_back(windows)[0])
-    image = patches[0].transpose(2, 3, 4, 0, 1)  # kernel axes first
-    rows = patch_rows(_random(2, *size, 3)[0], taps, stride)
-    np.testing.assert_array_equal(rows, image.reshape(len(rows), -1))
+    rows = patch_rows(image[0], taps, stride)
+    kernel_axes_first = patches[0].transpose(2, 3, 4, 0, 1)
+    np.testing.assert_array_equal(rows, kernel_axes_first.reshape(len(rows), -1))

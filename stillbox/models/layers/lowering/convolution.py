@@ -128,10 +128,10 @@ def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Ar
 def _conv_gradients_on_cpu(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int
 ) -> Gradients:
-    windows = windows_of(padded, kernel.shape, stride)
     if kernel.shape[2] <= _FEW_CHANNELS:
         taps = _kernel_gradient_by_image(padded, gradient, kernel.shape, stride)
     else:
+        windows = windows_of(padded, kernel.shape, stride)
         # One product for each tap avoids copying the patches together again.
         taps = jnp.stack([product(transposed(flat(window)), flat(gradient)) for window in windows])
     padded_gradient = input_gradient(gradient, kernel, padded.shape[1:3], stride)

@@ -9,7 +9,8 @@ from stillbox.models.layers.lowering.calls import per_platform
 
 RowBlock = Callable[[int, int], jax.Array]
 
-# More terms in one sum are no faster; 16 of bfloat16 take three to seven times as long.
+# More terms in one sum are no faster. From 16 terms on, a sum of bfloat16 takes three to seven
+# times as long.
 _MOST_TERMS = 13
 _ROWS_OF_ONES = 8
 # Squares of fewer elements take no time; those of more are added up in so many blocks.

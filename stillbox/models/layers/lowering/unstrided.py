@@ -95,12 +95,11 @@ def _input_gradient(
         return winograd.convolve(gradient, turned, pads=(rows, columns), tile=tile)
 
     def by_products(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
-        rows, columns = (
-            slice(before, before + side)
-            for side, (before, _) in zip(x.shape[1:3], pads, strict=True)
-        )
-        padded = [side + sum(pad) for side, pad in zip(x.shape[1:3], pads, strict=True)]
-        return input_gradient(gradient, kernel, tuple(padded), stride=1)[:, rows, columns]
+        (top, bottom), (left, right) = pads
+        height, width = x.shape[1:3]
+        padded = (top + height + bottom, left + width + right)
+        whole = input_gradient(gradient, kernel, padded, stride=1)
+        return whole[:, top : top + height, left : left + width]
 
     small = max(x.shape[1:3]) <= _SMALL_SIDE and dilation == 1
     if tile is None and (not small or x.dtype == jnp.float32):
