@@ -114,6 +114,29 @@ def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, widt
     np.testing.assert_allclose(padded, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", ["symmetric", "valid"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("function", "depth"), [(conv2d, 4), (depthwise_conv2d, 1)])
+def test_gradients_with_either_padding_equal_the_plain_ones(
+    function, depth, dtype, stride, padding
+):
+    border = 2 if padding == "symmetric" else 0
+
+    def plain(x, kernel, stride):
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel if depth > 1 else kernel.swapaxes(2, 3),
+            (stride, stride),
+            ((border, border), (border, border)),
+            dimension_numbers=_DIMENSIONS,
+            feature_group_count=1 if depth > 1 else x.shape[-1],
+        )
+
+    x, kernel = _random(2, 13, 9, 6), _random(5, 5, 6, depth, seed=1)
+    _check(partial(function, padding=padding), plain, x, kernel, stride, dtype)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_without_padding_the_edges_are_lost(stride):
     x, kernel = _random(2, 8, 7, 3), _random(3, 3, 3, 4, seed=1)

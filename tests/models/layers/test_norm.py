@@ -13,7 +13,7 @@ from stillbox.models.layers.lowering.normalization import (
     normalize_batch,
     normalize_groups,
 )
-from stillbox.models.layers.lowering.reductions import channel_sum, sum_of_rows
+from stillbox.models.layers.lowering.reductions import channel_sum, channel_sums, sum_of_rows
 from stillbox.models.layers.norm import NormLayer
 
 ZEROS = jnp.zeros(4)
@@ -164,6 +164,18 @@ def test_every_row_is_summed_once(height):
     x = np.arange(2 * height * 3 * 2, dtype=np.float32).reshape(2, height, 3, 2) % 17
     total = sum_of_rows(lambda start, stop: jnp.asarray(x[:, start:stop]), height)
     np.testing.assert_array_equal(total, x.sum((0, 1, 2)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("height", [1, 4, 5, 11, 40])
+def test_several_terms_are_summed_over_the_same_rows(height, dtype):
+    x = jnp.asarray(np.arange(2 * height * 3 * 2).reshape(2, height, 3, 2) % 17, dtype)
+    y = jnp.flip(x, 1)
+    terms = (lambda x, y: (x * y).astype(jnp.float32), lambda x, y: (x - y).astype(jnp.float32))
+    product, difference = channel_sums(terms, x, y)
+    expected = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    np.testing.assert_array_equal(product, (expected[0] * expected[1]).sum((0, 1, 2)))
+    np.testing.assert_array_equal(difference, (expected[0] - expected[1]).sum((0, 1, 2)))
 
 
 def test_other_platforms_sum_plainly(monkeypatch):

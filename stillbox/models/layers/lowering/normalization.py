@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering.reductions import channel_sum
+from stillbox.models.layers.lowering.reductions import channel_sum, channel_sums
 
 Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
@@ -95,8 +95,9 @@ def _backward(
     def moment(values: jax.Array, above: jax.Array) -> jax.Array:
         return (values.astype(jnp.float32) - mean) * through_activation(values, above)
 
-    bias_gradient = channel_sum(through_activation, x, gradients[0])
-    scale_gradient = channel_sum(moment, x, gradients[0]) * inverse
+    terms = through_activation, moment
+    bias_gradient, moment_sum = channel_sums(terms, x, gradients[0])
+    scale_gradient = moment_sum * inverse
     # Factors of channels are combined first, so that the large arrays are read for two products
     # and two sums only.
     slope = -factor * inverse * scale_gradient / count

@@ -2,11 +2,16 @@
 
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
+
 Padding = Literal["same", "symmetric", "valid"]
 """`same`: TensorFlow's, as little as possible, the odd pixel at the end. `symmetric`: equal on all
 sides, independent of the stride. `valid`: none."""
 
 Pair = tuple[int, int]
+Pads = tuple[Pair, Pair]
+"""Pixels before and after, for rows and for columns."""
 
 
 def padding_of(explicit_padding: bool) -> Padding:
@@ -20,8 +25,8 @@ def padding_pairs(
     stride: int,
     padding: Padding,
     dilation: int = 1,
-) -> tuple[Pair, Pair]:
-    """Returns the pixels before and after, for rows and for columns.
+) -> Pads:
+    """Returns the pixels that a convolution or pooling needs on each side.
 
     `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width; `dilation` is the
     distance of the kernel's taps.
@@ -31,6 +36,17 @@ def padding_pairs(
         for side, taps in zip(image_shape[1:3], kernel_shape[:2], strict=True)
     ]
     return pairs[0], pairs[1]
+
+
+def pad(x: jax.Array, pads: Pads) -> jax.Array:
+    """Adds zeros around images `[B, H, W, C]`."""
+    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+
+
+def unpad(x: jax.Array, pads: Pads) -> jax.Array:
+    """Removes the borders that `pad` adds to images."""
+    (top, bottom), (left, right) = pads
+    return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
 
 
 def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:

@@ -1,6 +1,6 @@
 """Sums over batch and space, channel by channel, and sums of squares."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,14 @@ import jax.numpy as jnp
 from stillbox.models.layers.lowering.calls import per_platform
 
 RowBlock = Callable[[int, int], jax.Array]
+Term = Callable[..., jax.Array]
 
 # More terms in one sum are no faster. From 16 terms on, a sum of bfloat16 takes three to seven
 # times as long.
 _MOST_TERMS = 13
 _ROWS_OF_ONES = 8
+# Rows that a loop over rows adds in one step. More are no faster, fewer are slower.
+_STEP_ROWS = 5
 # Squares of fewer elements take no time; those of more are added up in so many blocks.
 _FEW_SQUARES, _BLOCKS_OF_SQUARES = 2**16, 16
 
@@ -43,6 +46,58 @@ def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array
     return per_platform(*arrays, cpu=on_cpu, default=elsewhere)
 
 
+def channel_sums(terms: Sequence[Term], *arrays: jax.Array) -> list[jax.Array]:
+    """Sums each of several terms of the same arrays as `channel_sum` does.
+
+    In float32 a CPU's memory is the limit, so that the arrays are read once for all of the terms: a
+    quarter less time for the two sums of a batch norm's gradient. Shorter types take longer so.
+    """
+
+    def on_cpu(*values: jax.Array) -> list[jax.Array]:
+        def add(totals: list[jax.Array], index: jax.Array) -> list[jax.Array]:
+            row = [jax.lax.dynamic_slice_in_dim(value, index, 1, axis=1) for value in values]
+            return [total + term(*row) for total, term in zip(totals, terms, strict=True)]
+
+        batch, height, width, channels = values[0].shape
+        zeros = jnp.zeros((batch, 1, width, channels), jnp.float32)
+        totals = fold_rows(add, [zeros for _ in terms], height)
+        return [sum_by_product(total) for total in totals]
+
+    def apart(*values: jax.Array) -> list[jax.Array]:
+        return [channel_sum(term, *values) for term in terms]
+
+    if any(array.dtype != jnp.float32 for array in arrays):
+        return apart(*arrays)
+    return per_platform(*arrays, cpu=on_cpu, default=apart)
+
+
+def fold_rows(
+    add: Callable[[list[jax.Array], jax.Array], list[jax.Array]],
+    totals: list[jax.Array],
+    height: int,
+) -> list[jax.Array]:
+    """Adds rows 0 to `height` to totals one after the other, several in each step of a loop.
+
+    The rows of a batch stay in the cache for all totals.
+
+    Args:
+        add: from totals and the index of a row to the totals with that row.
+        totals: of any shape.
+        height: number of rows.
+    """
+
+    def add_rows(totals: list[jax.Array], start: jax.Array, rows: int) -> list[jax.Array]:
+        for offset in range(rows):
+            totals = add(totals, start + offset)
+        return totals
+
+    steps, rest = divmod(height, _STEP_ROWS)
+    totals = jax.lax.fori_loop(
+        0, steps, lambda step, totals: add_rows(totals, step * _STEP_ROWS, _STEP_ROWS), totals
+    )
+    return add_rows(totals, jnp.asarray(steps * _STEP_ROWS), rest)
+
+
 def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
     """Sums an elementwise expression of `height` rows in a form that is fast on XLA's CPU backend.
 
@@ -61,13 +116,14 @@ def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
     total = block(0, rows)
     for index in range(1, terms):
         total = total + block(index * rows, (index + 1) * rows)
-    result = _sum_by_product(total)
+    result = sum_by_product(total)
     if terms * rows < height:
-        result = result + _sum_by_product(block(terms * rows, height))
+        result = result + sum_by_product(block(terms * rows, height))
     return result
 
 
-def _sum_by_product(x: jax.Array) -> jax.Array:
+def sum_by_product(x: jax.Array) -> jax.Array:
+    """Sums over all axes but the last by a product with ones, float32: best for small arrays."""
     # Several rows of ones: XLA would fuse a product with a single one into the loop that computes
     # `x`, which makes it scalar again.
     flat = x.reshape(-1, x.shape[-1])
