@@ -2,7 +2,7 @@
 
 XLA otherwise converts the whole array to float32, in memory, before a loop or several operations
 that read parts of it: the gradients of a depthwise convolution of 16 x 75 x 75 x 128 take two CPUs
-33 ms in place of 12.
+23 ms in place of 12.
 """
 
 import jax

@@ -19,13 +19,7 @@ from stillbox.models.layers.lowering import depthwise
 from stillbox.models.layers.lowering.bits import from_bits, to_bits
 from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.choice import Tiles, choose_tiles
-from stillbox.models.layers.lowering.padding import (
-    Padding,
-    Pads,
-    pad,
-    padding_pairs,
-    unpad,
-)
+from stillbox.models.layers.lowering.padding import Padding, Pads, pad, padding_pairs, unpad
 from stillbox.models.layers.lowering.products import flat, input_gradient, product, transposed
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
 from stillbox.models.layers.lowering.windows import patch_rows, windows_of
@@ -91,8 +85,8 @@ def _suits_products(kernel: jax.Array) -> bool:
 
 def _tiles(x: jax.Array, kernel: jax.Array, pads: Pads) -> Tiles:
     rows, columns = (
-        size + sum(pad) - taps + 1
-        for size, pad, taps in zip(x.shape[1:3], pads, kernel.shape, strict=False)
+        size + sum(pair) - taps + 1
+        for size, pair, taps in zip(x.shape[1:3], pads, kernel.shape, strict=False)
     )
     return choose_tiles(kernel.shape, (rows, columns), x.dtype)
 

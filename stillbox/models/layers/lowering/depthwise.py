@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from stillbox.models.layers.lowering.bits import from_bits, to_bits
-from stillbox.models.layers.lowering.padding import Pads, pad, unpad
+from stillbox.models.layers.lowering.padding import Pads, pad, rotated_pads, unpad
 from stillbox.models.layers.lowering.reductions import fold_rows, sum_by_product
 from stillbox.models.layers.lowering.windows import added_up, windows_of
 
@@ -32,11 +32,7 @@ def gradients(
 
 def _unstrided_input_gradient(kernel: jax.Array, gradient: jax.Array, pads: Pads) -> jax.Array:
     """Convolves the gradient with the rotated kernel."""
-    rows, columns = (
-        (taps - 1 - before, taps - 1 - after)
-        for taps, (before, after) in zip(kernel.shape, pads, strict=False)
-    )
-    around = pad(to_bits(gradient), (rows, columns))
+    around = pad(to_bits(gradient), rotated_pads(kernel.shape, pads))
     return _sum_of_scaled(around, kernel[::-1, ::-1], 1)
 
 
@@ -52,7 +48,7 @@ def _kernel_gradient(
 ) -> jax.Array:
     """Sums products of gradients and what each tap sees, row by row.
 
-    One tap after the other over the whole arrays takes two to three times as long.
+    One tap after the other over the whole arrays takes up to three times as long.
     """
     batch, height, width, channels = gradient.shape
     seen, above = to_bits(padded), to_bits(gradient)

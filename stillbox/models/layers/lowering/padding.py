@@ -49,6 +49,18 @@ def unpad(x: jax.Array, pads: Pads) -> jax.Array:
     return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
 
 
+def rotated_pads(kernel_shape: tuple[int, ...], pads: Pads) -> Pads:
+    """Returns the pixels around the gradient of a convolution without stride.
+
+    With them the rotated kernel convolves the gradient of the output to that of the input.
+    """
+    rows, columns = (
+        (taps - 1 - before, taps - 1 - after)
+        for taps, (before, after) in zip(kernel_shape[:2], pads, strict=True)
+    )
+    return rows, columns
+
+
 def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:
     if padding == "valid":
         return 0, 0

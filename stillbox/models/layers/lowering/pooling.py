@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.models.layers.lowering.calls import per_platform, standalone
-from stillbox.models.layers.lowering.padding import Padding, Pair, padding_pairs
+from stillbox.models.layers.lowering.padding import Padding, Pads, padding_pairs
 from stillbox.models.layers.lowering.windows import windows_of
 from stillbox.models.parallel import is_spatially_partitioned
 
@@ -25,7 +25,7 @@ class _Windows(NamedTuple):
 
     size: int
     stride: int
-    pads: tuple[Pair, Pair]
+    pads: Pads
     sides: tuple[int, int]
     """Height and width of the input."""
 

@@ -21,7 +21,7 @@ _FEW_SQUARES, _BLOCKS_OF_SQUARES = 2**16, 16
 
 
 @jax.named_scope("channel_sum")
-def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+def channel_sum(term: Term, *arrays: jax.Array) -> jax.Array:
     """Sums `term(*arrays)` over all axes but the last.
 
     Args:
@@ -46,11 +46,20 @@ def channel_sum(term: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array
     return per_platform(*arrays, cpu=on_cpu, default=elsewhere)
 
 
+@jax.named_scope("channel_sum")
 def channel_sums(terms: Sequence[Term], *arrays: jax.Array) -> list[jax.Array]:
     """Sums each of several terms of the same arrays as `channel_sum` does.
 
     In float32 a CPU's memory is the limit, so that the arrays are read once for all of the terms: a
-    quarter less time for the two sums of a batch norm's gradient. Shorter types take longer so.
+    quarter less time for the two sums of a batch norm's gradient. Shorter types are slower that way
+    and are summed term by term.
+
+    Args:
+        terms: elementwise, each with a float32 result of the arrays' shape.
+        arrays: `[B, H, W, C]` each.
+
+    Returns:
+        `[C]` for each term, float32.
     """
 
     def on_cpu(*values: jax.Array) -> list[jax.Array]:

@@ -18,7 +18,7 @@ from stillbox.models.layers.lowering import winograd
 from stillbox.models.layers.lowering.bits import from_bits, to_bits
 from stillbox.models.layers.lowering.calls import per_platform
 from stillbox.models.layers.lowering.choice import Tiles
-from stillbox.models.layers.lowering.padding import Pads, pad, unpad
+from stillbox.models.layers.lowering.padding import Pads, pad, rotated_pads, unpad
 from stillbox.models.layers.lowering.products import flat, input_gradient, product, transposed
 from stillbox.models.parallel import batch_shard_map
 
@@ -89,9 +89,8 @@ def _input_gradient(
 
     def tiled(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         assert tile is not None
-        rows, columns = ((2 - before, 2 - after) for before, after in pads)
-        turned = winograd.rotated(kernel)
-        return winograd.convolve(gradient, turned, pads=(rows, columns), tile=tile)
+        around = rotated_pads(kernel.shape, pads)
+        return winograd.convolve(gradient, winograd.rotated(kernel), pads=around, tile=tile)
 
     def by_products(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         (top, bottom), (left, right) = pads

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.layers.lowering.padding import Pair
+from stillbox.models.layers.lowering.padding import Pads, pad
 
 Tile = Literal[2, 4]
 """Rows and columns of an output tile, m."""
@@ -66,12 +66,12 @@ _OUTPUT: dict[int, Matrix] = {
 
 # Traced and lowered once for all layers of a shape; XLA inlines the calls.
 @partial(jax.jit, static_argnames=("pads", "tile"))
-def convolve(x: jax.Array, kernel: jax.Array, *, pads: tuple[Pair, Pair], tile: Tile) -> jax.Array:
+def convolve(x: jax.Array, kernel: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Convolves `[B, H, W, C]` with `[3, 3, C, D]` to `[B, H', W', D]`, all of x's type.
 
     Products are of x's type with float32 sums; transforms are computed in float32.
     """
-    height, width = (size + sum(pad) - 2 for size, pad in zip(x.shape[1:3], pads, strict=True))
+    height, width = (size + sum(pair) - 2 for size, pair in zip(x.shape[1:3], pads, strict=True))
     kernels = _kept([a.astype(x.dtype) for a in _kernel_tiles(kernel, tile)])
 
     def convolved(x: jax.Array) -> jax.Array:
@@ -94,9 +94,7 @@ def rotated(kernel: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames=("pads", "tile"))
-def kernel_gradient(
-    x: jax.Array, gradient: jax.Array, *, pads: tuple[Pair, Pair], tile: Tile
-) -> jax.Array:
+def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Returns the gradient `[3, 3, C, D]` of the kernel, of x's type, computed in float32.
 
     Args:
@@ -138,9 +136,7 @@ def _images_at_a_time(batch: int, size: tuple[int, int], channels: int, tile: in
     return next(n for n in range(batch, 0, -1) if batch % n == 0 and n <= max(most, 1))
 
 
-def _input_tiles(
-    x: jax.Array, pads: tuple[Pair, Pair], size: tuple[int, ...], tile: int
-) -> list[jax.Array]:
+def _input_tiles(x: jax.Array, pads: Pads, size: tuple[int, ...], tile: int) -> list[jax.Array]:
     """Returns the transformed input for each column of a tile, `[t, B, h, w, C]` float32.
 
     `h` and `w` are the numbers of tiles that cover `size`, rows and columns of the output.
@@ -150,7 +146,7 @@ def _input_tiles(
         (before, count * tile + 2 - before - length)
         for count, length, (before, _) in zip(counts, x.shape[1:3], pads, strict=True)
     ]
-    padded = jnp.pad(x.astype(jnp.float32), ((0, 0), *fill, (0, 0)))
+    padded = pad(x.astype(jnp.float32), (fill[0], fill[1]))
     spans = [[slice(at, at + (n - 1) * tile + 1, tile) for at in range(tile + 2)] for n in counts]
     rows = _stacked(_combined(_INPUT[tile], [padded[:, span] for span in spans[0]]))
     return _combined(_INPUT[tile], [rows[:, :, :, span] for span in spans[1]])
@@ -159,7 +155,7 @@ def _input_tiles(
 def _gradient_tiles(gradient: jax.Array, tile: int) -> list[jax.Array]:
     """Returns the transformed gradient for each column of a tile, `[t, B, h, w, D]` float32."""
     fill = [(0, -length % tile) for length in gradient.shape[1:3]]
-    padded = jnp.pad(gradient.astype(jnp.float32), ((0, 0), *fill, (0, 0)))
+    padded = pad(gradient.astype(jnp.float32), (fill[0], fill[1]))
     matrix = _transposed(_OUTPUT[tile])
     rows = _stacked(_combined(matrix, [padded[:, at::tile] for at in range(tile)]))
     return _combined(matrix, [rows[:, :, :, at::tile] for at in range(tile)])
