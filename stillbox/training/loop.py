@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices.allocator import release_freed_memory
 from stillbox.devices.announcing import announcing
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.job import (
@@ -366,7 +367,11 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
     devices = jax.local_devices()
     if devices[0].platform != "cpu" or sys.platform != "linux":
         return
-    needed, free = temporary * len(devices), available_memory()
+    needed = temporary * len(devices)
+    if needed > available_memory():
+        # The process keeps what it has freed, which the system counts as taken.
+        release_freed_memory()
+    free = available_memory()
     if needed > free:
         raise UserError(
             f"the compiled train step needs {needed / 2**30:,.1f} GiB of memory, and "

@@ -24,6 +24,21 @@ np.ones(2**25)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+# Takes and frees 256 MiB, and prints the resident MiB with it kept and with it released.
+RELEASE = """
+import os
+import numpy as np
+from stillbox.devices.allocator import keep_freed_memory, release_freed_memory
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+assert keep_freed_memory()
+np.ones(2**25)
+before = resident()
+release_freed_memory()
+print(before, resident())
+"""
+
 # Prints before and after the restart: what comes before it is printed twice.
 RESTART = """
 import os, sys
@@ -53,6 +68,12 @@ def test_freed_memory_is_kept():
     # 65,536 pages of 4 KiB, or 128 where the system has given large ones.
     assert faults["return"] >= 100
     assert faults["keep"] < faults["return"] / 10
+
+
+@glibc
+def test_freed_memory_is_released():
+    before, after = map(int, _output(RELEASE).split())
+    assert after < before - 200
 
 
 @glibc

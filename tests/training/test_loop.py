@@ -241,3 +241,13 @@ def test_a_step_that_exceeds_free_memory_is_refused(monkeypatch):
     ) as error:
         loop.refuse_what_exceeds_memory(2**30 + 2**28)
     assert "lower train.batch_size" in str(error.value)
+
+
+def test_memory_that_the_process_has_freed_is_free_for_the_step(monkeypatch):
+    free = [2**29]
+    monkeypatch.setattr(loop, "available_memory", lambda: free[-1] * jax.local_device_count())
+    monkeypatch.setattr(loop, "release_freed_memory", lambda: free.append(2**30))
+    loop.refuse_what_exceeds_memory(2**29)
+    assert free == [2**29]
+    loop.refuse_what_exceeds_memory(2**30)
+    assert free == [2**29, 2**30]
