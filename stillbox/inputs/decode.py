@@ -1,8 +1,9 @@
 """Image files to RGB pixels.
 
 Grayscale has three equal channels; CMYK and YCCK become RGB; an alpha channel is dropped, not
-blended, as in TensorFlow; 16 bits are cut to the upper 8; a truncated or unreadable file raises
-`ImageError`. JPEG data damaged in the middle are decoded, as by every decoder based on libjpeg.
+blended, as in TensorFlow; 16 bits are cut to the upper 8. A truncated or unreadable file raises
+`ImageError`, as does a small one that claims to be a huge image. JPEG data damaged in the middle
+are decoded, as by every decoder based on libjpeg.
 """
 
 import io
@@ -12,6 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from stillbox.inputs.jpeg_header import read_jpeg_header
+from stillbox.records.image_files import claims_too_much
 
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
@@ -24,6 +28,8 @@ _REDUCED = {
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
 }
 _PNG = b"\x89PNG\r\n\x1a\n"
+# Larger files may have as many pixels as OpenCV decodes, 2^30.
+_SMALL_BYTES, _HUGE = 1 << 20, 1 << 15
 # Files that OpenCV rejects are retried, then reported with their record's location.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 # The loader's workers are threads already.
@@ -49,12 +55,15 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
             up, at a fraction of the time.
 
     Raises:
-        ImageError: the data are empty, truncated, corrupt or no image.
+        ImageError: the data are empty, truncated, corrupt, no image, or so few that the size in
+            their header cannot be true.
     """
     if not data:
         raise ImageError("the image has no bytes")
     if _claims_more_than_there_is(data):
         raise ImageError("the image is truncated")
+    if len(data) < _SMALL_BYTES and claims_too_much(_header_size(data), len(data)):
+        raise ImageError(f"{len(data):,} bytes that claim to be a huge image")
     flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
     flags |= _REDUCED[reduction]
     try:
@@ -65,6 +74,19 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
     if image is not None:
         return cast(Pixels, image)
     return _reduced(_decode_with_pillow(data, apply_exif), reduction)
+
+
+def _header_size(data: bytes) -> tuple[int, int]:
+    """Returns height and width, not decoded; 0, 0 if Pillow does not know the format."""
+    if (header := read_jpeg_header(data)) is not None:
+        return header.height, header.width
+    try:
+        with Image.open(io.BytesIO(data)) as file:
+            return file.height, file.width
+    except Image.DecompressionBombError:
+        return _HUGE, _HUGE
+    except Exception:  # of any kind at damaged files; decoding gives the reason
+        return 0, 0
 
 
 def _claims_more_than_there_is(data: bytes) -> bool:

@@ -1,6 +1,5 @@
 """Reads the pixels of an image: of a path, a file's bytes, an array, or a PIL image."""
 
-import io
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -12,10 +11,8 @@ from PIL import Image, ImageOps
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
-from stillbox.records.image_files import claims_too_much
 
 _SHOWN = 5
-_SMALL_BYTES, _HUGE = 1 << 20, 1 << 15
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 """A path, an image file's bytes, a uint8 array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`,
@@ -68,31 +65,12 @@ def refuse_missing(paths: Sequence[Path]) -> None:
 
 
 def _decoded(content: bytes, where: str) -> Pixels:
-    _refuse_bomb(content, where)
     try:
         return decode_image(content, apply_exif=True)
     except ImageError as error:
         raise UserError(
             f"cannot be decoded: {error}", where=where, fix="leave it out, or save it again"
         ) from error
-
-
-def _refuse_bomb(content: bytes, where: str) -> None:
-    """Refuses a small file of a huge image by its header."""
-    if len(content) >= _SMALL_BYTES:
-        return
-    try:
-        size = Image.open(io.BytesIO(content)).size
-    except Image.DecompressionBombError:
-        size = (_HUGE, _HUGE)
-    except Exception:  # The decoder says why.
-        return
-    if claims_too_much(size, len(content)):
-        raise UserError(
-            f"{len(content):,} bytes that claim to be a huge image",
-            where=where,
-            fix="leave it out; photographs have a few pixels a byte",
-        )
 
 
 def _from_array(array: np.ndarray) -> Pixels:

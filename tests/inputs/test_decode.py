@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.inputs.jpeg_header import read_jpeg_header
 from tests.inputs.helpers import jpeg, picture, saved
 
 PICTURE = picture(40, 60)
@@ -123,6 +124,24 @@ def test_a_chunk_that_claims_more_than_the_file_reaches_no_decoder(monkeypatch):
     monkeypatch.setattr(cv2, "imdecode", None)
     with pytest.raises(ImageError, match="truncated"):
         decode_image(data[:place] + b"\x7f\xff\xff\xff" + data[place + 4 :])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP"])
+def test_a_small_file_of_a_huge_image_reaches_no_decoder(kind, monkeypatch):
+    monkeypatch.setattr(cv2, "imdecode", None)
+    monkeypatch.setattr("stillbox.records.image_files._MANY_PIXELS", PICTURE[..., 0].size - 1)
+    monkeypatch.setattr("stillbox.records.image_files._MOST_PIXELS_A_BYTE", 0)
+    data = saved(IMAGE, kind)
+    with pytest.raises(ImageError, match=f"{len(data):,} bytes that claim to be a huge image"):
+        decode_image(data)
+
+
+def test_a_jpeg_whose_header_claims_a_huge_image_is_refused():
+    data = bytearray(jpeg(PICTURE))
+    place = read_jpeg_header(bytes(data)).height_at
+    data[place : place + 4] = (20_000).to_bytes(2) * 2
+    with pytest.raises(ImageError, match="claim to be a huge image"):
+        decode_image(bytes(data))
 
 
 def test_damage_inside_a_png_is_refused():

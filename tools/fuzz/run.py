@@ -8,6 +8,7 @@ or one that needs over a gigabyte more memory. The first input of each kind is k
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import random
 import resource
@@ -95,6 +96,8 @@ def main() -> None:
     if arguments.inside:
         fuzz(arguments.names, arguments.seconds, arguments.output)
         return
+    if importlib.util.find_spec("atheris") is None:
+        sys.exit("atheris is not installed here: pip install atheris")
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in arguments.names.split(","):
         end = _children_seconds() + arguments.seconds
