@@ -32,16 +32,39 @@ def peer_python(name: str, *requirements: str) -> Path | None:
     python, ready = folder / "bin" / "python", folder / "ready"
     if ready.exists():
         return python
-    print(f"{name}: installing {' '.join(requirements)} into {folder}", file=sys.stderr)
-    pip = [str(python), "-m", "pip", "install", "--quiet", *requirements]
-    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], pip):
+    for words in _ways(requirements):
+        print(f"{name}: installing {' '.join(words)} into {folder}", file=sys.stderr)
+        reason = _failure(folder, python, words)
+        if reason is None:
+            ready.touch()
+            return python
+        print(f"{name}: that failed: {reason}", file=sys.stderr)
+    print(f"{name}: not measured, since it cannot be installed", file=sys.stderr)
+    return None
+
+
+def _ways(requirements: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Returns requirements, and without their index if they have one: it may be out of reach."""
+    ways = [requirements]
+    if requirements[0] == "--index-url":
+        ways.append(requirements[2:])
+    return ways
+
+
+def _failure(folder: Path, python: Path, words: tuple[str, ...]) -> str | None:
+    """Makes an environment; returns why it cannot be used, None if it can."""
+    commands = [
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", *words],
+    ]
+    if "torchvision" in words:
+        # Its operators load only beside the PyTorch that they are built for.
+        commands.append([str(python), "-c", "import torchvision"])
+    for command in commands:
         done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            print(f"{name}: not measured, since it cannot be installed: {reason}", file=sys.stderr)
-            return None
-    ready.touch()
-    return python
+            return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return None
 
 
 def ask_peer(

@@ -9,8 +9,6 @@ from stillbox.boxes.geometry import iou
 
 _CHUNK = 64
 """Candidates that one round decides."""
-_DEPTH = 20
-"""Candidates for each of `max_total` detections."""
 
 
 class SearchLimits(NamedTuple):
@@ -86,7 +84,7 @@ class _State(NamedTuple):
 
 
 def search_prefix(
-    boxes: Array, visible: Array, scores: Array, limits: SearchLimits
+    boxes: Array, visible: Array, scores: Array, limits: SearchLimits, depth: int
 ) -> tuple[Found, Array]:
     """Searches the best candidates of each image instead of all.
 
@@ -98,15 +96,13 @@ def search_prefix(
         visible: `[B, A]` or `[B, C, A]` bool.
         scores: `[B, A, C]`.
         limits: of the search, which is not soft.
+        depth: candidates for each of `max_total` detections.
 
     Returns:
         What it finds; and `[B]` bool, whether it is all that a search among all boxes would find.
     """
     _, anchors, classes = scores.shape
-    most = min(_DEPTH * limits.max_total, anchors * classes)
-    if limits.max_candidates_per_class:
-        # No class can have more, so that its limit has no effect.
-        most = min(most, limits.max_candidates_per_class)
+    most = min(depth * limits.max_total, anchors * classes)
     candidates = best_candidates(scores, limits.score_threshold, most)
     return suppress_candidates(boxes, visible, candidates, classes, limits)
 
@@ -180,7 +176,7 @@ def suppress_candidates(
 
     def decide(state: _State) -> _State:
         before = listed.marked(state.kept, room)
-        kept = _keep(listed.part(state.start), before, limits)
+        kept = _keep(_candidates_of(listed, state.start, limits), before, limits)
         every = lax.dynamic_update_slice_in_dim(state.kept, kept, state.start, axis=1)
         return _State(state.start + _CHUNK, every)
 
@@ -192,6 +188,17 @@ def suppress_candidates(
         jnp.sum(real, axis=1, dtype=jnp.int32),
     )
     return found, enough(end) | (candidates.complete & ~left(end))
+
+
+def _candidates_of(listed: _Boxes, start: Array, limits: SearchLimits) -> _Boxes:
+    """Returns the chunk at `start`, without what exceeds the limit of candidates of a class."""
+    own, limit = listed.part(start), limits.max_candidates_per_class
+    size = listed.classes.shape[1]
+    if not 0 < limit < size:
+        return own
+    earlier = jnp.arange(size)[:, None] < start + jnp.arange(_CHUNK)
+    rank = jnp.sum(_same_class(listed, own) & earlier, axis=1)
+    return own._replace(classes=jnp.where(rank < limit, own.classes, -1))
 
 
 def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Array:

@@ -22,6 +22,10 @@ _FORM: ContextVar[Literal["loop", "plain", "opaque"]] = ContextVar("nms_form", d
 _FEW = 512
 """Anchors that are searched at once, without looking at the best candidates first."""
 
+_DEPTHS = (6, 40)
+"""Best candidates for each of `max_total` detections that are searched before all are. Of fifty
+photographs of COCO, none needs more than 4.6 by an SSD without a threshold."""
+
 SEARCH = Primitive("nms_search")
 """`search` as one operation, see `opaque_nms`; it returns the fields of `Found`."""
 SEARCH.multiple_results = True
@@ -97,10 +101,14 @@ def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) ->
     if export.is_symbolic_dim(scores.shape[0]):
         # TensorFlow does not run `top_k` in an array of any size.
         return _search_all(boxes, visible, scores, limits)
-    first, done = search_prefix(boxes, visible, scores, limits)
-    return lax.cond(
-        jnp.all(done), lambda: first, lambda: _search_all(boxes, visible, scores, limits)
-    )
+
+    def search_from(depths: tuple[int, ...]) -> Found:
+        if not depths:
+            return _search_all(boxes, visible, scores, limits)
+        found, done = search_prefix(boxes, visible, scores, limits, depths[0])
+        return lax.cond(jnp.all(done), lambda: found, lambda: search_from(depths[1:]))
+
+    return search_from(_DEPTHS)
 
 
 def _search_all(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> Found:

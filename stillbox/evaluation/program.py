@@ -4,9 +4,10 @@ Everything is said in shapes and shardings; neither arrays nor devices are touch
 is compiled. So the devices may be those of a topology that is not there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,11 @@ from stillbox.experiment import schema
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
 from stillbox.models.layers.lowering.choice import cpu_convolutions
+from stillbox.models.layers.lowering.prepared import (
+    Transformed,
+    collected_kernels,
+    given_kernels,
+)
 from stillbox.models.variables import Arrays
 
 BoundDetect = Callable[[Pixels, Ints], Detections]
@@ -50,22 +56,59 @@ class DetectProgram:
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled."""
-        arguments = (self.params, self.stats, self.images, self.true_sizes)
-        whole = replicated(self.mesh)
-        rows = batch_shardings((self.images, self.true_sizes), self.mesh)
+        batch = (self.images, self.true_sizes)
+        whole, rows = replicated(self.mesh), batch_shardings(batch, self.mesh)
+        detect = _detect_one_by_one if self._has_one_cpu else _detect_at_once
         # Detections stay where their images are.
-        jitted = jax.jit(self.function, in_shardings=(whole, whole, *rows), out_shardings=rows[1])
+        jitted = jax.jit(
+            partial(detect, self.function),
+            in_shardings=(whole, whole, whole, *rows),
+            out_shardings=rows[1],
+        )
+        with self._tracing():
+            return jitted.lower(self.params, self.stats, self._kernels.out_info, *batch)
+
+    @cached_property
+    def _kernels(self) -> jax.stages.Traced:
+        """The program that prepares the kernels of a single CPU; there are none elsewhere."""
+
+        def kernels(params: Arrays, stats: Arrays) -> list[Transformed]:
+            if not self._has_one_cpu:
+                return []
+            with collected_kernels() as collected:
+                image, true_size = (
+                    jnp.zeros((1, *array.shape[1:]), array.dtype)
+                    for array in (self.images, self.true_sizes)
+                )
+                self.function(params, stats, image, true_size)
+            return collected
+
+        whole = replicated(self.mesh)
+        with self._tracing():
+            jitted = jax.jit(kernels, in_shardings=(whole, whole), out_shardings=whole)
+            return jitted.trace(self.params, self.stats)
+
+    @property
+    def _has_one_cpu(self) -> bool:
+        return self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
         with (
             collection_paused(),
             use_abstract_mesh(self.mesh.abstract_mesh),
             cpu_convolutions(self.devices.cpu_convolutions),
         ):
-            return jitted.lower(*arguments)
+            yield
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
         return Compilation(self.lower(), "the detector", self.devices).result()
+
+    @cached_property
+    def _prepare(self) -> jax.stages.Compiled:
+        return Compilation(self._kernels.lower(), "the kernels", self.devices).result()
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.
@@ -75,14 +118,49 @@ class DetectProgram:
             stats: moving statistics by path; likewise.
         """
         params, stats = replicate((params, stats), self.mesh)
+        kernels = self._prepare(params, stats) if self._kernels.out_info else []
 
         def detect(images: Pixels, true_sizes: Ints) -> Detections:
             found: Detections = self.compiled(
-                params, stats, *put_batch((images, true_sizes), self.mesh)
+                params, stats, kernels, *put_batch((images, true_sizes), self.mesh)
             )
             return found
 
         return detect
+
+
+def _detect_at_once(
+    function: DetectFunction,
+    params: Arrays,
+    stats: Arrays,
+    kernels: list[Transformed],
+    images: jax.Array,
+    true_sizes: jax.Array,
+) -> Detections:
+    """Returns the detections in a batch; `kernels` are none."""
+    return function(params, stats, images, true_sizes)
+
+
+def _detect_one_by_one(
+    function: DetectFunction,
+    params: Arrays,
+    stats: Arrays,
+    kernels: list[Transformed],
+    images: jax.Array,
+    true_sizes: jax.Array,
+) -> Detections:
+    """Returns the detections in a batch, with prepared kernels and one image after the other.
+
+    The maps of one image stay in the cache of a CPU: eight of SSD MobileNet v1 take a quarter less
+    time. An image whose suppression takes long does not prolong that of others.
+    """
+
+    def detect(image: jax.Array, true_size: jax.Array) -> Detections:
+        with given_kernels(kernels):
+            return function(params, stats, image[None], true_size[None])
+
+    found = jax.lax.map(lambda one: detect(*one), (images, true_sizes))
+    return jax.tree.map(lambda array: array[:, 0], found)
 
 
 def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> DetectProgram:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes import nms_prefix, nms_search
+from stillbox.boxes import nms_search
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.nms_prefix import best_candidates
 from tests.boxes import golden
@@ -14,12 +14,12 @@ from tests.boxes import golden
 OPTIONS = {"score_threshold": 0.2, "iou_threshold": 0.3, "max_per_class": 40, "max_total": 15}
 
 
-def both(monkeypatch, boxes, scores, depth, **options):
+def both(monkeypatch, boxes, scores, *depths, **options):
     """Detections by the search of the best candidates and by that among all boxes."""
     found = []
     for few in (0, 10**6):
         monkeypatch.setattr(nms_search, "_FEW", few)
-        monkeypatch.setattr(nms_prefix, "_DEPTH", depth)
+        monkeypatch.setattr(nms_search, "_DEPTHS", depths)
         nms = jax.jit(functools.partial(batched_nms, **options))
         found.append(jax.device_get(nms(np.float32(boxes), np.float32(scores))))
     return found
@@ -77,6 +77,27 @@ def test_images_whose_best_candidates_do_not_suffice_are_searched_wholly(monkeyp
     equal(*both(monkeypatch, boxes, scores, 4, **OPTIONS))
     jax.effects_barrier()
     assert searches == [False] * 20 + [True] * 20
+
+
+def test_a_few_candidates_more_are_searched_before_all_are(monkeypatch, searches):
+    boxes, scores = random_images(6, steps=10**6)
+    equal(*both(monkeypatch, boxes, scores, 1, 8, **OPTIONS))
+    jax.effects_barrier()
+    assert searches == [False] * 6 + [True] * 6
+
+
+def test_a_class_has_no_more_candidates_than_its_limit(monkeypatch, searches):
+    # Ten boxes side by side in the first class, three of which may be candidates, two in another.
+    lefts, zeros = np.arange(100.0), np.zeros(100)
+    boxes = np.stack([zeros, lefts, zeros + 1, lefts + 1], axis=1)[None]
+    scores = np.zeros((1, 100, 2))
+    scores[0, :10, 0], scores[0, 50:52, 1] = np.linspace(0.9, 0.5, 10), 0.4
+    options = {**OPTIONS, "max_candidates_per_class": 3}
+    one, other = both(monkeypatch, boxes, scores, 2, **options)
+    equal(one, other)
+    assert one.anchors[0, : one.count[0]].tolist() == [0, 1, 2, 50, 51]
+    jax.effects_barrier()
+    assert searches == [True]
 
 
 def test_boxes_of_classes(monkeypatch, searches):

@@ -56,8 +56,7 @@ def choose_tiles(
         size: rows and columns of the output.
         dtype: of input and kernel.
     """
-    fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
-    if _ALLOWED.get() == "exact" or not fits:
+    if not _suits_tiles(kernel_shape):
         return Tiles()
     wide: Tile | None = 4 if min(size) >= _LEAST_SIZE[4] else None
     narrow: Tile | None = 2 if min(size) >= _LEAST_SIZE[2] else None
@@ -66,3 +65,23 @@ def choose_tiles(
     # Products of tiles of 4 lose two decimal digits more than bfloat16 has to lose. Those of the
     # kernel gradient are of float32.
     return Tiles(narrow, narrow if wide else None, wide or narrow)
+
+
+def inference_tile(
+    kernel_shape: tuple[int, ...],
+    size: tuple[int, int],
+    dtype: Any,  # noqa: ANN401
+) -> Tile | None:
+    """Returns the tile of a convolution by a kernel that is transformed beforehand.
+
+    Arguments as for `choose_tiles`. Smaller maps are worth tiles if no transform of the kernel adds
+    to them: 10 x 10 x 512 takes 2.6 ms in place of 4.5.
+    """
+    if not _suits_tiles(kernel_shape) or min(size) < _LEAST_SIZE[2]:
+        return None
+    return 4 if jnp.dtype(dtype) == jnp.float32 and min(size) >= _LEAST_SIZE[4] else 2
+
+
+def _suits_tiles(kernel_shape: tuple[int, ...]) -> bool:
+    fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
+    return fits and _ALLOWED.get() == "fast"

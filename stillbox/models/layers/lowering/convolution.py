@@ -20,6 +20,7 @@ from stillbox.models.layers.lowering.bits import from_bits, to_bits
 from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.choice import Tiles, choose_tiles
 from stillbox.models.layers.lowering.padding import Padding, Pads, pad, padding_pairs, unpad
+from stillbox.models.layers.lowering.prepared import convolve_prepared
 from stillbox.models.layers.lowering.products import flat, input_gradient, product, transposed
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
 from stillbox.models.layers.lowering.windows import patch_rows, windows_of
@@ -53,6 +54,8 @@ def conv2d(
     x = without_uneven_shards(x)
     pads = padding_pairs(x.shape, kernel.shape, stride, padding, dilation)
     if stride == 1 and kernel.shape[:2] != (1, 1):
+        if dilation == 1 and (y := convolve_prepared(x, kernel, pads)) is not None:
+            return y
         # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
         # hundred times slower.
         tiles = _tiles(x, kernel, pads) if dilation == 1 else Tiles()

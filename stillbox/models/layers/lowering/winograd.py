@@ -64,26 +64,47 @@ _OUTPUT: dict[int, Matrix] = {
 }
 
 
-# Traced and lowered once for all layers of a shape; XLA inlines the calls.
-@partial(jax.jit, static_argnames=("pads", "tile"))
 def convolve(x: jax.Array, kernel: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Convolves `[B, H, W, C]` with `[3, 3, C, D]` to `[B, H', W', D]`, all of x's type.
 
     Products are of x's type with float32 sums; transforms are computed in float32.
     """
-    height, width = (size + sum(pair) - 2 for size, pair in zip(x.shape[1:3], pads, strict=True))
-    kernels = _kept([a.astype(x.dtype) for a in _kernel_tiles(kernel, tile)])
+    return convolve_transformed(x, transform_kernel(kernel, tile), pads=pads, tile=tile)
+
+
+# Traced and lowered once for all layers of a shape; XLA inlines the calls.
+@partial(jax.jit, static_argnames="tile")
+def transform_kernel(kernel: jax.Array, tile: Tile) -> list[jax.Array]:
+    """Returns the transform of a kernel `[3, 3, C, D]` for each column of a tile, `[t, C, D]`."""
+    return _kept([a.astype(kernel.dtype) for a in _kernel_tiles(kernel, tile)])
+
+
+@partial(jax.jit, static_argnames=("pads", "tile"))
+def convolve_transformed(
+    x: jax.Array, kernels: list[jax.Array], *, pads: Pads, tile: Tile
+) -> jax.Array:
+    """Returns `convolve` with the result of `transform_kernel`."""
+    height, width = output_size(x.shape, pads)
 
     def convolved(x: jax.Array) -> jax.Array:
         seen = _kept([a.astype(x.dtype) for a in _input_tiles(x, pads, (height, width), tile)])
         products = [_product(a, b) for a, b in zip(seen, kernels, strict=True)]
         return _image(products, tile)[:, :height, :width].astype(x.dtype)
 
-    images = _images_at_a_time(x.shape[0], (height, width), sum(kernel.shape[2:]), tile)
+    channels = sum(kernels[0].shape[1:])
+    images = _images_at_a_time(x.shape[0], (height, width), channels, tile)
     if images == x.shape[0]:
         return convolved(x)
     y = jax.lax.map(convolved, x.reshape(-1, images, *x.shape[1:]))
     return y.reshape(-1, *y.shape[2:])
+
+
+def output_size(image_shape: tuple[int, ...], pads: Pads) -> tuple[int, int]:
+    """Returns rows and columns of the convolution of images `[B, H, W, C]` by a 3x3 kernel."""
+    height, width = (
+        size + sum(pair) - 2 for size, pair in zip(image_shape[1:3], pads, strict=True)
+    )
+    return height, width
 
 
 def rotated(kernel: jax.Array) -> jax.Array:
