@@ -4,7 +4,7 @@ Everything is said in shapes and shardings; neither arrays nor devices are touch
 is compiled. So the devices may be those of a topology that is not there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -58,18 +58,26 @@ class DetectProgram:
         """Returns the traced program, ready to be compiled."""
         batch = (self.images, self.true_sizes)
         whole, rows = replicated(self.mesh), batch_shardings(batch, self.mesh)
-        detect = _detect_one_by_one if self._has_one_cpu else _detect_at_once
+
+        def detect(
+            params: Arrays,
+            stats: Arrays,
+            kernels: list[Transformed],
+            images: jax.Array,
+            true_sizes: jax.Array,
+        ) -> Detections:
+            function = partial(self.function, params, stats)
+            if self._has_one_cpu:
+                return _one_by_one(function, kernels, images, true_sizes)
+            return function(images, true_sizes)
+
         # Detections stay where their images are.
-        jitted = jax.jit(
-            partial(detect, self.function),
-            in_shardings=(whole, whole, whole, *rows),
-            out_shardings=rows[1],
-        )
+        jitted = jax.jit(detect, in_shardings=(whole, whole, whole, *rows), out_shardings=rows[1])
         with self._tracing():
-            return jitted.lower(self.params, self.stats, self._kernels.out_info, *batch)
+            return jitted.lower(self.params, self.stats, self._preparation.out_info, *batch)
 
     @cached_property
-    def _kernels(self) -> jax.stages.Traced:
+    def _preparation(self) -> jax.stages.Traced:
         """The program that prepares the kernels of a single CPU; there are none elsewhere."""
 
         def kernels(params: Arrays, stats: Arrays) -> list[Transformed]:
@@ -90,7 +98,7 @@ class DetectProgram:
 
     @property
     def _has_one_cpu(self) -> bool:
-        return self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+        return takes_images_one_by_one(list(self.mesh.devices.flat))
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -107,8 +115,8 @@ class DetectProgram:
         return Compilation(self.lower(), "the detector", self.devices).result()
 
     @cached_property
-    def _prepare(self) -> jax.stages.Compiled:
-        return Compilation(self._kernels.lower(), "the kernels", self.devices).result()
+    def _compiled_preparation(self) -> jax.stages.Compiled:
+        return Compilation(self._preparation.lower(), "the kernels", self.devices).result()
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.
@@ -118,7 +126,8 @@ class DetectProgram:
             stats: moving statistics by path; likewise.
         """
         params, stats = replicate((params, stats), self.mesh)
-        kernels = self._prepare(params, stats) if self._kernels.out_info else []
+        prepared = self._preparation.out_info
+        kernels = self._compiled_preparation(params, stats) if prepared else []
 
         def detect(images: Pixels, true_sizes: Ints) -> Detections:
             found: Detections = self.compiled(
@@ -129,22 +138,13 @@ class DetectProgram:
         return detect
 
 
-def _detect_at_once(
-    function: DetectFunction,
-    params: Arrays,
-    stats: Arrays,
-    kernels: list[Transformed],
-    images: jax.Array,
-    true_sizes: jax.Array,
-) -> Detections:
-    """Returns the detections in a batch; `kernels` are none."""
-    return function(params, stats, images, true_sizes)
+def takes_images_one_by_one(devices: Sequence[jax.Device]) -> bool:
+    """Returns whether a program for these devices detects in one image after the other."""
+    return len(devices) == 1 and devices[0].platform == "cpu"
 
 
-def _detect_one_by_one(
-    function: DetectFunction,
-    params: Arrays,
-    stats: Arrays,
+def _one_by_one(
+    function: Callable[[jax.Array, jax.Array], Detections],
     kernels: list[Transformed],
     images: jax.Array,
     true_sizes: jax.Array,
@@ -155,11 +155,11 @@ def _detect_one_by_one(
     time. An image whose suppression takes long does not prolong that of others.
     """
 
-    def detect(image: jax.Array, true_size: jax.Array) -> Detections:
+    def detect(batch: tuple[jax.Array, jax.Array]) -> Detections:
         with given_kernels(kernels):
-            return function(params, stats, image[None], true_size[None])
+            return function(*(array[None] for array in batch))
 
-    found = jax.lax.map(lambda one: detect(*one), (images, true_sizes))
+    found = jax.lax.map(detect, (images, true_sizes))
     return jax.tree.map(lambda array: array[:, 0], found)
 
 

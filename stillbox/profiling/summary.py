@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
+from stillbox.profiling.hlo import Program
 from stillbox.profiling.kinds import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
 from stillbox.profiling.timeline import Span, Work, length, merged, share_out, within, without
 from stillbox.profiling.traces import HostEvent, Operation, Trace
@@ -106,7 +107,9 @@ def summarize(trace: Trace) -> Summary | None:
     classifier = Classifier(compiled, lowered=trace.platform == "cpu") if compiled else None
     devices = sorted({one.device for one in trace.operations})
     parts = [
-        _DeviceTimes([one for one in trace.operations if one.device == device], program, classifier)
+        _DeviceTimes(
+            [one for one in trace.operations if one.device == device], program, compiled, classifier
+        )
         for device in devices
     ]
     spent = _mean([part.spent for part in parts])
@@ -131,12 +134,17 @@ class _DeviceTimes:
 
     Args:
         operations: of this device.
-        program: the program that the steps are runs of.
+        program: name of the program that the steps are runs of.
+        compiled: that program, if the trace has it.
         classifier: of its operations.
     """
 
     def __init__(
-        self, operations: Sequence[Operation], program: str, classifier: Classifier | None
+        self,
+        operations: Sequence[Operation],
+        program: str,
+        compiled: Program | None,
+        classifier: Classifier | None,
     ) -> None:
         @cache
         def kind_of(name: str, owner: str) -> Kind:
@@ -147,7 +155,8 @@ class _DeviceTimes:
                 return Kind.OTHER
             return classifier.kind(name) if classifier else by_kernel
 
-        windows = _windows([one for one in operations if one.program == program])
+        times = {one.name: count for one, count in compiled.executed()} if compiled else {}
+        windows = _windows([one for one in operations if one.program == program], times)
         starts = [start for start, _ in windows]
         first, last = starts[0], starts[-1] if len(starts) > 1 else windows[0][1]
         self.count = max(len(starts) - 1, 1)
@@ -168,25 +177,30 @@ class _DeviceTimes:
         self.idle = (length(without(first, last, busy)) - length(self.gaps)) / self.count
 
 
-def _windows(operations: Sequence[Operation]) -> list[Span]:
+def _windows(operations: Sequence[Operation], times: Mapping[str, int]) -> list[Span]:
     """Returns first start and last end of each run of the program that the operations are of.
 
-    Runs follow each other, because each needs the results of the one before. Most operations run
-    once in each of them on each replica, and so count them; a trace that begins or ends within a
-    run, or loops, make others differ.
+    Runs follow each other, because each needs the results of the one before. Most operations run a
+    known number of times in each of them on each replica, and so count them; a trace that begins or
+    ends within a run, or loops of unknown length, make others differ.
+
+    Args:
+        operations: of one device.
+        times: how often each runs in a run, by name; 1 if absent.
     """
     moments: dict[str, list[Operation]] = defaultdict(list)
     for one in operations:
         moments[one.name].append(one)
-    ((times, _),) = Counter(len(found) for found in moments.values()).most_common(1)
+    counts = {name: len(found) / times.get(name, 1) for name, found in moments.items()}
+    ((count, _),) = Counter(counts.values()).most_common(1)
     replicas = len({one.replica for one in operations})
-    runs = max(times // replicas, 1)
+    runs = max(int(count) // replicas, 1)
     windows = [(float("inf"), 0.0)] * runs
-    for found in moments.values():
-        if len(found) != times:
+    for name, found in moments.items():
+        if counts[name] != count:
             continue
         for number, one in enumerate(sorted(found, key=lambda one: one.start)):
-            run = number * runs // times
+            run = number * runs // len(found)
             start, end = windows[run]
             windows[run] = (min(start, one.start), max(end, one.end))
     return windows

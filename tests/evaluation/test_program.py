@@ -71,7 +71,7 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
 
     def kernels(*overrides):
         changed = apply_overrides(experiment, overrides, {})
-        return [[a.shape for a in one] for one in predict_program(changed)._kernels.out_info]
+        return [[a.shape for a in one] for one in predict_program(changed)._preparation.out_info]
 
     assert kernels() == [[(6, 64, 64)] * 6] * 2 + [[(4, 128, 128)] * 4]
     assert kernels("devices.cpu_convolutions=exact") == []
@@ -79,5 +79,5 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
 
 def test_a_kernel_of_several_maps_is_prepared_once():
     # Two of the backbone, one for each of two maps of the pyramid, one for each of two towers.
-    kernels = predict_program(_experiment(*_TOWERS))._kernels.out_info
+    kernels = predict_program(_experiment(*_TOWERS))._preparation.out_info
     assert [one[0].shape for one in kernels].count((6, 64, 64)) == 6

@@ -25,7 +25,11 @@ from stillbox.checking.ahead_of_time.targets import Target, count
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
-from stillbox.evaluation.program import predict_program, score_program
+from stillbox.evaluation.program import (
+    predict_program,
+    score_program,
+    takes_images_one_by_one,
+)
 from stillbox.experiment import schema
 from stillbox.profiling.hlo import Message, read_program
 from stillbox.training.program import train_program
@@ -109,6 +113,8 @@ def _measure(
     program = read_program(Message(module.as_serialized_hlo_module_proto()))
     memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
     flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
+    if check.step == "evaluate" and takes_images_one_by_one(target.devices[: check.devices]):
+        flops *= check.images  # XLA counts one round of a loop
     traffic, collectives = memory_traffic(program), collective_bytes(program)
     roofline = None
     # Evaluation is bound by its loops, which a roofline ignores.
