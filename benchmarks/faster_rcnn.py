@@ -35,11 +35,12 @@ from two_stage_memory import measure_memory
 
 from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pages
 from stillbox.devices.processors import own_processors
+from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.two_stage.detector import FasterRcnnDetector
-from stillbox.models.variables import bind_detector, split_detector
+from stillbox.models.variables import split_detector
 
 # What is like torchvision's, made out of a recipe with the same backbone and optimiser.
 _BASE = "ssd_resnet50_v1_fpn_640x640"
@@ -58,7 +59,7 @@ _NEAREST = (
 
 
 class Inference:
-    """The compiled program that finds boxes, with fresh weights and noise on the device.
+    """The program that finds boxes, with fresh weights and noise.
 
     Args:
         experiment: the recipe.
@@ -67,24 +68,17 @@ class Inference:
 
     def __init__(self, experiment: schema.Experiment, batch_size: int) -> None:
         keep_freed_memory()  # as every command does
-        self.detector = build_detector(
-            experiment.model, dtype=jnp.dtype(experiment.train.precision)
-        )
-        graph, params, stats = split_detector(self.detector)
+        self.detector = build_detector(experiment.model)
+        _, params, stats = split_detector(self.detector)
         self.parameters = sum(array.size for array in params.values())
-        self.batch = random_batch(batch_size, self.detector.image_shape, BOXES, 1)
-
-        def detect(params: Any, stats: Any, images: Any, sizes: Any) -> Any:  # noqa: ANN401
-            return bind_detector(graph, params, stats).detect(images, sizes)
-
-        arrays = params, stats, self.batch.images, self.batch.true_sizes
-        self._arrays = jax.device_put(arrays)
-        self._compiled = jax.jit(detect).lower(*self._arrays).compile()
+        batch = random_batch(batch_size, self.detector.image_shape, BOXES, 1)
+        self._batch = batch.images, batch.true_sizes
+        self._detect = predict_program(experiment, batch_size=batch_size).bind(params, stats)
 
     def run(self) -> float:
         """Finds the boxes of the batch and returns the seconds."""
         began = time.perf_counter()
-        jax.block_until_ready(self._compiled(*self._arrays))
+        jax.block_until_ready(self._detect(*self._batch))
         return time.perf_counter() - began
 
 
@@ -132,9 +126,9 @@ def _parse() -> argparse.Namespace:
 
 def _experiment(arguments: argparse.Namespace, precision: str) -> schema.Experiment:
     nearest = () if arguments.recipe else _NEAREST
-    side = arguments.side
+    side, step = arguments.side, "evaluation" if arguments.inference else "train"
     resizer = f"model.resizer={{kind: fixed_shape, height: {side}, width: {side}}}"
-    overrides = [*nearest, resizer, f"train.precision={precision}", *arguments.set]
+    overrides = [*nearest, resizer, f"{step}.precision={precision}", *arguments.set]
     return resolve(arguments.recipe or _BASE, overrides).experiment
 
 
