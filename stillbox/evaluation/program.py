@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,17 @@ BoundDetect = Callable[[Pixels, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+class Weights(NamedTuple):
+    """Arrays of a detector on the devices of a program."""
+
+    params: Arrays
+    """Parameters by path."""
+    stats: Arrays
+    """Moving statistics by path."""
+    kernels: list[Transformed]
+    """Those of `lowering.prepared`, in the order of their convolutions."""
 
 
 @dataclass(frozen=True)
@@ -118,24 +130,35 @@ class DetectProgram:
     def _compiled_preparation(self) -> jax.stages.Compiled:
         return Compilation(self._preparation.lower(), "the kernels", self.devices).result()
 
+    def prepare(self, params: Arrays, stats: Arrays) -> Weights:
+        """Puts weights on all devices, and prepares the kernels that convolutions need there.
+
+        Args:
+            params: parameters by path.
+            stats: moving statistics by path.
+        """
+        params, stats = replicate((params, stats), self.mesh)
+        prepared = self._preparation.out_info
+        return Weights(params, stats, self._compiled_preparation(params, stats) if prepared else [])
+
+    def bind_weights(self, weights: Weights) -> BoundDetect:
+        """Returns `bind` of the result of `prepare`, which may be for batches of another size."""
+
+        def detect(images: Pixels, true_sizes: Ints) -> Detections:
+            batch = put_batch((images, true_sizes), self.mesh)
+            found: Detections = self.compiled(*weights, *batch)
+            return found
+
+        return detect
+
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
         """Returns the detector with these weights, which takes batches from the host.
 
         Args:
-            params: parameters by path; they are put on all devices.
-            stats: moving statistics by path; likewise.
+            params: parameters by path.
+            stats: moving statistics by path.
         """
-        params, stats = replicate((params, stats), self.mesh)
-        prepared = self._preparation.out_info
-        kernels = self._compiled_preparation(params, stats) if prepared else []
-
-        def detect(images: Pixels, true_sizes: Ints) -> Detections:
-            found: Detections = self.compiled(
-                params, stats, kernels, *put_batch((images, true_sizes), self.mesh)
-            )
-            return found
-
-        return detect
+        return self.bind_weights(self.prepare(params, stats))
 
 
 def takes_images_one_by_one(devices: Sequence[jax.Device]) -> bool:

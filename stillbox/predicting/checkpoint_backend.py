@@ -9,7 +9,7 @@ import numpy as np
 
 from stillbox.boxes.detections import Detections
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.evaluation.program import BoundDetect, predict_program
+from stillbox.evaluation.program import BoundDetect, Weights, predict_program
 from stillbox.inputs.resize import resize_image
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.records.class_slots import ClassSlots
@@ -30,6 +30,7 @@ class CheckpointBackend:
         self._model = model.named_by_config()
         self._slots = self._model.slots()
         self._programs: dict[int, BoundDetect] = {}
+        self._weights: Weights | None = None  # of all programs
         self._lock = threading.Lock()
 
     @property
@@ -70,7 +71,9 @@ class CheckpointBackend:
         with self._lock:
             if batch_size not in self._programs:
                 program = predict_program(self._model.experiment, batch_size=batch_size)
-                self._programs[batch_size] = program.bind(self._model.params, self._model.stats)
+                if self._weights is None:
+                    self._weights = program.prepare(self._model.params, self._model.stats)
+                self._programs[batch_size] = program.bind_weights(self._weights)
             return self._programs[batch_size]
 
     def __getstate__(self) -> dict[str, Any]:

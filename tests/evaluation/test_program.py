@@ -59,11 +59,15 @@ def test_detections_do_not_depend_on_the_other_images_of_a_batch(resnet):
     experiment, _, params, stats = resnet
     images, sizes = _batch(3)
     together = predict_program(experiment, batch_size=3).bind(params, stats)(images, sizes)
-    alone = predict_program(experiment).bind(params, stats)
+    single = predict_program(experiment)
+    alone = single.bind(params, stats)
     for row in range(3):
         found = alone(images[row : row + 1], sizes[row : row + 1])
         for one, other in zip(found, together, strict=True):
             np.testing.assert_array_equal(one[0], other[row])
+    shared = predict_program(experiment, batch_size=3).bind_weights(single.prepare(params, stats))
+    for one, other in zip(shared(images, sizes), together, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_kernels_are_prepared_for_a_single_cpu(resnet):
