@@ -36,7 +36,8 @@ def use_compilation_cache() -> None:
     """
     _cache_in(compilation_cache_folder())
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+        # Short enough for the program that prepares kernels for detection.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def use_cache_of(settings: schema.Devices) -> None:
