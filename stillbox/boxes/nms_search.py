@@ -23,8 +23,8 @@ _FEW = 512
 """Anchors that are searched at once, without looking at the best candidates first."""
 
 _DEPTHS = (6, 20)
-"""Best candidates for each of `max_total` detections that are searched before all are. Of fifty
-photographs of COCO, none needs more than 4.6 by an SSD without a threshold."""
+"""Candidates for each of `max_total` detections in the searches that precede that of all boxes. An
+SSD without a threshold needs at most 4.6 on each of fifty photographs of COCO."""
 
 SEARCH = Primitive("nms_search")
 """`search` as one operation, see `opaque_nms`; it returns the fields of `Found`."""

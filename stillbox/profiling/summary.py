@@ -8,7 +8,6 @@ from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
-from stillbox.profiling.hlo import Program
 from stillbox.profiling.kinds import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
 from stillbox.profiling.timeline import Span, Work, length, merged, share_out, within, without
 from stillbox.profiling.traces import HostEvent, Operation, Trace
@@ -96,19 +95,20 @@ class Summary:
 
 def summarize(trace: Trace) -> Summary | None:
     """Returns the summary of a trace, None where no compiled program ran in it."""
-    times: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
     for one in trace.operations:
         if one.program:
-            times[one.program] += round(one.end - one.start)
-    if not times:
+            busy[one.program] += round(one.end - one.start)
+    if not busy:
         return None
-    ((program, _),) = times.most_common(1)
+    ((program, _),) = busy.most_common(1)
     compiled = trace.programs.get(program)
     classifier = Classifier(compiled, lowered=trace.platform == "cpu") if compiled else None
+    times = {one.name: count for one, count in compiled.executed()} if compiled else {}
     devices = sorted({one.device for one in trace.operations})
     parts = [
         _DeviceTimes(
-            [one for one in trace.operations if one.device == device], program, compiled, classifier
+            [one for one in trace.operations if one.device == device], program, times, classifier
         )
         for device in devices
     ]
@@ -135,7 +135,7 @@ class _DeviceTimes:
     Args:
         operations: of this device.
         program: name of the program that the steps are runs of.
-        compiled: that program, if the trace has it.
+        times: executions of its operations in a run, by name; 1 if absent.
         classifier: of its operations.
     """
 
@@ -143,7 +143,7 @@ class _DeviceTimes:
         self,
         operations: Sequence[Operation],
         program: str,
-        compiled: Program | None,
+        times: Mapping[str, int],
         classifier: Classifier | None,
     ) -> None:
         @cache
@@ -155,7 +155,6 @@ class _DeviceTimes:
                 return Kind.OTHER
             return classifier.kind(name) if classifier else by_kernel
 
-        times = {one.name: count for one, count in compiled.executed()} if compiled else {}
         windows = _windows([one for one in operations if one.program == program], times)
         starts = [start for start, _ in windows]
         first, last = starts[0], starts[-1] if len(starts) > 1 else windows[0][1]
@@ -186,7 +185,7 @@ def _windows(operations: Sequence[Operation], times: Mapping[str, int]) -> list[
 
     Args:
         operations: of one device.
-        times: how often each runs in a run, by name; 1 if absent.
+        times: executions of each operation in a run, by name; 1 if absent.
     """
     moments: dict[str, list[Operation]] = defaultdict(list)
     for one in operations:

@@ -19,7 +19,14 @@ from stillbox.models.layers.lowering import depthwise
 from stillbox.models.layers.lowering.bits import from_bits, to_bits
 from stillbox.models.layers.lowering.calls import per_platform, standalone
 from stillbox.models.layers.lowering.choice import Tiles, choose_tiles
-from stillbox.models.layers.lowering.padding import Padding, Pads, pad, padding_pairs, unpad
+from stillbox.models.layers.lowering.padding import (
+    Padding,
+    Pads,
+    output_size,
+    pad,
+    padding_pairs,
+    unpad,
+)
 from stillbox.models.layers.lowering.prepared import convolve_prepared
 from stillbox.models.layers.lowering.products import flat, input_gradient, product, transposed
 from stillbox.models.layers.lowering.unstrided import conv_unstrided
@@ -54,11 +61,15 @@ def conv2d(
     x = without_uneven_shards(x)
     pads = padding_pairs(x.shape, kernel.shape, stride, padding, dilation)
     if stride == 1 and kernel.shape[:2] != (1, 1):
-        if dilation == 1 and (y := convolve_prepared(x, kernel, pads)) is not None:
-            return y
+        tiles = Tiles()
+        if dilation == 1:
+            # Outside of `conv_unstrided`: its custom derivative is traced with arrays of its own.
+            if (y := convolve_prepared(x, kernel, pads)) is not None:
+                return y
+            size = output_size(x.shape, kernel.shape, pads)
+            tiles = choose_tiles(kernel.shape, size, x.dtype)
         # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
         # hundred times slower.
-        tiles = _tiles(x, kernel, pads) if dilation == 1 else Tiles()
         return without_uneven_shards(conv_unstrided(x, kernel, pads, dilation, tiles))
     convolve = _conv_by_products if _suits_products(kernel) else _conv_by_xla
     return without_uneven_shards(convolve(x, kernel, stride, pads))
@@ -84,14 +95,6 @@ def _suits_products(kernel: jax.Array) -> bool:
     if kernel.shape[2] <= _FEW_CHANNELS:
         return taps <= _FEW_TAPS
     return taps == 1 or kernel.dtype != jnp.float32
-
-
-def _tiles(x: jax.Array, kernel: jax.Array, pads: Pads) -> Tiles:
-    rows, columns = (
-        size + sum(pair) - taps + 1
-        for size, pair, taps in zip(x.shape[1:3], pads, kernel.shape, strict=False)
-    )
-    return choose_tiles(kernel.shape, (rows, columns), x.dtype)
 
 
 def _conv(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:

@@ -38,6 +38,21 @@ def padding_pairs(
     return pairs[0], pairs[1]
 
 
+def output_size(
+    image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], pads: Pads
+) -> tuple[int, int]:
+    """Returns rows and columns of the convolution of padded images without stride and dilation.
+
+    `image_shape` is `[B, H, W, C]`, without the padding; `kernel_shape` begins with height and
+    width.
+    """
+    rows, columns = (
+        side + sum(pair) - taps + 1
+        for side, pair, taps in zip(image_shape[1:3], pads, kernel_shape[:2], strict=True)
+    )
+    return rows, columns
+
+
 def pad(x: jax.Array, pads: Pads) -> jax.Array:
     """Adds zeros around images `[B, H, W, C]`."""
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))

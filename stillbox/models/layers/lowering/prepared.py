@@ -1,8 +1,9 @@
 """Kernels of convolutions that inference transforms once, not for every batch.
 
-Training changes its kernels in each step, and transforms them in each step. Weights of inference
-stay: `collected_kernels` traces a program that transforms all of them, and `given_kernels` the
-program that takes the results as arguments. Both trace the same convolutions in the same order.
+Training changes its kernels in each step, and transforms them in each step. The weights of
+inference do not change: `collected_kernels` traces a program that transforms all kernels, and
+`given_kernels` the program that takes the results as arguments. Both trace the same convolutions in
+the same order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,10 @@ from contextvars import ContextVar
 import jax
 
 from stillbox.models.layers.lowering.choice import inference_tile
-from stillbox.models.layers.lowering.padding import Pads
+from stillbox.models.layers.lowering.padding import Pads, output_size
 from stillbox.models.layers.lowering.winograd import (
     Tile,
     convolve_transformed,
-    output_size,
     transform_kernel,
 )
 
@@ -82,7 +82,7 @@ def convolve_prepared(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array 
     kernels = _KERNELS.get()
     if kernels is None:
         return None
-    tile = inference_tile(kernel.shape, output_size(x.shape, pads), x.dtype)
+    tile = inference_tile(kernel.shape, output_size(x.shape, kernel.shape, pads), x.dtype)
     if tile is None:
         return None
     return convolve_transformed(x, kernels.transformed(kernel, tile), pads=pads, tile=tile)

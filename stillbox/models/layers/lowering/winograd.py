@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.layers.lowering.padding import Pads, pad
+from stillbox.models.layers.lowering.padding import Pads, output_size, pad
 
 Tile = Literal[2, 4]
 """Rows and columns of an output tile, m."""
@@ -84,7 +84,7 @@ def convolve_transformed(
     x: jax.Array, kernels: list[jax.Array], *, pads: Pads, tile: Tile
 ) -> jax.Array:
     """Returns `convolve` with the result of `transform_kernel`."""
-    height, width = output_size(x.shape, pads)
+    height, width = output_size(x.shape, (3, 3), pads)
 
     def convolved(x: jax.Array) -> jax.Array:
         seen = _kept([a.astype(x.dtype) for a in _input_tiles(x, pads, (height, width), tile)])
@@ -97,14 +97,6 @@ def convolve_transformed(
         return convolved(x)
     y = jax.lax.map(convolved, x.reshape(-1, images, *x.shape[1:]))
     return y.reshape(-1, *y.shape[2:])
-
-
-def output_size(image_shape: tuple[int, ...], pads: Pads) -> tuple[int, int]:
-    """Returns rows and columns of the convolution of images `[B, H, W, C]` by a 3x3 kernel."""
-    height, width = (
-        size + sum(pair) - 2 for size, pair in zip(image_shape[1:3], pads, strict=True)
-    )
-    return height, width
 
 
 def rotated(kernel: jax.Array) -> jax.Array:
