@@ -11,7 +11,7 @@ from stillbox.experiment.params_dict.override_text import read_file
 from stillbox.experiment.resolve import resolve
 from stillbox.records.index import RecordFile
 from stillbox.records.label_map import LabelMap
-from stillbox.textformat.text_file import MAX_BYTES
+from stillbox.textformat.text_file import MAX_BYTES, read_text_file
 
 READERS = {"config": resolve, "dictionary": lambda path: read_file(path, "--x"),
            "label map": LabelMap.from_file}  # fmt: skip
@@ -39,13 +39,12 @@ def test_what_is_no_text_file_is_refused_unread(reader, tmp_path, monkeypatch):
             assert caught.value.fix
 
 
-def test_a_file_that_says_nothing_of_its_size_is_not_read_on_and_on(tmp_path, monkeypatch):
-    # Files of /proc have size 0, whatever they hold.
+def test_a_text_may_have_as_many_bytes_as_are_allowed(tmp_path):
     path = tmp_path / "a.yaml"
+    path.write_bytes(b"#" * MAX_BYTES)
+    assert len(read_text_file(path, fix="")) == MAX_BYTES
     path.write_bytes(b"#" * (MAX_BYTES + 1))
-    stat = os.stat_result((0o100644, *[0] * 9))
-    monkeypatch.setattr(type(path), "stat", lambda self, **_: stat)
-    with pytest.raises(UserError, match="524,289 bytes; such a text has 524,288 at most"):
+    with pytest.raises(UserError, match="524,289 bytes; such a file has 524,288 at most"):
         resolve(path)
 
 

@@ -1,0 +1,109 @@
+"""The one place where files of other people are opened: regular files of a bounded size."""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from stillbox.errors import UserError
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+# Without O_NONBLOCK, opening a pipe blocks until somebody writes. Windows needs O_BINARY.
+_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    _FLAGS |= getattr(os, _name, 0)
+
+
+def open_untrusted(
+    path: str | Path,
+    *,
+    most: int | None,
+    where: str | None = None,
+    fix: str | None = None,
+    inside: Path | None = None,
+) -> BinaryIO:
+    """Opens a regular file to read its bytes; the caller closes it.
+
+    Pipes, devices, sockets and files of `/proc` are refused unread: they may have no end, and
+    opening them can block or change something.
+
+    Args:
+        path: the file.
+        most: greatest size in bytes; None for readers that take a bounded part at a time.
+        where: the option or place that names it.
+        fix: what to give instead.
+        inside: the folder that symbolic links may not lead out of.
+
+    Raises:
+        UserError: there is no such file, it cannot be read, it is no regular file, it is too large,
+            or it lies outside of `inside`.
+    """
+    try:
+        _refuse_kind(os.stat(path).st_mode, path, where, fix)  # noqa: PTH116 - no Path of bad names
+        real = _real_inside(path, inside, where, fix) if inside is not None else path
+        descriptor = os.open(real, _FLAGS)
+        try:
+            status = os.fstat(descriptor)
+            # Once more: the name may be another file by now.
+            _refuse_kind(status.st_mode, path, where, fix)
+            if not status.st_size and os.pread(descriptor, 1, 0):
+                raise UserError(f"{path} does not say how large it is", where=where, fix=fix)
+            if most is not None and status.st_size > most:
+                what = f"{path} has {status.st_size:,} bytes; such a file has {most:,} at most"
+                raise UserError(what, where=where, fix=fix)
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error, where, fix) from error
+
+
+def read_untrusted(
+    path: str | Path,
+    *,
+    most: int,
+    where: str | None = None,
+    fix: str | None = None,
+    inside: Path | None = None,
+) -> bytes:
+    """Returns the bytes that a file has when it is opened, see `open_untrusted`.
+
+    Raises:
+        UserError: `open_untrusted` refuses it, or reading fails.
+    """
+    with open_untrusted(path, most=most, where=where, fix=fix, inside=inside) as file:
+        try:
+            return file.read(min(os.fstat(file.fileno()).st_size, most))
+        except OSError as error:
+            raise _unreadable(path, error, where, fix) from error
+
+
+def _refuse_kind(mode: int, path: str | Path, where: str | None, fix: str | None) -> None:
+    if not stat.S_ISREG(mode):
+        found = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise UserError(f"{path} is {found}, not a regular file", where=where, fix=fix)
+
+
+def _real_inside(path: str | Path, inside: Path, where: str | None, fix: str | None) -> str:
+    """Returns the path without symbolic links."""
+    real, folder = os.path.realpath(path), os.path.realpath(inside)
+    if os.path.commonpath([real, folder]) != folder:
+        raise UserError(f"{path} is a link that leads out of {inside}", where=where, fix=fix)
+    return real
+
+
+def _unreadable(
+    path: str | Path, error: OSError | ValueError, where: str | None, fix: str | None
+) -> UserError:
+    # A path with a NUL character is a ValueError.
+    problem = getattr(error, "strerror", None) or str(error)
+    return UserError(f"cannot read {path}: {problem}", where=where, fix=fix)
