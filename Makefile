@@ -4,20 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := demo
+# uv compares every file with the hashes of constraints.txt, those of build backends too.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python \
+    --constraint constraints.txt --build-constraints constraints.txt
 
-.PHONY: setup test quick proof lint bench demo site dist smoke audit clean
+.PHONY: setup test quick proof lint bench demo site dist smoke lock audit clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "stillbox needs Python 3.11 to 3.13; name one with make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	$(INSTALL) --editable '.[dev]'
 	touch $@
 
+# Folders such as data/ and runs/ of whoever works here are not linted.
+CODE := benchmarks stillbox tests tools
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -32,7 +39,7 @@ quick: setup
 	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --dist loadgroup --timeout 30 $(QUICK)
 
 proof: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[proof]'
+	$(INSTALL) --editable '.[proof]'
 	$(BIN)/python -m pytest -m 'proof' --durations 0
 
 # A few minutes of benchmarks/, with the peers in environments of their own under the cache folder.
@@ -51,7 +58,7 @@ demo: setup
 
 # The documentation with a sidebar and search; a broken link or anchor is an error.
 site: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	$(INSTALL) --editable '.[site]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "to read it: python3 -m http.server --directory site"
 
@@ -64,9 +71,16 @@ PYTHONS ?= $(PYTHON)
 smoke: dist
 	$(BIN)/python -m tools.smoke dist/*.whl $(PYTHONS)
 
+# All pins again, as near to the present ones as pyproject.toml allows; `make lock UPGRADE=--upgrade` takes the newest.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
+EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow tflite openvino parquet serve ray dev site proof audit)
+lock: setup
+	$(LOCK) $(EXTRAS) pyproject.toml --output-file constraints.txt
+	$(LOCK) --extra beam pyproject.toml --output-file constraints-beam.txt
+
 # Known vulnerabilities of the pinned versions.
 audit: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
+	$(INSTALL) --editable '.[audit]'
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 clean:

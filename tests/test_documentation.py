@@ -101,13 +101,16 @@ RUN_ELSEWHERE = {
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}
 PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
 LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml"}
-COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|python\S*) ", re.MULTILINE)
+COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 
-# `make` would run this test again, `pip` would change the environment that it runs in, and
+# `make` would run this test again, `pip` and `uv` would change the environment that it runs in, and
 # TensorBoard is not installed. `make` targets must exist; TensorBoard's folder must hold events.
-NOT_RUN = {"make", "pip", "tensorboard"}
+NOT_RUN = {"make", "pip", "uv", "tensorboard"}
 # tests/test_extras.py reads what is installed: the folder of the source, or the wheel.
-NOT_RUN_PIP = re.compile(r"install (-e \.|\./stillbox-.*\.whl)(\[\w+\])?")
+NOT_RUN_PIP = re.compile(
+    r"(pip )?install ((--constraint|--build-constraints) constraints\.txt )*"
+    r"(-e \.|\./stillbox-.*\.whl)(\[\w+\])?"
+)
 
 
 def blocks(page):
@@ -195,7 +198,7 @@ def matches(pattern):
 def check_not_run(program, words):
     if program == "make":
         assert set(words) <= make_targets()
-    elif program == "pip":
+    elif program in ("pip", "uv"):
         assert NOT_RUN_PIP.fullmatch(" ".join(words))
     else:
         assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from stillbox import __version__, extras
 from stillbox.errors import UserError
@@ -111,3 +113,36 @@ def test_no_page_and_no_message_asks_an_index_for_stillbox():
             assert extra is None or extra in project["optional-dependencies"], path
             found.append(what)
     assert len(found) > 10
+
+
+def pins(file):
+    """Returns the versions and the number of hashes of each package that a file pins."""
+    found = {}
+    for entry in re.split(r"\n(?=\w)", (ROOT / file).read_text()):
+        if match := re.match(r"([\w.-]+)==([^\s;]+)", entry):
+            found.setdefault(match[1], []).append((match[2], entry.count("--hash=sha256:")))
+    return found
+
+
+def required(project, extra):
+    """Yields the requirements of an extra, with those of the extras that it contains."""
+    for line in project["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        if requirement.name != "stillbox":
+            yield requirement
+        else:
+            for inner in requirement.extras:
+                yield from required(project, inner)
+
+
+def test_every_extra_is_pinned_with_hashes():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    checked = set()
+    for extra in project["optional-dependencies"]:
+        pinned = pins("constraints-beam.txt" if extra == "beam" else "constraints.txt")
+        assert all(hashes for versions in pinned.values() for _, hashes in versions)
+        for requirement in [*map(Requirement, project["dependencies"]), *required(project, extra)]:
+            versions = pinned[canonicalize_name(requirement.name)]
+            assert all(version in requirement.specifier for version, _ in versions), requirement
+            checked.add(requirement.name)
+    assert {"jax", "tensorflow-cpu", "ray", "apache-beam", "mlflow", "wandb"} <= checked

@@ -1,9 +1,9 @@
 """Installs a wheel or an sdist as a user would, and uses it.
 
 `python -m tools.smoke dist/stillbox-0.1.0-py3-none-any.whl python3.11 python3.12` makes a clean
-environment with each of these Pythons, installs the file with the versions of `constraints.txt`,
-and there, outside of the source, runs `COMMANDS`. With `--here` it runs them in the environment of
-the Python that runs this file.
+environment with each of these Pythons, installs the file with the versions and hashes of
+`constraints.txt`, and there, outside of the source, runs `COMMANDS`. With `--here` it runs them in
+the environment of the Python that runs this file.
 """
 
 import argparse
@@ -48,8 +48,9 @@ def install(python: str, package: Path, folder: Path) -> Path:
     """Returns the Python of a new environment with the package and what it needs."""
     subprocess.run([python, "-m", "venv", folder], check=True)
     new = folder / "bin" / "python"
-    pip = [str(new), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(CONSTRAINTS), str(package.resolve())], check=True)
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(new)]
+    pins = ["--constraint", str(CONSTRAINTS), "--build-constraints", str(CONSTRAINTS)]
+    subprocess.run([*uv, *pins, str(package.resolve())], check=True)
     return new
 
 
