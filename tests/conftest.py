@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -97,6 +98,28 @@ def caches(tmp_path_factory, request):
         yield folder
     programs.exchange()
     programs.remove_old()
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory):
+    """The current folder of every test."""
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(autouse=True)
+def current_folder(empty_folder):
+    """Runs a test in an empty folder, which it leaves empty.
+
+    Recipes and many arguments name relative paths. A test that finds files by them creates the
+    files in a folder of its own and changes into that folder.
+    """
+    with contextlib.chdir(empty_folder):
+        yield
+    left = sorted(path.name for path in empty_folder.iterdir())
+    for name in left:
+        path = empty_folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert not left, f"the test wrote into the current folder: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")
