@@ -2,8 +2,8 @@
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from stillbox.errors import UserError
 
@@ -27,7 +27,7 @@ def open_untrusted(
     where: str | None = None,
     fix: str | None = None,
     inside: Path | None = None,
-) -> BinaryIO:
+) -> BufferedReader:
     """Opens a regular file to read its bytes; the caller closes it.
 
     Pipes, devices, sockets and files of `/proc` are refused unread: they may have no end, and

@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.files import sync_folder, write_durably
+from stillbox.checkpoints.files import MAX_JSON_BYTES, sync_folder, write_durably
 from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
+from stillbox.untrusted import read_untrusted
 
 MANIFEST = "checkpoint.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
@@ -72,7 +73,9 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            manifest = json.loads((folder / MANIFEST).read_text())
+            manifest = json.loads(
+                read_untrusted(folder / MANIFEST, most=MAX_JSON_BYTES, inside=folder)
+            )
             written, self.step = manifest["format"], int(manifest["step"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
@@ -93,12 +96,14 @@ class Checkpoint:
     @property
     def experiment(self) -> str:
         """The experiment as YAML."""
-        return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN)
+        return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN, inside=self.folder)
 
     @property
     def label_map(self) -> str:
         """The label map as text."""
-        return read_text_file(self.folder / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES)
+        return read_text_file(
+            self.folder / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES, inside=self.folder
+        )
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -121,7 +126,7 @@ class Checkpoint:
             fix = nearest(section, self.sections)
             raise UserError(what, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
-        arrays, expected = read_npz(path), self._sections[section]
+        arrays, expected = read_npz(path, inside=self.folder), self._sections[section]
         # The archive's checksums cover the arrays, not the list of them.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))

@@ -8,6 +8,10 @@ from pathlib import Path
 
 DELETED = ".deleted-"
 """Prefix of the name of a folder that is being removed."""
+MAX_WEIGHTS_BYTES = 2**33
+"""Greatest size of a file of weights, and of its arrays: a billion parameters take half of it."""
+MAX_JSON_BYTES = 2**22
+"""Greatest size of a JSON file of a model directory; real ones have some kilobytes."""
 
 
 @contextmanager

@@ -17,7 +17,10 @@ from stillbox.checkpoints.lazy_arrays import LazyArrays
 from stillbox.checkpoints.tf1_index import DTYPES
 from stillbox.errors import UserError
 from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values
+from stillbox.untrusted import read_untrusted
 
+# Protocol messages have no more.
+_MOST_BYTES = 2**31
 # Nodes of a graph; real ones have up to some ten thousand.
 _MOST_NODES = 1_000_000
 # Of all constants to the file: one whose values are equal holds them once.
@@ -56,7 +59,7 @@ class GraphConstants(LazyArrays[Constant]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._data = path.read_bytes()
+        self._data = read_untrusted(path, most=_MOST_BYTES)
         try:
             constants = dict(_constants(self._data))
             if sum(own.size for own in constants.values()) > _MOST_COMPRESSION * len(self._data):

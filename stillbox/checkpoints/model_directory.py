@@ -29,6 +29,7 @@ from stillbox.checkpoints.checkpoint import (
 )
 from stillbox.checkpoints.files import (
     DELETED,
+    MAX_JSON_BYTES,
     list_folder,
     remove_folder,
     replace_durably,
@@ -40,6 +41,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.records.files import describe_bytes
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
+from stillbox.untrusted import read_untrusted
 
 _BEST = "best.json"
 _CHECKPOINTS = "checkpoints"
@@ -140,12 +142,14 @@ class ModelDirectory:
     @property
     def experiment(self) -> str:
         """The experiment as YAML."""
-        return read_text_file(self.path / EXPERIMENT, fix=WRITTEN)
+        return read_text_file(self.path / EXPERIMENT, fix=WRITTEN, inside=self.path)
 
     @property
     def label_map(self) -> str:
         """The label map as text."""
-        return read_text_file(self.path / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES)
+        return read_text_file(
+            self.path / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES, inside=self.path
+        )
 
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""
@@ -158,14 +162,17 @@ class ModelDirectory:
 
     def best(self) -> Best | None:
         """Returns the best checkpoint, if one was marked and still exists."""
-        try:
-            best = Best(**json.loads((self.path / _BEST).read_text()))
-        except FileNotFoundError:
+        path = self.path / _BEST
+        # A link that leads nowhere is no missing file.
+        if not (path.exists() or path.is_symlink()):
             return None
+        content = read_untrusted(path, most=MAX_JSON_BYTES, inside=self.path)
+        try:
+            best = Best(**json.loads(content))
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(
                 "the file is damaged",
-                where=str(self.path / _BEST),
+                where=str(path),
                 fix="delete it: the newest checkpoint counts then",
             ) from error
         return best if best.step in self.steps() else None

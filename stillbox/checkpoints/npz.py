@@ -4,12 +4,15 @@ import math
 import os
 import zipfile
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
 from stillbox.errors import UserError
+from stillbox.untrusted import open_untrusted
 
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
@@ -31,30 +34,42 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         os.fsync(file.fileno())
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path, *, inside: Path | None = None) -> dict[str, np.ndarray]:
     """Reads all arrays of a file and verifies their CRC-32.
+
+    Args:
+        path: the file.
+        inside: see `open_untrusted`.
 
     Raises:
         UserError: the file is damaged, or of another format.
     """
+    with open_untrusted(path, most=MAX_WEIGHTS_BYTES, inside=inside) as file:
+        try:
+            return _read_arrays(file)
+        # zipfile, zlib and numpy can raise anything at broken bytes.
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise UserError(
+                f"the file is damaged or no .npz of plain arrays: {reason}",
+                where=str(path),
+                fix="copy the file again, or write it with numpy.savez",
+            ) from error
+
+
+def _read_arrays(file: BufferedReader) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members, most = archive.infolist(), _MOST_COMPRESSION * path.stat().st_size
-            if sum(member.file_size for member in members) > most:
-                raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
-            for member in members:
-                name, array = member.filename.removesuffix(".npy"), _read_array(archive, member)
-                if name.endswith(_BFLOAT16):
-                    name, array = name.removesuffix(_BFLOAT16), array.view(jnp.bfloat16)
-                arrays[name] = array
-    # zipfile, zlib and numpy can raise anything at broken bytes.
-    except Exception as error:
-        raise UserError(
-            f"the file is damaged or no .npz of plain arrays: {str(error) or type(error).__name__}",
-            where=str(path),
-            fix="copy the file again, or write it with numpy.savez",
-        ) from error
+    with zipfile.ZipFile(file) as archive:
+        members, size = archive.infolist(), os.fstat(file.fileno()).st_size
+        if sum(member.file_size for member in members) > _MOST_COMPRESSION * size:
+            raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+        if sum(member.file_size for member in members) > MAX_WEIGHTS_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_WEIGHTS_BYTES:,} bytes")
+        for member in members:
+            name, array = member.filename.removesuffix(".npy"), _read_array(archive, member)
+            if name.endswith(_BFLOAT16):
+                name, array = name.removesuffix(_BFLOAT16), array.view(jnp.bfloat16)
+            arrays[name] = array
     return arrays
 
 

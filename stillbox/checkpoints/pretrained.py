@@ -7,10 +7,16 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 from stillbox.checkpoints.downloading import NoNetworkError, Progress, check_file, download
-from stillbox.checkpoints.files import blamed, remove_folder, replace_durably
+from stillbox.checkpoints.files import (
+    MAX_JSON_BYTES,
+    blamed,
+    remove_folder,
+    replace_durably,
+)
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
 from stillbox.records.cache import cache_folder
+from stillbox.untrusted import open_untrusted, read_untrusted
 
 _RECEIPT = "download.json"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
@@ -102,7 +108,7 @@ def get_weights(
 def read_receipt(folder: Path) -> dict[str, dict[str, int | str]]:
     """Returns size and SHA-256 of each downloaded file; nothing if there is no receipt."""
     try:
-        content = json.loads((folder / _RECEIPT).read_text())
+        content = json.loads(read_untrusted(folder / _RECEIPT, most=MAX_JSON_BYTES))
         return dict(content)
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
@@ -157,7 +163,10 @@ def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
     unfinished = folder / ".unpacked"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        with tarfile.open(archive) as file:
+        with (
+            open_untrusted(archive, most=_MOST_BYTES) as packed,
+            tarfile.open(fileobj=packed) as file,
+        ):
             for member, path in _wanted(row, file, str(archive)):
                 source, target = file.extractfile(member), unfinished / path
                 target.parent.mkdir(parents=True, exist_ok=True)

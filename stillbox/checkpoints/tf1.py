@@ -4,16 +4,22 @@ TF2's checkpoints, and the variables of a SavedModel, are files of the same form
 """
 
 import math
+import os
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
 from stillbox.checkpoints.lazy_arrays import LazyArrays
 from stillbox.checkpoints.tf1_index import STRING, BundleEntry, read_index
 from stillbox.errors import UserError
 from stillbox.records.crc32c import masked_crc32c
 from stillbox.records.wire import read_varint
+from stillbox.untrusted import open_untrusted, read_untrusted
+
+# A variable takes about a hundred bytes of it.
+_MOST_INDEX_BYTES = 2**24
 
 
 class Tf1Checkpoint(LazyArrays[BundleEntry]):
@@ -32,7 +38,8 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
         if not index.is_file():
             raise UserError("this checkpoint has no index", where=str(index))
         try:
-            self._shards, entries = read_index(index.read_bytes())
+            content = read_untrusted(index, most=_MOST_INDEX_BYTES)
+            self._shards, entries = read_index(content)
         except ValueError as error:
             raise UserError(
                 f"the index cannot be read: {error}", where=str(index), fix="copy the file again"
@@ -82,18 +89,17 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     ) -> tuple[Path, bytes]:
         """Returns the data file, and the bytes of a variable in it."""
         path = Path(f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
-        try:
-            with path.open("rb") as file:
-                # A damaged index may name any place and any size.
-                available = max(0, path.stat().st_size - entry.offset)
-                file.seek(entry.offset if available else 0)
-                data = file.read(min(entry.size, available))
-        except FileNotFoundError:
+        if not path.exists():
             raise UserError(
                 "the checkpoint's data file is missing",
                 where=str(path),
                 fix=f"copy it to where {Path(self.prefix).name}.index lies",
-            ) from None
+            )
+        with open_untrusted(path, most=MAX_WEIGHTS_BYTES) as file:
+            # A damaged index may name any place and any size.
+            available = max(0, os.fstat(file.fileno()).st_size - entry.offset)
+            file.seek(entry.offset if available else 0)
+            data = file.read(min(entry.size, available))
         expected = entry.size if expected is None else expected
         if len(data) != entry.size or entry.size != expected:
             raise UserError(

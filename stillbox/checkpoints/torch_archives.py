@@ -5,15 +5,19 @@ followed by the storages since 0.1.9; a tar archive before that (as `resnet34-33
 """
 
 import io
+import os
 import struct
 import tarfile
+import weakref
 import zipfile
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import jax.numpy as jnp
 
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
 from stillbox.checkpoints.torch_pickle import (
     Storage,
     Tensor,
@@ -21,6 +25,7 @@ from stillbox.checkpoints.torch_pickle import (
     make_tensor,
     resolve_storage,
 )
+from stillbox.untrusted import open_untrusted
 
 _ZIP_START = b"PK\x03\x04"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
@@ -50,7 +55,7 @@ def open_archive(path: Path) -> Archive:
         ForbiddenCallError: the pickle calls a function that tensors do not need.
         Exception: of any kind, if it is damaged.
     """
-    with path.open("rb") as file:
+    with _open(path) as file:
         start = file.read(512)
     if start.startswith(_ZIP_START):
         return _open_zip(path)
@@ -59,8 +64,18 @@ def open_archive(path: Path) -> Archive:
     return _open_pickles(path)
 
 
+def _open(path: Path) -> BufferedReader:
+    return open_untrusted(path, most=MAX_WEIGHTS_BYTES)
+
+
 def _open_zip(path: Path) -> Archive:
-    archive, most = zipfile.ZipFile(path), path.stat().st_size
+    file = _open(path)
+    try:
+        archive, most = zipfile.ZipFile(file), os.fstat(file.fileno()).st_size
+    except BaseException:
+        file.close()
+        raise
+    weakref.finalize(archive, file.close)
     names = archive.namelist()
     root = next((name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")), "")
     if not root:
@@ -89,7 +104,7 @@ def _open_pickles(path: Path) -> Archive:
         storages[storage.key] = storage
         return storage
 
-    with path.open("rb") as file:
+    with _open(path) as file:
         if (load_pickle(file), load_pickle(file)) != (_MAGIC, _PROTOCOL):
             raise DamagedFileError("it does not begin as files of torch.save")
         if not load_pickle(file)["little_endian"]:
@@ -100,7 +115,7 @@ def _open_pickles(path: Path) -> Archive:
 
 
 def _open_tar(path: Path) -> Archive:
-    with tarfile.open(path, "r:") as archive:
+    with _open(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         storages, places = _tar_storages(archive)
         tensors = _tar_tensors(archive, storages)
         referred: dict[int, Storage | Tensor] = {**storages, **tensors}
@@ -166,7 +181,7 @@ def _skip_numbers(file: IO[bytes], dtype: str) -> tuple[int, int]:
 def _reader(path: Path, places: dict[str, tuple[int, int]]) -> Callable[[Storage], bytes]:
     def read(storage: Storage) -> bytes:
         position, size = places[storage.key]
-        with path.open("rb") as file:
+        with _open(path) as file:
             file.seek(position)
             return file.read(size)
 

@@ -1,5 +1,6 @@
 """Opens weights of any kind."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stillbox.checkpoints.files import list_folder
+from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
 from stillbox.checkpoints.graph_constants import GraphConstants
 from stillbox.checkpoints.model_directory import own_checkpoint
 from stillbox.checkpoints.name_tables.rules import Library, Scope
@@ -21,6 +22,7 @@ from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.experiment.known_weights import advise_weights
+from stillbox.untrusted import open_untrusted, read_untrusted
 
 _READABLE = (
     "a checkpoint's prefix, an .npz, .safetensors, .pth, .pt or .pb file, a SavedModel's folder, "
@@ -118,7 +120,9 @@ def _prefix_in_folder(path: Path) -> Path | None:
     """Returns the newest checkpoint by TensorFlow's `checkpoint` file, or else the only one."""
     state = path / "checkpoint"
     if state.is_file():
-        named = re.search(r'^model_checkpoint_path:\s*"(.*)"', state.read_text(), re.MULTILINE)
+        # Names of files need not be UTF-8.
+        text = os.fsdecode(read_untrusted(state, most=MAX_JSON_BYTES))
+        named = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
         if named:
             # Often an absolute path of another machine: only the name counts.
             prefix = path / re.split(r"[/\\]", named[1])[-1]
@@ -163,8 +167,8 @@ def _missing(path: Path, model: schema.Model | None, scope: Scope | None) -> Use
 
 
 def _unreadable(path: Path) -> UserError:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 64))
+    with open_untrusted(path, most=None) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
         if is_table(file.read()):
             return UserError(
                 "this is a checkpoint in TensorFlow's format V1 (one file), which is not supported",

@@ -11,7 +11,12 @@ MAX_BYTES = 2**19
 
 
 def read_text_file(
-    path: str | Path, *, where: str | None = None, fix: str, most: int = MAX_BYTES
+    path: str | Path,
+    *,
+    where: str | None = None,
+    fix: str,
+    most: int = MAX_BYTES,
+    inside: Path | None = None,
 ) -> str:
     """Returns the text of a file, without its byte order mark.
 
@@ -20,12 +25,13 @@ def read_text_file(
         where: the option or place that names it.
         fix: what to give instead.
         most: greatest size in bytes.
+        inside: see `read_untrusted`.
 
     Raises:
         UserError: `read_untrusted` refuses it, or it is not UTF-8.
     """
     path = Path(path)
-    data = read_untrusted(path, most=most, where=where, fix=fix)
+    data = read_untrusted(path, most=most, where=where, fix=fix, inside=inside)
     try:
         # utf-8-sig: editors on Windows put a byte order mark in front.
         return data.decode("utf-8-sig")
