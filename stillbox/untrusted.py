@@ -16,8 +16,8 @@ _KINDS = {
 }
 # Without O_NONBLOCK, opening a pipe blocks until somebody writes. Windows needs O_BINARY.
 _FLAGS = os.O_RDONLY
-for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-    _FLAGS |= getattr(os, _name, 0)
+for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    _FLAGS |= getattr(os, _flag, 0)
 
 
 def open_untrusted(
@@ -53,10 +53,11 @@ def open_untrusted(
             # Once more: the name may be another file by now.
             _refuse_kind(status.st_mode, path, where, fix)
             if not status.st_size and os.pread(descriptor, 1, 0):
-                raise UserError(f"{path} does not say how large it is", where=where, fix=fix)
-            if most is not None and status.st_size > most:
-                what = f"{path} has {status.st_size:,} bytes; such a file has {most:,} at most"
+                what = f"{_name(path, where)} does not say how large it is"
                 raise UserError(what, where=where, fix=fix)
+            if most is not None and status.st_size > most:
+                what = f"{_name(path, where)} has {status.st_size:,} bytes"
+                raise UserError(f"{what}; such a file has {most:,} at most", where=where, fix=fix)
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
@@ -90,14 +91,16 @@ def read_untrusted(
 def _refuse_kind(mode: int, path: str | Path, where: str | None, fix: str | None) -> None:
     if not stat.S_ISREG(mode):
         found = _KINDS.get(stat.S_IFMT(mode), "no file")
-        raise UserError(f"{path} is {found}, not a regular file", where=where, fix=fix)
+        what = f"{_name(path, where)} is {found}, not a regular file"
+        raise UserError(what, where=where, fix=fix)
 
 
 def _real_inside(path: str | Path, inside: Path, where: str | None, fix: str | None) -> str:
     """Returns the path without symbolic links."""
     real, folder = os.path.realpath(path), os.path.realpath(inside)
     if os.path.commonpath([real, folder]) != folder:
-        raise UserError(f"{path} is a link that leads out of {inside}", where=where, fix=fix)
+        what = f"{_name(path, where)} is a link that leads out of {inside}"
+        raise UserError(what, where=where, fix=fix)
     return real
 
 
@@ -106,4 +109,8 @@ def _unreadable(
 ) -> UserError:
     # A path with a NUL character is a ValueError.
     problem = getattr(error, "strerror", None) or str(error)
-    return UserError(f"cannot read {path}: {problem}", where=where, fix=fix)
+    return UserError(f"cannot read {_name(path, where)}: {problem}", where=where, fix=fix)
+
+
+def _name(path: str | Path, where: str | None) -> str:
+    return "it" if where == str(path) else str(path)

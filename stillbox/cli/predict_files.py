@@ -26,6 +26,8 @@ from stillbox.training.signals import StopRequest
 
 PREDICTIONS = "predictions"
 _UNREAD_SHOWN = 20
+# A container is killed ten seconds after SIGTERM.
+_GRACE = 5.0
 
 
 class _Written(NamedTuple):
@@ -50,7 +52,7 @@ class PredictRun:
         self._stride: int = arguments.frame_stride
         self._draws = not arguments.no_pictures
         self._profiler = batch_profiler(arguments.profile, folder, "predict")
-        self._stop = StopRequest()
+        self._stop = StopRequest(_GRACE)
         self._unread: list[str] = []
 
     def run(self, inputs: Inputs, cameras: Sequence[int]) -> int:

@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.untrusted import read_untrusted
 
+# A line of training has some hundred bytes.
+_MOST_BYTES = 2**30
 HISTORY = "metrics.jsonl"
 """Name of the file in a model directory."""
 
@@ -47,7 +50,7 @@ def read_history(path: str | Path) -> History:
     path = Path(path)
     if not path.is_file():
         return History()
-    texts = path.read_text(encoding="utf-8").splitlines()
+    texts = read_untrusted(path, most=_MOST_BYTES).decode().splitlines()
     training: dict[int, Mapping[str, float]] = {}
     evaluations: dict[int, Mapping[str, float | None]] = {}
     for number, text in enumerate(texts, start=1):

@@ -10,7 +10,7 @@ import numpy as np
 
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.exporting.formats import Run, find_loader
-from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
+from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, check_files
 from stillbox.exporting.settings import ENCODED
 from stillbox.inputs.resize import resize_image, resized_size
 from stillbox.predicting.backend import Found, Pixels, Prepared
@@ -35,7 +35,7 @@ class ExportBackend:
         self.manifest = Manifest.read(folder)
         self._load = find_loader(self.manifest.settings.format, runtime)
         text = read_text_file(
-            folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote"
+            folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
         )
         experiment = from_yaml(text, str(folder / EXPERIMENT))
         self._model = experiment.model
@@ -96,6 +96,7 @@ class ExportBackend:
 
     @cached_property
     def _run(self) -> Run:
+        check_files(self._folder)
         return self._load(self._folder, self.manifest)
 
     @property

@@ -9,9 +9,14 @@ from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.exporting.settings import ExportSettings
 from stillbox.records.files import write_whole
+from stillbox.untrusted import open_untrusted, read_untrusted
 
 MANIFEST, EXPERIMENT, LABEL_MAP = "export.json", "experiment.yaml", "label_map.pbtxt"
 _VERSION = 1
+# Protocol messages and flatbuffers have no more.
+MAX_PROGRAM_BYTES = 2**31
+"""Greatest size of a file of an export."""
+_MOST_MANIFEST_BYTES = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,9 @@ class Manifest(Written):
             UserError: there is none, or a later stillbox wrote it.
         """
         try:
-            content = json.loads((folder / MANIFEST).read_text())
+            content = json.loads(
+                read_untrusted(folder / MANIFEST, most=_MOST_MANIFEST_BYTES, inside=folder)
+            )
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{MANIFEST} cannot be read: {error}",
@@ -74,6 +81,18 @@ def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }
+
+
+def check_files(folder: Path) -> None:
+    """Opens every file of an export, which a runtime is about to read.
+
+    Raises:
+        UserError: one is no regular file, is too large, or lies outside of the folder.
+    """
+    for path in folder.rglob("*"):
+        # A link to a folder is refused as what it is if it leads out, and as a folder otherwise.
+        if path.is_symlink() or not path.is_dir():
+            open_untrusted(path, most=MAX_PROGRAM_BYTES, inside=folder).close()
 
 
 def is_export(path: Path) -> bool:

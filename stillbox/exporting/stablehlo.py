@@ -12,9 +12,10 @@ import numpy as np
 from jax import export
 
 from stillbox.exporting.formats import Run, refusal
-from stillbox.exporting.manifest import Manifest, Written
+from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.pixels import resize_images
 from stillbox.exporting.program import ExportProgram, Outputs
+from stillbox.untrusted import read_untrusted
 
 FILE = "model.stablehlo"
 # The promise of jax.export: https://docs.jax.dev/en/latest/export/export.html
@@ -79,8 +80,9 @@ def load(folder: Path, manifest: Manifest) -> Run:
     """
     fix = f"it needs jax {manifest.needs['jax']}; or export again"
     errors = (ValueError, RuntimeError, KeyError, struct.error)
+    content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)
     with refusal(f"jax {jax.__version__}", folder / FILE, fix, *errors):
-        exported = export.deserialize(bytearray((folder / FILE).read_bytes()))
+        exported = export.deserialize(bytearray(content))
     call = jax.jit(exported.call)
 
     def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401

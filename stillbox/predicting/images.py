@@ -11,6 +11,8 @@ from PIL import Image, ImageOps
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
+from stillbox.records.image_files import MAX_IMAGE_BYTES
+from stillbox.untrusted import read_untrusted
 
 _SHOWN = 5
 
@@ -45,7 +47,11 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         )
     path = Path(image)
     refuse_missing([path])
-    return _decoded(path.read_bytes(), str(path)), str(path)
+    return _decoded(_content(path), str(path)), str(path)
+
+
+def _content(path: Path) -> bytes:
+    return read_untrusted(path, most=MAX_IMAGE_BYTES, where=str(path), fix="give an image file")
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:

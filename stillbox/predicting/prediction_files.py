@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
+from stillbox.untrusted import open_untrusted
 
 Write = Callable[[Mapping[str, Any]], None]
 
@@ -22,6 +23,8 @@ def json_lines(path: Path) -> Iterator[Write]:
     """
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A pipe or a link of that name is replaced, not written to.
+        path.unlink(missing_ok=True)
         file = path.open("w", encoding="utf-8", buffering=1)
 
     def append(entry: Mapping[str, Any]) -> None:
@@ -43,7 +46,11 @@ def write_list(lines: Path, path: Path) -> Path:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with _naming(path), lines.open("rb") as source, partial.open("wb") as target:
+        with (
+            _naming(path),
+            open_untrusted(lines, most=None) as source,
+            partial.open("wb") as target,
+        ):
             target.write(b"[")
             for number, line in enumerate(source):
                 target.write((b",\n" if number else b"\n") + line.rstrip(b"\n"))

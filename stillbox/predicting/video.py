@@ -17,6 +17,7 @@ import cv2
 from stillbox.errors import UserError
 from stillbox.evaluation.pictures import Picture
 from stillbox.predicting.backend import Pixels
+from stillbox.untrusted import open_untrusted
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
 # Of cameras and files that do not give one.
@@ -163,13 +164,8 @@ def _not_written(path: Path) -> UserError:
 
 def _refuse_playlist(path: Path) -> None:
     """Refuses a list of other files, whatever its name: the decoder would open them."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-    except OSError as error:
-        raise UserError(
-            f"cannot be read: {error.strerror}", where=str(path), fix="check its permissions"
-        ) from error
+    with open_untrusted(path, most=None, where=str(path)) as file:
+        start = file.read(4096)
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(_PLAYLISTS):
         raise UserError(

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.errors import UserError
 from stillbox.records.example import Example, no_flags, no_numbers
-from stillbox.records.image_files import PreparedImage
+from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
 from stillbox.records.problems import ProblemLog
+from stillbox.untrusted import read_untrusted
 
 LONGEST_SIDE = 2**31
 """An annotation that claims as many pixels or more has no usable size."""
@@ -58,9 +60,12 @@ class AnnotatedImage:
         """
         if self.stored is not None:
             return self.stored()
-        if self.path.is_fifo():  # it would be waited for without end
-            raise OSError(f"{self.path} is a pipe")
-        return self.path.read_bytes()
+        if not self.path.exists():
+            raise FileNotFoundError(self.path)
+        try:
+            return read_untrusted(self.path, most=MAX_IMAGE_BYTES)
+        except UserError as error:
+            raise OSError(error.what) from error
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:

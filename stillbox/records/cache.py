@@ -16,6 +16,7 @@ from typing import IO
 
 from stillbox.errors import UserError
 from stillbox.records.framing import is_header
+from stillbox.untrusted import open_untrusted
 
 BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""
@@ -85,8 +86,8 @@ def _removed_on_error(path: Path) -> Iterator[None]:
 
 def _decompress(path: Path, target: IO[bytes]) -> bool:
     """Decompresses up to the first fault; returns whether there was none."""
-    left = _MOST_COMPRESSION * path.stat().st_size
-    with gzip.open(path, "rb") as stream:
+    with open_untrusted(path, most=None) as file, gzip.GzipFile(fileobj=file) as stream:
+        left = _MOST_COMPRESSION * os.fstat(file.fileno()).st_size
         try:
             # read1 returns what was decompressed before a fault.
             while block := stream.read1(_COPY_BYTES):

@@ -10,6 +10,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from xml.sax.saxutils import escape
 
 from stillbox.errors import UserError
+from stillbox.untrusted import read_untrusted
+
+# A message is not worth a second reading of more.
+_MOST_SEARCHED = 2**28
 
 
 class ImageRoot:
@@ -62,8 +66,8 @@ class ImageRoot:
 def line_of(file: Path, text: str) -> str:
     """Returns `file:line` of the first line with a text, which may be escaped as JSON or XML."""
     try:
-        content = file.read_bytes()
-    except OSError:
+        content = read_untrusted(file, most=_MOST_SEARCHED)
+    except UserError:
         return str(file)
     spellings = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     for spelling in (*spellings, escape(text, {'"': "&quot;"})):

@@ -13,6 +13,10 @@ from stillbox.records.conversion import ConversionReport
 from stillbox.records.data_folder import FINISHED, DataFolder, Split
 from stillbox.records.files import write_whole
 from stillbox.records.problems import ConversionLog
+from stillbox.untrusted import read_untrusted
+
+# Names of classes take most of it.
+_MOST_BYTES = 2**24
 
 REPORT_NAME = "conversion.txt"
 _VERSION = "stillbox conversion 2"
@@ -68,7 +72,7 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:
-        stored = json.loads((output / FINISHED).read_bytes())
+        stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
         files = {FINISHED, *stored["files"]}
         same = stored["key"] == key
     except (OSError, ValueError, KeyError, TypeError) as error:

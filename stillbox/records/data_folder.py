@@ -48,6 +48,8 @@ class DataFolder:
         self.images_root = ImageRoot(self.root)
         self.links: list[Path] = []
         """Symbolic links that lead out of the folder; they are not followed."""
+        self.special: list[Path] = []
+        """Pipes, devices, sockets and links to nothing; they are not opened."""
         skipped = {path.resolve() for path in without}
         self.files: list[Path] = []
         for folder, subfolders, names in os.walk(self.root):
@@ -151,10 +153,10 @@ class DataFolder:
         return _grouped((file.stem, file) for file in self.images)
 
     def _own(self, file: Path) -> bool:
-        if not self._leads_out(file):
-            return file.is_file()
-        self.links.append(file)
-        return False
+        own = not self._leads_out(file) and file.is_file()
+        if not own:
+            (self.links if self._leads_out(file) else self.special).append(file)
+        return own
 
     def _leads_out(self, path: Path) -> bool:
         return path.is_symlink() and not self.images_root.holds(path)

@@ -127,6 +127,8 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
         log.add(
             "symbolic link that leads out of the folder", data.relative(link), action="not followed"
         )
+    for file in data.special:
+        log.add("no regular file", data.relative(file), action="not opened")
     for title, count in recognised.others.items():
         log.add(f"{title}", f"{count:,} file{'s' * (count != 1)}", action="passed over")
     reading = recognised.format.read(data, recognised.files, log)

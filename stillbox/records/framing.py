@@ -12,6 +12,8 @@ from stillbox.records.crc32c import masked_crc32c
 
 HEADER_BYTES = 12
 FRAME_BYTES = HEADER_BYTES + 4
+MAX_RECORD_BYTES = 2**30
+"""Greatest size of a record: the largest image file, twice."""
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -84,6 +86,8 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
             return "this is not a TFRecord file: the checksum of the first record's length is wrong"
         return "the checksum of the record's length is wrong: the file is damaged from here on"
     length, left = payload_length(header), available - HEADER_BYTES
+    if length > MAX_RECORD_BYTES:
+        return f"the record claims {length:,} bytes; one has {MAX_RECORD_BYTES:,} at most"
     if length + _CRC.size > left:
         return f"the file is truncated: the record needs {length} bytes and {left} are left"
     return ""

@@ -5,6 +5,7 @@ and line.
 """
 
 import csv
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -15,23 +16,24 @@ from stillbox.errors import UserError
 from stillbox.records.annotated import LONGEST_SIDE
 from stillbox.textformat.text_file import read_text_file
 from stillbox.textformat.yaml_tree import compose
+from stillbox.untrusted import open_untrusted, read_untrusted
 
+MAX_ANNOTATION_BYTES = 2**31
+"""Greatest size of a file of annotations: those of COCO's 118,287 images take a fifth of it."""
+# Trees of XML take ten times the memory of their text.
+_MOST_XML_BYTES = 2**29
+# Rows of CSV are taken one by one: the 14.6 million of Open Images take a quarter of it.
+_MOST_CSV_BYTES = 2**33
+_LONGEST_ROW = 2**20
+MAX_LIST_BYTES = 2**29
+"""Greatest size of a list of images, or of lines of JSON: a name for each of millions."""
 _HEAD_BYTES = 65536
 
 
 def read_head(path: Path) -> bytes:
     """Returns the first 64 KiB of a file."""
-    with path.open("rb") as file:
+    with open_untrusted(path, most=None, where=str(path)) as file:
         return file.read(_HEAD_BYTES)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for without end
-            raise UserError("this is no file", where=str(path), fix="give a file")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def read_xml(path: Path) -> ElementTree.Element:
@@ -41,7 +43,7 @@ def read_xml(path: Path) -> ElementTree.Element:
         UserError: it cannot be read, it is no XML, or its entities multiply it, which expat
             recognises since 2.4.1.
     """
-    content = _content(path)
+    content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
     try:
         return ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
@@ -71,11 +73,14 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     Raises:
         UserError: it cannot be read, it is no JSON, or it is nested too deep.
     """
-    return parse_json(_content(path), str(path))
+    return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
 
 
 def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
     """Returns the content of JSON text at `where`, which is a file or a line of it."""
+    if isinstance(content, bytes) and content[:2] == b"\0\0":
+        # It would pass for UTF-32, which takes long to decode.
+        raise UserError("this is not JSON: it begins with zeros", where=where)
     try:
         found = json.loads(content)
         # JSON can spell halves of characters, which no file and no record can hold.
@@ -108,8 +113,13 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     Raises:
         UserError: it is no CSV, or a row is longer or shorter than the header.
     """
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
+    with (
+        open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
+        io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
+    ):
+        # A line that goes on after so many characters is a row of another length.
+        lines = iter(lambda: file.readline(_LONGEST_ROW), "")
+        reader = csv.DictReader(lines, strict=True)
         try:
             for row in reader:
                 if None in row or None in row.values():
@@ -131,7 +141,7 @@ def read_lines(path: Path) -> list[str]:
         UserError: it is no UTF-8 text.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from error
     return [line.strip() for line in text.splitlines() if line.strip()]

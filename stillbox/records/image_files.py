@@ -25,6 +25,8 @@ Exif = Literal["auto", "upright", "stored"]
 ignore the tag. `auto`: decided by the size in the annotation; `upright`, as most tools show images,
 if there is none or rotation does not change it."""
 
+MAX_IMAGE_BYTES = 2**29
+"""Greatest size of an image file: a bitmap of 170 million pixels."""
 _ORIENTATION = 0x0112
 _QUALITY = 95
 _MANY_PIXELS, _MOST_PIXELS_A_BYTE = 2**25, 1000

@@ -28,8 +28,11 @@ from stillbox.records.framing import (
     record_location,
     unframe,
 )
+from stillbox.untrusted import open_untrusted, read_untrusted
 
 _FORMAT = "stillbox index 1"
+# Of 134 million records.
+_MOST_INDEX_BYTES = 2**30
 # Descriptors that stay open, over all files; the rest is opened for every read. Sets of thousands
 # of shards exist, and the usual limit of a process is 256 or 1024.
 _KEPT_OPEN = threading.BoundedSemaphore(128)
@@ -48,7 +51,7 @@ class RecordFile:
         self.path = Path(path)
         self.damage: RecordError | None = None
         """The fault after the last usable record."""
-        with self.path.open("rb") as file:
+        with open_untrusted(self.path, most=None) as file:
             first = file.read(HEADER_BYTES)
         self._data = decompressed(self.path) if is_gzip(first) else self.path
         state = self._data.stat()
@@ -125,7 +128,8 @@ class RecordFile:
         Raises:
             _ReplacedError: another one has its name by now.
         """
-        descriptor = os.open(self._data, os.O_RDONLY)
+        with open_untrusted(self._data, most=None) as file:
+            descriptor = os.dup(file.fileno())
         if _version(os.fstat(descriptor)) != self._version:
             os.close(descriptor)
             raise _ReplacedError
@@ -152,10 +156,9 @@ def _scan(data: Path, size: int) -> tuple[NDArray[np.uint64], str]:
         The offset of every record and of the end of the last one, and the fault there, if any.
     """
     offsets, at, fault = [0], 0, ""
-    with data.open("rb", buffering=0) as file:
+    with open_untrusted(data, most=None) as file:
         while at < size and not fault:
-            file.seek(at)
-            header = file.read(HEADER_BYTES)
+            header = os.pread(file.fileno(), HEADER_BYTES, at)
             fault = header_fault(header, size - at, first=at == 0)
             if not fault:
                 at += FRAME_BYTES + payload_length(header)
@@ -170,7 +173,7 @@ def _index_path(data: Path) -> Path:
 def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
     """Returns the stored offsets, or None if there are none that fit the file."""
     try:
-        head, _, body = _index_path(data).read_bytes().partition(b"\n")
+        head, _, body = read_untrusted(_index_path(data), most=_MOST_INDEX_BYTES).partition(b"\n")
         stored = json.loads(head)
     except (OSError, ValueError):
         return None

@@ -16,9 +16,10 @@ from stillbox.errors import UserError, nearest
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.confined import ImageRoot
 from stillbox.records.data_folder import IMAGE_SUFFIXES
-from stillbox.records.guarded import number, read_xml, whole
+from stillbox.records.guarded import MAX_LIST_BYTES, number, read_xml, whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
+from stillbox.untrusted import read_untrusted
 
 
 def read_voc(
@@ -96,7 +97,7 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
             where=str(path),
             fix=nearest(name, sets) if sets else "leave --set out for all images, or see --root",
         )
-    text = path.read_bytes().decode(errors="replace")
+    text = read_untrusted(path, most=MAX_LIST_BYTES).decode(errors="replace")
     stems = [line.split()[0] for line in text.splitlines() if line.strip()]
     if not stems:
         raise UserError("the image set names no image", where=str(path), fix="choose another --set")

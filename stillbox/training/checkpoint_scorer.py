@@ -19,6 +19,7 @@ from stillbox.evaluation.table import threshold_text
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from stillbox.textformat.text_file import read_text_file
 from stillbox.training.summaries import Summaries
 
 Say = Callable[[str], None]
@@ -78,7 +79,7 @@ class CheckpointScorer:
         path = self._output / _SETTINGS
         if not path.is_file():
             return
-        before = from_yaml(path.read_text(), str(path))
+        before = from_yaml(read_text_file(path, fix="choose another --output"), str(path))
         changed = [
             f"{name}: {old!r} -> {new!r}"
             for name, old, new in differences(before, self._experiment)

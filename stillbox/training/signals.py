@@ -1,10 +1,22 @@
 """Requests to stop: SIGTERM and Ctrl-C."""
 
+import math
+import os
+import select
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from types import FrameType
+
+from stillbox.devices.compiling import end_process
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# In which a handler's exception ends the main thread.
+_AT_ONCE = 1.0
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -25,23 +37,42 @@ class StopRequest:
 
     Preemption sends SIGTERM and leaves a few seconds: enough for a checkpoint, so that nothing of
     the run is lost.
+
+    Args:
+        grace: seconds after which the process is ended if this is still entered then, or at once on
+            a second signal: a disk that does not answer can block the main thread outside of
+            Python, where no handler runs. None: it is waited for without end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float | None = None) -> None:
         self.signal: signal.Signals | None = None
-        self._doing = ""
+        self._doing, self._grace = "", grace
+        self._wakeup = -1
 
     def __enter__(self) -> "StopRequest":
         self._previous = {}
         # Only the main thread may set handlers; elsewhere (a notebook, a test) there is no request.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._note)
+            if self._grace is not None:
+                self._watch(self._grace)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._wakeup >= 0:
+            signal.set_wakeup_fd(-1)
+            os.close(self._wakeup)
+            self._wakeup = -1
+
+    def _watch(self, grace: float) -> None:
+        """Starts a thread that is told of signals by the system, whatever the main thread does."""
+        numbers, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(self._wakeup)
+        threading.Thread(target=_end_after, args=(numbers, grace), daemon=True).start()
 
     @contextmanager
     def ends(self, doing: str) -> Iterator[None]:
@@ -69,3 +100,27 @@ class StopRequest:
             raise KeyboardInterrupt
         self.signal = signal.Signals(number)
         self._raise_if_asked()
+
+
+def _end_after(numbers: int, grace: float) -> None:
+    """Ends the process some seconds after a signal, unless a pipe of their numbers is closed."""
+    with os.fdopen(numbers, "rb", 0) as pipe:
+        number = _next_signal(pipe)
+        again = _next_signal(pipe, grace) if number else 0
+        # What a handler raises may end the main thread after a second signal.
+        if again == 0 or (again and _next_signal(pipe, _AT_ONCE) == 0):
+            return
+    name = signal.Signals(number or 0).name
+    print(f"stopped by {name} while a file or the device did not answer", file=sys.stderr)
+    end_process(128 + (number or 0))
+
+
+def _next_signal(pipe: FileIO, seconds: float = math.inf) -> int | None:
+    """Returns the number of the next signal to stop; 0: the pipe is closed; None: there is none."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if select.select([pipe], [], [], None if left == math.inf else left)[0]:
+            read = pipe.read(1)
+            if not read or read[0] in _SIGNALS:
+                return read[0] if read else 0
+    return None

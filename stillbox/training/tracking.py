@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from stillbox.checkpoints.files import replace_durably
+from stillbox.checkpoints.files import MAX_JSON_BYTES, replace_durably
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.values import Plain, to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.extras import import_extra
 from stillbox.training.loggers import Logger, TensorBoard, as_evaluation
+from stillbox.untrusted import read_untrusted
 
 _PROJECT = "stillbox"
 _RUNS = "tracking.json"
@@ -79,10 +80,10 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
 
 def _read_runs(directory: Path) -> dict[str, str]:
     """Returns the run's id in each tracker that it has been in."""
-    try:
-        runs: dict[str, str] = json.loads((directory / _RUNS).read_text())
-    except FileNotFoundError:
+    path = directory / _RUNS
+    if not path.exists():
         return {}
+    runs: dict[str, str] = json.loads(read_untrusted(path, most=MAX_JSON_BYTES, inside=directory))
     return runs
 
 

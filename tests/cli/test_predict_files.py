@@ -5,13 +5,16 @@ import json
 import os
 import signal
 import weakref
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.errors import UserError
 from stillbox.predicting import detections
+from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.video import Video
 from tests.predicting.blobs import Blobs, scene
@@ -172,6 +175,30 @@ def test_a_camera(stillbox, here, monkeypatch, words):
     assert Video(here / "predictions/webcam_0.mp4").frames > 0
 
 
+def test_a_pipe_and_a_link_among_the_results_are_replaced(stillbox, photos):
+    results = photos.parent / "predictions"
+    results.mkdir()
+    os.mkfifo(results / "predictions.jsonl")
+    (results / "predictions.json").symlink_to("/dev/full")
+    assert stillbox("predict", "model", "photos", "--no-pictures").code == 0
+    assert entries() == entries("predictions.jsonl") != []
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_would_block_is_passed_over(stillbox, photos):
+    # Seen as files when they are listed.
+    os.mkfifo(photos / "pipe")
+    (photos / "link.png").symlink_to("pipe")
+    (photos / "zero.png").symlink_to("/dev/zero")
+    (photos / "sparse.png").touch()
+    os.truncate(photos / "sparse.png", 20 * 2**30)
+    code, _, err = stillbox("predict", "model", "photos", "--no-pictures")
+    assert code == 1
+    assert "sparse.png: it has 21,474,836,480 bytes" in err
+    with pytest.raises(UserError, match="no such image file"):
+        read_image(photos / "link.png")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_the_video(stillbox, here, backend, monkeypatch, number):
     run = backend.run
@@ -251,7 +278,8 @@ def test_boxes_are_clipped_to_the_image(stillbox, photos, backend, monkeypatch):
     assert entries()[0]["detections"][0]["box"] == {"ymin": 0, "xmin": 0, "ymax": 40, "xmax": 60}
 
 
-def test_a_full_disk_names_the_file(refused, photos):
+def test_a_full_disk_names_the_file(refused, photos, monkeypatch):
+    monkeypatch.setattr(Path, "unlink", lambda path, **options: None)
     (photos.parent / "predictions").mkdir()
     (photos.parent / "predictions/predictions.jsonl").symlink_to("/dev/full")
     code_line = refused("predict", "model", "photos")

@@ -98,7 +98,7 @@ def test_a_camera_gives_colours_and_the_time_that_has_passed(monkeypatch):
 
 
 def test_a_video_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"a\.mp4: cannot be read: No such file") as caught:
+    with pytest.raises(UserError, match=r"a\.mp4: cannot read it: No such file") as caught:
         Video(tmp_path / "a.mp4")
     assert caught.value.where == str(tmp_path / "a.mp4")
 

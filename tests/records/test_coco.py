@@ -196,7 +196,7 @@ def test_another_file_is_refused(tmp_path, content, words):
 
 
 def test_absent_files_and_folders_are_named(tmp_path):
-    with pytest.raises(UserError, match="cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"x\.json: cannot read it: No such file"):
         read_coco(tmp_path / "x.json", tmp_path, ConversionLog())
     with pytest.raises(UserError, match="no such folder of images"):
         read_coco(tmp_path / "x.json", tmp_path / "y", ConversionLog())

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -56,3 +59,46 @@ def test_after_what_a_signal_ends_it_is_a_request_again():
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
+
+
+BLOCKED = """
+import ctypes, os
+from stillbox.training.signals import StopRequest
+
+mutex, lock = ctypes.create_string_buffer(256), ctypes.CDLL(None).pthread_mutex_lock
+with StopRequest({grace}):
+    print("in", flush=True)
+    {wait}
+print("out")
+"""
+# Waits for a pipe that nobody writes to, where handlers run, and for a lock, where none does.
+WAITS = {
+    "in Python": "os.read(os.pipe()[0], 1)",
+    "outside of Python": "lock(mutex), lock(mutex)",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize(("grace", "signals"), [(0.05, 1), (1000, 2)])
+def test_a_read_that_never_ends_is_ended_by_a_signal(wait, grace, signals):
+    code = BLOCKED.format(grace=grace, wait=WAITS[wait])
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as one:
+        assert one.stdout.readline() == "in\n"
+        for _ in range(signals):
+            time.sleep(0.05)
+            one.send_signal(signal.SIGTERM)
+        out, err = one.communicate(timeout=20)
+    assert (one.returncode, out) == (143, "")
+    assert err == "stopped by SIGTERM while a file or the device did not answer\n"
+
+
+def test_what_ends_within_the_grace_is_not_ended():
+    with StopRequest(0.05) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+    time.sleep(0.1)
+    # The system tells nobody any more.
+    assert signal.set_wakeup_fd(-1) == -1

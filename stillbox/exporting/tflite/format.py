@@ -20,7 +20,7 @@ from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.formats import Run, refusal
-from stillbox.exporting.manifest import Manifest, Written
+from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.exporting.saved_model.format import refuse_known_bad
 from stillbox.exporting.tflite.metadata import (
@@ -36,6 +36,7 @@ from stillbox.exporting.tflite.rounded import float_program, tensor_ranges
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.models.layers.lowering.calls import plain_lowering
+from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -111,7 +112,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
     import_extra("ai_edge_litert", "tflite")
     from ai_edge_litert.interpreter import Interpreter
 
-    content = (folder / FILE).read_bytes()
+    content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)
     fix = "install a later ai-edge-litert"
     with refusal("LiteRT", folder / FILE, fix, ValueError, RuntimeError):
         interpreter = Interpreter(model_content=content, num_threads=own_processors())

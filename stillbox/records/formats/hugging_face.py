@@ -17,8 +17,11 @@ from stillbox.records.formats.hugging_face_names import class_names, stated_name
 from stillbox.records.formats.registry import Labelled, Reading, register
 from stillbox.records.guarded import number, parse_json, read_head, read_lines
 from stillbox.records.problems import ConversionLog
+from stillbox.untrusted import open_untrusted
 
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
+# Files of the hub have half a gigabyte; their row groups are read one by one.
+_MOST_PARQUET_BYTES = 2**34
 _LOCK = threading.Lock()
 
 
@@ -99,7 +102,17 @@ def _from_parquet(
     folder: DataFolder, file: Path, log: ConversionLog
 ) -> tuple[list[Labelled], Sequence[str]]:
     parquet = import_extra("pyarrow.parquet", "parquet")
-    table = parquet.ParquetFile(file)
+    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+        table = parquet.ParquetFile(content)
+        return _from_table(table, folder, file, log)
+
+
+def _from_table(
+    table: Any,  # noqa: ANN401
+    folder: DataFolder,
+    file: Path,
+    log: ConversionLog,
+) -> tuple[list[Labelled], Sequence[str]]:
     image, objects = "image", "objects"
     schema = table.schema_arrow
     if not {image, objects} <= set(schema.names):
@@ -133,4 +146,6 @@ def _stored(file: Path, group: int, row: int) -> bytes:
 @lru_cache(maxsize=2)
 def _group_images(file: Path, group: int) -> Any:  # noqa: ANN401
     parquet = import_extra("pyarrow.parquet", "parquet")
-    return parquet.ParquetFile(file).read_row_group(group, columns=["image"]).column("image")
+    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+        table = parquet.ParquetFile(content)
+        return table.read_row_group(group, columns=["image"]).column("image")

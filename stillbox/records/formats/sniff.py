@@ -9,7 +9,8 @@ from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.records.data_folder import DataFolder
-from stillbox.records.guarded import read_head, xml_root
+from stillbox.records.guarded import MAX_ANNOTATION_BYTES, read_head, xml_root
+from stillbox.untrusted import read_untrusted
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -51,7 +52,11 @@ def _keys(values: list[object]) -> frozenset[str]:
 def xml_outline(path: Path) -> tuple[str, frozenset[str]]:
     """Returns the root element of an XML file, and which telling elements occur in it."""
     root = xml_root(read_head(path))
-    content = path.read_bytes() if root in ("annotation", "annotations") else b""
+    content = (
+        read_untrusted(path, most=MAX_ANNOTATION_BYTES)
+        if root in ("annotation", "annotations")
+        else b""
+    )
     marks = ("bndbox", "polygon", "object", "image", "track")
     return root, frozenset(
         m for m in marks if any(b"<" + m.encode() + end in content for end in (b">", b" "))
@@ -64,7 +69,7 @@ def csv_header(path: Path) -> tuple[str, ...]:
         text = read_head(path).decode(
             "utf-8-sig", errors="strict" if path.stat().st_size < 65536 else "ignore"
         )
-    except (UnicodeDecodeError, OSError):
+    except (ValueError, OSError):
         return ()
     try:
         # As `read_csv` reads it: other characters end a line elsewhere.

@@ -15,6 +15,10 @@ from stillbox.records.formats.registry import Labelled, Reading, register, regis
 from stillbox.records.formats.yolo_data import Splits, class_names, is_data_yaml, pose_files
 from stillbox.records.guarded import number, read_head
 from stillbox.records.problems import ConversionLog
+from stillbox.untrusted import read_untrusted
+
+# Of one image: some hundred thousand boxes.
+_MOST_LABEL_BYTES = 2**24
 
 _LINE = re.compile(rb"\s*\d+(\s+-?\d+(\.\d*)?([eE][+-]?\d+)?|\s+-?\.\d+){4,}\s*$")
 _KITTI = re.compile(rb"\s*[A-Za-z_]+(\s+-?\d+(\.\d+)?){14,15}\s*$")
@@ -107,7 +111,7 @@ def _labelled(
 
 def _lines(file: Path, log: ConversionLog) -> list[str]:
     try:
-        return file.read_bytes().decode("utf-8-sig").splitlines()
+        return read_untrusted(file, most=_MOST_LABEL_BYTES).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         log.bad_record("label file is no UTF-8 text", str(file))
         return []
