@@ -6,15 +6,17 @@ The loader is not used: it resizes, cuts off boxes beyond its limit and gives cr
 import io
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from stillbox.evaluation.annotations import Annotations
 from stillbox.evaluation.results import ImageTruth
 from stillbox.records.example import Example
+from stillbox.records.image_work import costly
 
 
 class TruthSource(Protocol):
@@ -81,8 +83,9 @@ def stored_size(example: Example) -> tuple[int, int]:
     The image's own header has precedence over the record, whose numbers are optional and sometimes
     wrong: a wrong size would move objects between small, medium and large.
     """
-    try:
-        with Image.open(io.BytesIO(example.encoded)) as image:
+    if not costly(example.encoded):
+        # Pillow raises these for headers that are damaged, or of a gigapixel.
+        damaged = OSError, SyntaxError, ValueError, Image.DecompressionBombError
+        with suppress(*damaged), Image.open(io.BytesIO(example.encoded)) as image:
             return image.height, image.width
-    except (UnidentifiedImageError, OSError):
-        return example.height, example.width
+    return example.height, example.width

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 
 from stillbox.inputs.jpeg_header import read_jpeg_header
 from stillbox.records.image_files import claims_too_much
+from stillbox.records.image_work import costly
 
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
@@ -55,11 +56,13 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
             up, at a fraction of the time.
 
     Raises:
-        ImageError: the data are empty, truncated, corrupt, no image, or so few that the size in
-            their header cannot be true.
+        ImageError: the data are empty, truncated, corrupt, no image, so few that the size in their
+            header cannot be true, or built to take long (`costly`).
     """
     if not data:
         raise ImageError("the image has no bytes")
+    if reason := costly(data):
+        raise ImageError(reason)
     if _claims_more_than_there_is(data):
         raise ImageError("the image is truncated")
     if len(data) < _SMALL_BYTES and claims_too_much(_header_size(data), len(data)):

@@ -73,14 +73,14 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     Raises:
         UserError: it cannot be read, it is no JSON, or it is nested too deep.
     """
+    if read_head(path)[:2] == b"\0\0":
+        # It would be read as UTF-32, which takes long.
+        raise UserError("this is not JSON: it begins with zeros", where=str(path))
     return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
 
 
 def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
     """Returns the content of JSON text at `where`, which is a file or a line of it."""
-    if isinstance(content, bytes) and content[:2] == b"\0\0":
-        # It would pass for UTF-32, which takes long to decode.
-        raise UserError("this is not JSON: it begins with zeros", where=where)
     try:
         found = json.loads(content)
         # JSON can spell halves of characters, which no file and no record can hold.

@@ -15,6 +15,7 @@ from typing import Literal
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from stillbox.records.image_work import costly
 from stillbox.records.problems import BadRecordError
 
 Exif = Literal["auto", "upright", "stored"]
@@ -113,6 +114,8 @@ def claims_too_much(size: tuple[int, int], count: int) -> bool:
 
 
 def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
+    if reason := costly(data):
+        raise BadRecordError("unreadable image", reason)
     try:
         image = Image.open(io.BytesIO(data))
         if claims_too_much(image.size, len(data)):

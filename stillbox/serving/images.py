@@ -8,6 +8,7 @@ from PIL import Image
 
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.backend import Pixels
+from stillbox.records.image_work import costly
 from stillbox.serving.responses import bad_request, http_error
 
 ImageInput = bytes | NDArray[np.uint8]
@@ -32,6 +33,8 @@ def decode_input(image: ImageInput, max_pixels: int, *, upright: bool) -> Pixels
     if isinstance(image, np.ndarray):
         _check_size(image.shape[0], image.shape[1], max_pixels)
         return image
+    if reason := costly(image):
+        raise bad_request(f"the image cannot be decoded: {reason}")
     try:
         with Image.open(io.BytesIO(image), formats=FORMATS) as file:
             width, height = file.size

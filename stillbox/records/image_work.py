@@ -1,0 +1,70 @@
+"""Image files that take far longer to decode than their bytes and pixels justify.
+
+They are recognised by their structure, before anything is decoded. Costs are of one core of 2023.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+_JPEG, _PNG, _GIF = b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF8"
+# The next marker, past stuffed zeros and restarts of entropy-coded data, and past rubbish.
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN, _END = 0xDA, 0xD9
+# A scan walks over all blocks of its components, if only to find that it changes none: up to 0.8 ns
+# a pixel. Encoders write 10 scans, of 14 components together.
+_MOST_SCANNED = 100
+_ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
+# Decoders keep every chunk of text, and search all of them for each: real files have some tens.
+_MOST_CHUNKS = 1000
+
+
+def costly(data: bytes) -> str:
+    """Returns why a file is not to be decoded; empty if nothing speaks against it."""
+    for start, look in _LOOKS.items():
+        if data.startswith(start):
+            return look(data)
+    return ""
+
+
+def _costly_jpeg(data: bytes) -> str:
+    """Adds up the pixels of all scans, by component, of the first image of a file."""
+    pixels = scans = walked = 0
+    for marker, place in _segments(data):
+        if marker in _FRAMES:
+            height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (3, 5))
+            pixels = max(pixels, height * width)
+        elif marker == _SCAN:
+            scans += 1
+            walked += pixels * min(data[place + 2] if place + 2 < len(data) else 0, 4)
+            most = max(_ANY_SCANNED, _MOST_SCANNED_A_BYTE * len(data))
+            if walked > min(most, max(_MOST_SCANNED * pixels, 2**22)):
+                return f"{len(data):,} bytes that hold {scans} scans or more of {pixels:,} pixels"
+    return ""
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the marker of each segment up to the end of the image, and the place of its length."""
+    place = len(_JPEG)
+    while found := _MARKER.search(data, place):
+        place = found.end()
+        marker = data[place - 1]
+        if marker == _END:
+            return
+        yield marker, place
+        place += max(2, int.from_bytes(data[place : place + 2]))
+
+
+def _costly_png(data: bytes) -> str:
+    place, chunks = len(_PNG), 0
+    while place + 8 <= len(data):
+        length, chunk = int.from_bytes(data[place : place + 4]), data[place + 4 : place + 8]
+        chunks += chunk != b"IDAT"
+        if chunks > _MOST_CHUNKS:
+            return f"more than {_MOST_CHUNKS:,} chunks beside those of its pixels"
+        # Behind the data is a checksum.
+        place += 8 + length + 4
+    return ""
+
+
+_LOOKS: dict[bytes, Callable[[bytes], str]] = {_JPEG: _costly_jpeg, _PNG: _costly_png}
