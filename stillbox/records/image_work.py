@@ -6,14 +6,14 @@ They are recognised by their structure, before anything is decoded. Costs are of
 import re
 from collections.abc import Callable, Iterator
 
-_JPEG, _PNG, _GIF = b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF8"
+_JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 # The next marker, past stuffed zeros and restarts of entropy-coded data, and past rubbish.
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN, _END = 0xDA, 0xD9
 # A scan walks over all blocks of its components, if only to find that it changes none: up to 0.8 ns
 # a pixel. Encoders write 10 scans, of 14 components together.
-_MOST_SCANNED = 100
+_MOST_SCANNED, _FEW_SCANS = 100, 4
 _ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
 # Decoders keep every chunk of text, and search all of them for each: real files have some tens.
 _MOST_CHUNKS = 1000
@@ -38,7 +38,7 @@ def _costly_jpeg(data: bytes) -> str:
             scans += 1
             walked += pixels * min(data[place + 2] if place + 2 < len(data) else 0, 4)
             most = max(_ANY_SCANNED, _MOST_SCANNED_A_BYTE * len(data))
-            if walked > min(most, max(_MOST_SCANNED * pixels, 2**22)):
+            if scans > _FEW_SCANS and walked > min(most, max(_MOST_SCANNED * pixels, 2**22)):
                 return f"{len(data):,} bytes that hold {scans} scans or more of {pixels:,} pixels"
     return ""
 

@@ -111,6 +111,20 @@ def test_what_encoders_write_is_decoded(name):
     assert decode_image(USUAL[name]).shape[2] == 3
 
 
+def test_a_gif_without_an_end_is_read_in_the_time_of_its_bytes():
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 5600, 5600, 0) + b"\x02" + b"\x01\x4c" * 100_000
+    screen = struct.pack("<HHBBB", 5600, 5600, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    began = time.process_time()
+    with pytest.raises(ImageError, match="truncated"):
+        decode_image(b"GIF89a" + screen + frame + b"\0;")
+    assert time.process_time() - began < 0.5
+
+
+def test_a_gif_with_transparency_is_decoded_as_it_is_converted():
+    data = photograph(kind="GIF", transparency=3)
+    assert np.array_equal(decode_image(data), decode_image(prepare_image(data, (0, 0)).encoded))
+
+
 @pytest.mark.parametrize("cut", range(0, 60, 7))
 def test_a_file_that_is_cut_off_anywhere_is_no_error(cut):
     for data in (progressive(16, 16, 3), with_chunks(chunk(b"tEXt", b"a"))):
