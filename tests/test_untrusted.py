@@ -1,11 +1,33 @@
+import ast
+import json
 import os
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+import stillbox
+from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
+from stillbox.checkpoints.pretrained import read_receipt
+from stillbox.checkpoints.safetensors_file import SafetensorsFile
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
+from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
+from stillbox.evaluation.history import read_history
+from stillbox.experiment.resolve import resolve
+from stillbox.exporting.manifest import Manifest, check_files
+from stillbox.predicting.images import read_image
+from stillbox.predicting.video import Video
+from stillbox.records import guarded
+from stillbox.records.confined import line_of
+from stillbox.records.index import RecordFile
+from stillbox.records.label_map import LabelMap
+from stillbox.records.voc import read_image_set
 from stillbox.untrusted import open_untrusted, read_untrusted
+from tests.checkpoints.tf1_writer import write_checkpoint as write_tf1
 
 
 def refused(path, said, most=100, **options):
@@ -105,3 +127,169 @@ def test_no_descriptor_is_left_open(tmp_path):
     (tmp_path / "large").write_bytes(b"a" * 101)
     refused(tmp_path / "large", "has 101 bytes")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def read_sections(file):
+    return Checkpoint(file.parent).read("params")
+
+
+READERS = {
+    "a.yaml": resolve,
+    "b.yaml": guarded.read_yaml,
+    "a.json": guarded.read_json,
+    "truth.json": from_coco_json,
+    "results.json": results_from_coco_json,
+    "a.xml": guarded.read_xml,
+    "a.csv": lambda file: list(guarded.read_csv(file)),
+    "a.txt": guarded.read_lines,
+    "head.txt": guarded.read_head,
+    "ImageSets/Main/a.txt": lambda file: read_image_set(file.parents[2], "a"),
+    "a.pbtxt": LabelMap.from_file,
+    "a.record": RecordFile,
+    "a.png": read_image,
+    "a.mp4": Video,
+    "a.npz": open_weights,
+    "a.safetensors": open_weights,
+    "a.pth": open_weights,
+    "a.pb": open_weights,
+    "a.unknown": open_weights,
+    "a.index": Tf1Checkpoint,
+    "b.index": lambda file: open_weights(file.with_suffix("")),
+    "folder/checkpoint": lambda file: open_weights(file.parent),
+    "export.json": lambda file: Manifest.read(file.parent),
+    "export/saved_model.pb": lambda file: check_files(file.parent),
+    "step/checkpoint.json": lambda file: Checkpoint(file.parent),
+}
+# Records, videos and what only the first bytes are read of are of any size; exports have folders.
+TAKEN = {("sparse", "head.txt"), ("folder", "export/saved_model.pb")}
+HOSTILE = {
+    "pipe": os.mkfifo,
+    "link to a pipe": lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "file of the system": lambda path: path.symlink_to("/proc/self/status"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "folder": Path.mkdir,
+    "sparse": lambda path: (path.touch(), os.truncate(path, 20 * 2**30)),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_refuses_what_is_no_bounded_regular_file(name, kind, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    HOSTILE[kind](path)
+    if (kind, name) in TAKEN:
+        return
+    with pytest.raises(UserError) as caught:
+        READERS[name](path)
+    assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_may_be_absent_does_not_block_either(kind, tmp_path):
+    path = tmp_path / "downloads.json"
+    HOSTILE[kind](path)
+    assert read_receipt(tmp_path) == {}
+    assert line_of(path, "text") == str(path)
+    if kind == "sparse":
+        with pytest.raises(UserError, match="has 21,474,836,480 bytes"):
+            read_history(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_sections_of_a_checkpoint_stay_in_its_folder(kind, tmp_path):
+    step = tmp_path / "4"
+    step.mkdir()
+    write_checkpoint(step, 4, {"params": {"w": np.ones(3, np.float32)}}, {})
+    real = step / "params.npz"
+    content = real.read_bytes()
+    assert list(read_sections(real)) == ["w"]
+    real.unlink()
+    HOSTILE[kind](real)
+    with pytest.raises(UserError):
+        read_sections(real)
+    if kind == "pipe":
+        real.unlink()
+        (tmp_path / "other.npz").write_bytes(content)
+        real.symlink_to("../other.npz")
+        with pytest.raises(UserError, match="leads out of"):
+            read_sections(real)
+
+
+def test_data_of_a_tf1_checkpoint_that_is_a_pipe_is_refused(tmp_path):
+    write_tf1(tmp_path / "model.ckpt", {"w": np.ones(3, np.float32)})
+    (data,) = tmp_path.glob("*.data-*")
+    checkpoint = Tf1Checkpoint(tmp_path / "model.ckpt")
+    data.unlink()
+    os.mkfifo(data)
+    with pytest.raises(UserError, match="is a pipe"):
+        checkpoint["w"]
+
+
+def test_a_safetensors_file_that_is_cut_after_it_was_opened_is_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.ones(50_000, np.float32), "b": np.ones(50_000, np.float32)}, path)
+    file = SafetensorsFile(path)
+    os.truncate(path, 1000)
+    with pytest.raises(UserError, match="was cut off after it was opened"):
+        file["b"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+         "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 6]}},
+        {"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}},
+        {"a": []},
+        [],
+        7,
+    ],
+)  # fmt: skip
+def test_a_safetensors_header_that_lies_is_refused(header, tmp_path):
+    text = json.dumps(header).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 8)
+    with pytest.raises(UserError, match=r"damaged or no \.safetensors"):
+        SafetensorsFile(path)
+
+
+# Modules that read files of the package, of the system, or that the same command wrote.
+TRUSTED = (
+    "devices/allocator.py", "evaluation/html_page.py", "experiment/known_weights.py",
+    "experiment/params_dict/templates/__init__.py", "experiment/pipeline_config/section.py",
+    "experiment/recipes/headers.py", "experiment/yaml_config.py", "exporting/saved_model/format.py",
+    "extras.py", "inputs/memory.py", "profiling/profiler.py", "scaling/beam.py", "serving/pages.py",
+)  # fmt: skip
+BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt", "genfromtxt"}
+
+
+def opens_to_read(call):
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    first = [one.value for one in call.args if isinstance(one, ast.Constant)][:1]
+    own = ast.unparse(call.func) in ("bundle.read_text", "read_text")
+    return (name in BY_OTHERS and not own) or (name == "open" and first in (["rb"], ["r"]))
+
+
+def test_no_other_module_opens_files_to_read():
+    package, found = Path(stillbox.__file__).parent, set()
+    for file in package.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        # Parsing all of the package takes seconds.
+        if any(mark in text for mark in ('"r"', '"rb"', *(f".{name}(" for name in BY_OTHERS))):
+            calls = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call))
+            if any(map(opens_to_read, calls)):
+                found.add(file.relative_to(package).as_posix())
+    assert found == set(TRUSTED)

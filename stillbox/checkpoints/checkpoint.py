@@ -38,7 +38,7 @@ def write_checkpoint(
     for name, arrays in sections.items():
         write_npz(folder / f"{name}.npz", arrays)
     for source in copies:
-        write_durably(folder / source.name, source.read_bytes())
+        write_durably(folder / source.name, read_untrusted(source, most=MAX_LABEL_MAP_BYTES))
     manifest = {
         "format": _FORMAT,
         "step": step,

@@ -30,6 +30,9 @@ _REDUCED = {
 }
 _GIF = b"GIF8"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+# Compressed data become a thousand times as many at most.
+_MANY_BYTES = 1 << 17
 # Larger files may have as many pixels as OpenCV decodes, 2^30.
 _SMALL_BYTES, _HUGE = 1 << 20, 1 << 15
 # Files that OpenCV rejects are retried, then reported with their record's location.
@@ -64,16 +67,14 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
         raise ImageError("the image has no bytes")
     if reason := costly(data):
         raise ImageError(reason)
-    if _claims_more_than_there_is(data):
-        raise ImageError("the image is truncated")
+    data = _without_texts(data)
     if len(data) < _SMALL_BYTES and claims_too_much(_header_size(data), len(data)):
         raise ImageError(f"{len(data):,} bytes that claim to be a huge image")
     flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
     flags |= _REDUCED[reduction]
     try:
-        # OpenCV takes microseconds for a byte of a GIF file without an end.
-        gif = data.startswith(_GIF)
-        image = None if gif else cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        slow = _takes_long_in_opencv(data)
+        image = None if slow else cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # for instance more pixels than OpenCV allows
         image = None
     # OpenCV rejects truncated files as a whole.
@@ -95,21 +96,39 @@ def _header_size(data: bytes) -> tuple[int, int]:
         return 0, 0
 
 
-def _claims_more_than_there_is(data: bytes) -> bool:
-    """Whether a PNG file has a chunk that is longer than the rest of it.
+def _without_texts(data: bytes) -> bytes:
+    """Returns a PNG file without its texts and colour profile, which OpenCV unpacks; or any other.
 
-    OpenCV takes the memory that a chunk claims, up to 2 GiB, before it reads the chunk.
+    Raises:
+        ImageError: a chunk is longer than the rest of the file. OpenCV takes the memory that it
+            claims, up to 2 GiB, before it reads the chunk.
     """
     if not data.startswith(_PNG):
-        return False
-    place, chunk = len(_PNG), b""
+        return data
+    place, chunk, kept = len(_PNG), b"", [_PNG]
     while place + 8 <= len(data) and chunk != b"IEND":
         length, chunk = int.from_bytes(data[place : place + 4]), data[place + 4 : place + 8]
         if length > len(data) - place - 8:
-            return True
+            raise ImageError("the image is truncated")
         # Behind the data is a checksum.
-        place += 8 + length + 4
-    return False
+        end = place + 8 + length + 4
+        if chunk not in _TEXTS:
+            kept.append(data[place:end])
+        place = end
+    whole = sum(map(len, kept)) >= min(place, len(data))
+    return data if whole else b"".join([*kept, data[place:]])
+
+
+def _takes_long_in_opencv(data: bytes) -> bool:
+    """Whether OpenCV could take microseconds for a byte of the file.
+
+    It does for a GIF file without an end, and for a PNG file with more compressed data than its
+    rows take, which it unpacks to the end. Pillow, a fourth slower for others, does not.
+    """
+    if data.startswith(_PNG) and len(data) > _MANY_BYTES:
+        height, width = _header_size(data)
+        return height * width < (Image.MAX_IMAGE_PIXELS or 0)
+    return data.startswith(_GIF)
 
 
 def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:

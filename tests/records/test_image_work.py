@@ -5,6 +5,7 @@ import struct
 import time
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -73,6 +74,7 @@ COSTLY = {
     "sequential scans": photograph(1024, 1024, quality=1)[:-2] + scan(last=63, first=0) * 500 + END,
     "texts": with_chunks(chunk(b"tEXt", b"a\0b") * 2000),
     "texts behind": with_chunks(chunk(b"tEXt", b"a\0b") * 2000, behind=True),
+    "bitmap of runs": b"BM" + b"\0" * 28 + b"\x01\0\0\0" + b"\0" * 2**22,
     "unknown chunks": with_chunks(chunk(b"abCd") * 2000),
 }
 
@@ -81,7 +83,7 @@ COSTLY = {
 def test_every_decoder_refuses_it_at_once(name, tmp_path):
     data = COSTLY[name]
     began = time.process_time()
-    with pytest.raises(ImageError, match=r"scans or more|chunks beside"):
+    with pytest.raises(ImageError, match=r"scans or more|chunks beside|by runs"):
         decode_image(data)
     for read in (inspect_image, lambda data: prepare_image(data, (0, 0))):
         with pytest.raises(BadRecordError, match="unreadable image"):
@@ -123,6 +125,51 @@ def test_a_gif_without_an_end_is_read_in_the_time_of_its_bytes():
 def test_a_gif_with_transparency_is_decoded_as_it_is_converted():
     data = photograph(kind="GIF", transparency=3)
     assert np.array_equal(decode_image(data), decode_image(prepare_image(data, (0, 0)).encoded))
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_texts_of_a_png_file_are_not_unpacked(kind):
+    text = {b"zTXt": b"a\0\0", b"iTXt": b"a\0\1\0\0\0", b"iCCP": b"a\0\0"}[kind]
+    data = with_chunks(chunk(kind, text + zlib.compress(bytes(2**20), 9)) * 400)
+    began = time.process_time()
+    assert np.array_equal(decode_image(data), decode_image(photograph(kind="PNG")))
+    assert time.process_time() - began < 0.2
+
+
+def test_data_behind_the_rows_of_a_png_file_are_not_unpacked():
+    row = b"\0" + b"\x07" * 64 * 3
+    packer = zlib.compressobj()
+    packed = packer.compress(row * 64) + packer.flush(zlib.Z_FULL_FLUSH)
+    # Blocks behind a full flush can be repeated.
+    packed += (packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)) * 500
+    data = photograph(kind="PNG")[:33] + chunk(b"IDAT", packed) + IMAGE_END
+    began = time.process_time()
+    assert (decode_image(data) == 7).all()
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"])
+def test_large_png_files_have_the_pixels_that_opencv_finds(mode, monkeypatch):
+    numbers = np.random.default_rng(0).integers(0, 256, (64, 64, 4), np.uint8)
+    image = Image.fromarray(numbers, "RGBA")
+    image = (
+        Image.fromarray(numbers[..., :2].copy().view(np.uint16)[..., 0])
+        if mode == "I;16"
+        else image.convert(mode)
+    )
+    file = io.BytesIO()
+    image.save(file, "PNG", **({"transparency": 3} if mode == "P" else {}))
+    by_opencv = decode_image(file.getvalue())
+    monkeypatch.setattr("stillbox.inputs.decode._MANY_BYTES", 0)
+    assert np.array_equal(decode_image(file.getvalue()), by_opencv)
+
+
+def test_a_large_png_file_of_16_bits_a_channel_too(monkeypatch):
+    numbers = np.random.default_rng(0).integers(0, 2**16, (64, 64, 3), np.uint16)
+    data = cv2.imencode(".png", numbers)[1].tobytes()
+    by_opencv = decode_image(data)
+    monkeypatch.setattr("stillbox.inputs.decode._MANY_BYTES", 0)
+    assert np.array_equal(decode_image(data), by_opencv)
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
