@@ -1,12 +1,14 @@
 """`stillbox serve`: a trained model or an export over HTTP, with a page to try it."""
 
 import argparse
+import errno
 import logging
 import os
 import re
 import socket
 import ssl
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,7 +20,7 @@ from stillbox.cli.running import say
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.extras import install_command
-from stillbox.serving.settings import BATCH_SIZES, ServeSettings
+from stillbox.serving.settings import BATCH_SIZES, HOST, ServeSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -46,6 +48,15 @@ def _add_address(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--api-key", metavar="KEY", help=about)
     about = "accept requests of other machines without a key"
     group.add_argument("--insecure", action="store_true", help=about)
+    group.add_argument(
+        "--allowed-host",
+        dest="allowed_hosts",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of the server in addresses, beside localhost, --host and the machine's name; "
+        "may be repeated",
+    )
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
     group.add_argument("--access-log", action="store_true", help="print a line for each request")
@@ -74,12 +85,12 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Loads the model, compiles its batches and serves until a signal."""
     settings = _settings(arguments)
-    _check_tls(arguments.tls_cert, arguments.tls_key)
+    tls = _load_tls(arguments.tls_cert, arguments.tls_key)
     _check_address(arguments)
     bound = _bind(arguments.host, arguments.port)
     try:
         app = _build(arguments, settings)
-        _serve(app, bound, arguments, settings)
+        _serve(app, bound, tls, arguments, settings)
     finally:
         bound.close()
     return 0
@@ -120,28 +131,24 @@ def _check_export(backend: "Backend") -> None:
 def _serve(
     app: "Starlette",
     bound: socket.socket,
+    tls: ssl.SSLContext | None,
     arguments: argparse.Namespace,
     settings: ServeSettings,
 ) -> None:
-    import uvicorn
+    from stillbox.serving.connections import BACKLOG, ConnectionLimits, Server
 
     # Clients could fill the log with broken forms.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    config = uvicorn.Config(
-        app,
-        log_level="info" if arguments.access_log else "warning",
-        access_log=arguments.access_log,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=int(settings.timeout) + 1,
-        ssl_certfile=arguments.tls_cert,
-        ssl_keyfile=arguments.tls_key,
-    )
-    scheme = "https" if arguments.tls_cert else "http"
+    limits = ConnectionLimits.of_process(settings.timeout)
+    server = Server(app, limits, tls=tls, access_log=arguments.access_log)
     host, port = bound.getsockname()[:2]
-    bound.listen(2048)
+    with _explaining(arguments.host, port):
+        # Otherwise the connections of an earlier server, which are still closing, forbid a restart.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.listen(BACKLOG)
+    scheme = "https" if tls else "http"
     say(f"{settings.name} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
-    uvicorn.Server(config).run(sockets=[bound])
+    server.run(sockets=[bound])
 
 
 def _settings(arguments: argparse.Namespace) -> ServeSettings:
@@ -156,15 +163,23 @@ def _settings(arguments: argparse.Namespace) -> ServeSettings:
         stem = Path(arguments.config).resolve().name.removesuffix(".config")
         given["name"] = re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "_", stem).lstrip("_") or "model"
     given["api_key"] = _key(arguments)
+    given["allowed_hosts"] = (*arguments.allowed_hosts, *_own_names(arguments.host))
     return ServeSettings(**given).checked()
+
+
+def _own_names(host: str) -> list[str]:
+    """Returns the names of this machine that the network knows, where others reach it."""
+    names = [] if _is_loopback(host) else [host, socket.gethostname()]
+    bracketed = [f"[{name}]" if ":" in name else name for name in names]
+    return [name for name in bracketed if HOST.fullmatch(name)]
 
 
 def _key(arguments: argparse.Namespace) -> str:
     return arguments.api_key or os.environ.get(KEY_VARIABLE, "")
 
 
-def _check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Refuses unusable TLS files, before the model is loaded."""
+def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Returns what encrypts connections; refuses unusable files before the model is loaded."""
     if (certificate is None) != (key is None):
         raise UserError(
             "a certificate and its key belong together",
@@ -172,15 +187,17 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
             fix="give both",
         )
     if certificate is None:
-        return
+        return None
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        tls.load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
         raise UserError(
             f"{certificate} and {key} cannot be used: {error}",
             where="--tls-cert, --tls-key",
             fix="give PEM files that belong together",
         ) from error
+    return tls
 
 
 def _check_address(arguments: argparse.Namespace) -> None:
@@ -206,24 +223,36 @@ def _is_loopback(host: str) -> bool:
 
 def _bind(host: str, port: int) -> socket.socket:
     """Binds the port before the model is loaded, without accepting connections."""
-    with ExitStack() as stack:
+    with _explaining(host, port), ExitStack() as stack:
+        if not 0 <= port < 2**16:  # the resolver would truncate it
+            raise OSError("there is no such port")
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        bound = stack.enter_context(socket.socket(family, kind))
         try:
-            if not 0 <= port < 2**16:  # the resolver would truncate it
-                raise OSError("there is no such port")
-            (family, kind, _, _, address), *_ = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            )
-            bound = stack.enter_context(socket.socket(family, kind))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Without SO_REUSEADDR no other process can bind the port while the model is compiled.
             bound.bind(address)
         except OSError as error:
-            raise UserError(
-                f"cannot listen at {host}:{port}: {error}",
-                where="--host, --port",
-                fix="give another --port; 0 takes any that is free",
-            ) from error
+            if error.errno != errno.EADDRINUSE:
+                raise
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
         stack.pop_all()
     return bound
+
+
+@contextmanager
+def _explaining(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: the resolver takes no such name
+        number = getattr(error, "errno", None)
+        fix = "give another --port; 0 takes any that is free"
+        if isinstance(error, socket.gaierror | ValueError) or number == errno.EADDRNOTAVAIL:
+            fix = "give --host an address or a name of this machine, as 127.0.0.1"
+        elif number == errno.EACCES:
+            fix = "give a --port of 1024 or more; lower ones are reserved for the system"
+        what = f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(what, where="--host, --port", fix=fix) from error
 
 
 def _sizes(text: str) -> tuple[int, ...]:

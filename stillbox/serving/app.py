@@ -26,7 +26,7 @@ from stillbox.serving.responses import (
     handle_http_error,
     handle_user_error,
 )
-from stillbox.serving.security import PUBLIC_PATHS, AddHeaders, RequireKey
+from stillbox.serving.security import PUBLIC_PATHS, AddHeaders, RefuseForeign, RequireKey
 from stillbox.serving.settings import ServeSettings
 
 
@@ -44,11 +44,12 @@ def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
     middleware = [
         Middleware(MeasureRequests, metrics=engine.metrics),
         Middleware(AddHeaders),
+        Middleware(RefuseForeign, hosts=settings.allowed_hosts),
         Middleware(LimitBody, most=settings.max_body),
     ]
     if settings.api_key:
         public = PUBLIC_PATHS | {route.path for route in page}
-        middleware.insert(2, Middleware(RequireKey, key=settings.api_key, public=public))
+        middleware.insert(3, Middleware(RequireKey, key=settings.api_key, public=public))
     app = Starlette(
         routes=[
             *tensorflow_serving.ROUTES,

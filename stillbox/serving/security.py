@@ -1,16 +1,17 @@
-"""The API key, and response headers that restrict what a browser does with the page."""
+"""The API key, the hosts that are served, and headers that restrict what a browser does."""
 
 import hmac
 from collections.abc import Collection
+from ipaddress import ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillbox.serving.responses import AsciiJson
+from stillbox.serving.settings import HOST
 
-PUBLIC_PATHS = frozenset(
-    {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/openapi.json"}
-)
+HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+PUBLIC_PATHS = HEALTH_PATHS | {"/openapi.json"}
 """Paths that need no key, beside the page's."""
 
 _HEADERS = {
@@ -22,6 +23,68 @@ _HEADERS = {
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+class RefuseForeign:
+    """Middleware that responds 403 to requests that pages of other servers make in a browser.
+
+    Browsers send `Host` as the page's author wrote it, whose name may have the address of this
+    server (DNS rebinding), and `Origin` and `Sec-Fetch-Site` as they are. Other clients send only
+    `Host`.
+
+    Args:
+        app: the next application.
+        hosts: names of the server as `NAME` or `NAME:PORT`, beside `localhost` and the addresses
+            of the loopback interface. A connection by another interface may name any address.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+        self._names = {"localhost", *(_name_of(host) for host in self._hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards a request, or refuses it."""
+        fault = self._find_fault(scope) if scope["type"] == "http" else None
+        app = AsciiJson({"error": fault}, 403) if fault else self._app
+        await app(scope, receive, send)
+
+    def _find_fault(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        # Programs of HTTP/1.0 may send none.
+        host = headers.get("host", "localhost").lower()
+        name = _name_of(host)
+        if name not in self._names and not _is_served_address(name, scope):
+            return f"there is no host {name[:253]!r} here; the option --allowed-host adds a name"
+        if _opens_page(scope, headers):
+            return None
+        schemes = ("https",) if scope["scheme"] == "https" else ("http", "https")
+        own = {f"{scheme}://{one}" for one in {host, *self._hosts} for scheme in schemes}
+        foreign = {origin.lower() for origin in headers.getlist("origin")} - own
+        if foreign or set(headers.getlist("sec-fetch-site")) - {"same-origin", "none"}:
+            return "a page of another server made this request; --allowed-host NAME adds its name"
+        return None
+
+
+def _name_of(host: str) -> str:
+    """Returns the name or address in `NAME:PORT`, or "" where it has none."""
+    found = HOST.fullmatch(host)
+    return (found["name"] or found["address"]).removesuffix(".") if found else ""
+
+
+def _is_served_address(name: str, scope: Scope) -> bool:
+    """Whether a name is an address: nobody can make another address mean this server."""
+    try:
+        address = ip_address(name)
+        return address.is_loopback or not ip_address((scope.get("server") or [""])[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _opens_page(scope: Scope, headers: Headers) -> bool:
+    """Whether a link on another page opens the server's page."""
+    mode, kind = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return (scope["method"], scope["path"], mode, kind) == ("GET", "/", "navigate", "document")
 
 
 class RequireKey:

@@ -7,6 +7,10 @@ from typing import Self
 from stillbox.errors import UserError
 
 BATCH_SIZES = (1, 2, 4, 8)
+HOST = re.compile(
+    r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?", re.IGNORECASE
+)
+"""`NAME`, `NAME:PORT` or `[ADDRESS]:PORT`."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MINIMUM = {"queue": 1, "max_images": 1, "max_body": 1, "max_pixels": 1, "version": 0}
 
@@ -38,6 +42,8 @@ class ServeSettings:
     """Least score in responses of `/detect`, unless the request has one."""
     api_key: str = ""
     """The key that clients send; empty: none is needed."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names of the server as `NAME` or `NAME:PORT`, beside `localhost` and addresses."""
 
     def checked(self) -> Self:
         """Returns the settings if they are valid.
@@ -65,6 +71,10 @@ class ServeSettings:
         if not self.api_key.isascii() or self.api_key != self.api_key.strip():
             fix = "use letters, digits and signs of ASCII"
             raise UserError("a header cannot carry this key", where="--api-key", fix=fix)
+        for host in self.allowed_hosts:
+            if not HOST.fullmatch(host):
+                fix = "give NAME or NAME:PORT, as in owls.example:8443"
+                raise UserError(f"{host!r} is no host", where="--allowed-host", fix=fix)
         return self
 
 

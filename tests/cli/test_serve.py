@@ -16,20 +16,12 @@ import pytest
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.extras import install_command
-from tests.serving.conftest import encoded
+from tests.serving.conftest import encoded, make_certificate
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Certificate and key of this machine's loopback address."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here"
-    words = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = folder / "cert.pem", folder / "key.pem"
-    subprocess.run([*words, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
-    return files
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 import base64
 import contextlib
 import io
+import shutil
+import socket
+import subprocess
 import threading
 import time
 
 import numpy as np
 import pytest
-import uvicorn
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -20,8 +22,11 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.records.label_map import LabelMap
 from stillbox.serving.app import build_app
+from stillbox.serving.connections import ConnectionLimits, Server
 from stillbox.serving.settings import ServeSettings
 from tests.small import small_experiment
+
+LOOPBACK = "http://127.0.0.1"
 
 
 class FakeBackend:
@@ -73,7 +78,9 @@ def client(backend):
         def start(**settings):
             settings = {"name": "owls", "batch_sizes": (1, 2, 4), "max_delay_ms": 0.0} | settings
             app = build_app(Predictor(backend), ServeSettings(**settings))
-            made = stack.enter_context(TestClient(app, raise_server_exceptions=False))
+            made = stack.enter_context(
+                TestClient(app, base_url=LOOPBACK, raise_server_exceptions=False)
+            )
             backend.runs.clear()
             backend.entered.clear()
             return made
@@ -104,18 +111,31 @@ def small_backend(scenes):
 
 
 @contextlib.contextmanager
-def running(app, **options):
+def running(app, *, tls=None, **limits):
     """Serves an application on a free port of loopback; yields server and address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", **options))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        (socket,) = server.servers[0].sockets
-        yield server, f"http://127.0.0.1:{socket.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(60)
+    limits = ConnectionLimits(**{"seconds": 30.0, "most": 100, "grace": 0.05} | limits)
+    server = Server(app, limits, tls=tls)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            scheme = "https" if tls else "http"
+            yield server, f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
     assert not thread.is_alive()
+
+
+def make_certificate(folder):
+    """Writes certificate and key of this machine's loopback address; skips without openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here"
+    words = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = folder / "cert.pem", folder / "key.pem"
+    subprocess.run([*words, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return files

@@ -16,7 +16,7 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
 from stillbox.serving.security import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
-from tests.serving.conftest import b64, encoded, running
+from tests.serving.conftest import LOOPBACK, b64, encoded, running
 
 RED = encoded(204)
 
@@ -39,7 +39,7 @@ def test_health(client):
 
 def test_before_startup_and_after_shutdown_the_server_is_live_but_not_ready(backend):
     app = build_app(Predictor(backend), ServeSettings(batch_sizes=(1,)))
-    client = TestClient(app)  # without its lifespan
+    client = TestClient(app, base_url=LOOPBACK)  # without its lifespan
     for path in ("/readyz", "/v2/health/ready", "/v2/models/model/ready"):
         assert client.get(path).status_code == 503
         assert client.get(path).json()["ready"] is False
@@ -152,10 +152,11 @@ def test_shutdown_finishes_requests_in_flight_and_refuses_new_ones(backend):
 
 
 SERVER = """
-import sys, time, uvicorn
+import socket, sys, time
 from tests.serving.conftest import FakeBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
+from stillbox.serving.connections import ConnectionLimits, Server
 from stillbox.serving.settings import ServeSettings
 
 class Slow(FakeBackend):
@@ -165,14 +166,9 @@ class Slow(FakeBackend):
 
 app = build_app(Predictor(Slow()), ServeSettings(batch_sizes=(1,)))
 app.state.engine.start()
-config = uvicorn.Config(app, port=0, log_level="error")
-server = uvicorn.Server(config)
-startup = server.startup
-async def announced(sockets=None):
-    await startup(sockets)
-    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-server.startup = announced
-server.run()
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+Server(app, ConnectionLimits(seconds=30.0, most=100, grace=0.2)).run(sockets=[listening])
 """
 
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
 from stillbox.serving.settings import ServeSettings
-from tests.serving.conftest import FakeBackend, encoded
+from tests.serving.conftest import LOOPBACK, FakeBackend, encoded
 
 RED = encoded(204, (40, 20))
 
@@ -119,6 +119,6 @@ def test_a_real_model(small_backend):
     wanted = predictor.predict(image, min_score=0).to_dict()["detections"]
     assert wanted
     app = build_app(predictor, ServeSettings(batch_sizes=(2,)))
-    with TestClient(app) as client:
+    with TestClient(app, base_url=LOOPBACK) as client:
         answer = client.post("/detect?min_score=0", content=buffer.getvalue()).json()
     assert answer["detections"] == wanted

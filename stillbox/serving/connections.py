@@ -1,0 +1,290 @@
+"""The server's connections: deadlines, the most at a time, and a stop that resets none.
+
+uvicorn has no deadline for a TLS handshake, for the header of a request and for a response that its
+client does not read, and no limit of connections that still answers health checks.
+"""
+
+import asyncio
+import math
+import resource
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from stillbox.serving.responses import AsciiJson
+from stillbox.serving.security import HEALTH_PATHS
+
+# Connections that the socket keeps until they are accepted, and those accepted at a time.
+BACKLOG, _ACCEPTED_AT_ONCE = 2048, 8
+# Connections that only health checks use, and descriptors that no connection uses.
+_SPARE_CONNECTIONS, _SPARE_DESCRIPTORS = 4, 24
+_MOST = 1000
+_PIECE = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """Limits of all connections."""
+
+    seconds: float
+    """For a handshake and a header, for a response to be read, and without a request."""
+    most: int
+    """Connections at a time, 2 or more; a further one takes the place of the one whose client has
+    been waited for longest."""
+    unread: int = 64 * 2**20
+    """Bytes of responses that clients have not read; beyond them the oldest is cut."""
+    grace: float = 1.0
+    """Seconds for a request to arrive on an open connection while the server stops."""
+
+    @classmethod
+    def of_process(cls, seconds: float) -> "ConnectionLimits":
+        """Returns limits that leave descriptors of the process for files of requests."""
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if allowed == resource.RLIM_INFINITY:
+            return cls(seconds=seconds, most=_MOST)
+        free = allowed - len(list(Path("/dev/fd").iterdir())) - _SPARE_DESCRIPTORS
+        # A form with a large image has a temporary file.
+        return cls(seconds=seconds, most=min(max(free // 2, 2), _MOST))
+
+
+class Connection(H11Protocol):
+    """A connection that is cut when its client is too slow, or when others need its place.
+
+    Args:
+        limits: of all connections.
+        tls: makes the handshake; None: the connection is not encrypted.
+        arguments: of uvicorn's protocol.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None,
+        **arguments: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**arguments)
+        self.app = cast(Any, self._respond)
+        self._limits, self._tls = limits, tls
+        self._timer: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        self._since = 0.0
+        self._ends_at = math.inf
+        self.working = False
+        """Whether the server has work for it; otherwise the server waits for its client."""
+        self.unread = 0
+        """Bytes of its response that are not sent."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Counts the connection, and begins the handshake or waits for a request."""
+        self.transport = transport
+        self.connections.add(cast(Any, self))
+        self._wait_for_client()
+        self._make_room()
+        if self._tls is None:
+            super().connection_made(transport)
+        elif not transport.is_closing():
+            transport.pause_reading()
+            self._handshake = self.loop.create_task(self._encrypt(transport, self._tls))
+
+    async def _encrypt(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            encrypted = await self.loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=self._limits.seconds
+            )
+        except OSError as error:  # ssl.SSLError and TimeoutError are some
+            self.connection_lost(error)
+            return
+        if encrypted is None:  # it was cut meanwhile
+            self.connection_lost(None)
+        else:
+            super().connection_made(encrypted)
+            for data in self._early:
+                self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes of requests; the first may come together with the end of the handshake."""
+        if self.flow is None:
+            self._early.append(data)
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what waits for the connection."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def on_response_complete(self) -> None:
+        """Waits for the next request."""
+        # Before uvicorn's own, which may begin with the next one.
+        self._wait_for_client()
+        super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """Ends the connection after the response in progress, or one whose request is under way."""
+        self._ends_at = self.loop.time() + self._limits.seconds
+        if self.cycle is None or self.cycle.response_complete:
+            self._cut_in(self._limits.grace)
+        else:
+            super().shutdown()
+
+    def _wait_for_client(self) -> None:
+        self._since, self.working = self.loop.time(), False
+        self._cut_in(self._limits.seconds)
+
+    def _cut_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self in self.connections:  # otherwise it is lost
+            at = min(self.loop.time() + seconds, self._ends_at)
+            self._timer = self.loop.call_at(at, self._cut)
+
+    def _cut(self) -> None:
+        self.connections.discard(cast(Any, self))
+        responding = self.cycle is not None and not self.cycle.response_complete
+        if responding or self.transport.get_write_buffer_size():
+            # The system would keep what is unread for minutes.
+            linger = struct.pack("ii", 1, 0)
+            opened: socket.socket = self.transport.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.unread = 0
+        self.transport.abort()
+
+    def _all(self) -> list["Connection"]:
+        return cast("list[Connection]", list(self.connections))
+
+    def _make_room(self) -> None:
+        if len(self.connections) > self._limits.most:
+            waiting = [one for one in self._all() if not one.working]
+            min(waiting, key=lambda one: one._since)._cut()
+
+    def _count_unread(self, size: int) -> None:
+        self.unread = size
+        others = sorted((one for one in self._all() if one.unread), key=lambda one: one._since)
+        for other in others:
+            if sum(one.unread for one in others) <= self._limits.unread:
+                break
+            if other is not self:
+                other._cut()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of this connection: the server's, whose response has a deadline."""
+        self.working = True
+        # The application has its own deadlines for the body and for the answer.
+        self._cut_in(3 * self._limits.seconds)
+
+        async def deliver(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._wait_for_client()
+                if self._ends_at < math.inf:
+                    message = {**message, "headers": [*message["headers"], _CLOSE]}
+                await send(message)
+            else:
+                await self._deliver_body(message, send)
+
+        try:
+            await self._choose_app(scope)(scope, receive, deliver)
+        finally:
+            self.working, self.unread = False, 0
+
+    def _choose_app(self, scope: Scope) -> ASGIApp:
+        most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
+        if scope["path"] in HEALTH_PATHS or sum(one.working for one in self._all()) <= most:
+            return cast(ASGIApp, self.config.loaded_app)
+        text = f"all {most} connections are taken; try again"
+        return AsciiJson({"error": text}, 503, {"Retry-After": "1"})
+
+    async def _deliver_body(self, message: Message, send: Send) -> None:
+        """Sends a body in pieces: each waits until the client has read most of those before."""
+        body, more = message.get("body", b""), message.get("more_body", False)
+        self._count_unread(len(body))
+        for start in range(0, max(len(body), 1), _PIECE):
+            end = start + _PIECE
+            self.unread = max(len(body) - end, 0)
+            last = not more and end >= len(body)
+            await send({**message, "body": body[start:end], "more_body": not last})
+
+
+_CLOSE = (b"connection", b"close")
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server of `Connection`s, whose stop resets none.
+
+    Args:
+        app: the application.
+        limits: of its connections.
+        tls: encrypts them; None: they are not.
+        access_log: whether to print a line for each request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: ConnectionLimits,
+        *,
+        tls: ssl.SSLContext | None = None,
+        access_log: bool = False,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            # Clients could fill the log with warnings about invalid requests.
+            log_level="info" if access_log else "error",
+            access_log=access_log,
+            server_header=False,
+            lifespan="on",
+            # Other loops and protocols, which uvicorn would choose where they are installed, accept
+            # and buffer in another way.
+            loop="asyncio",
+            http=cast(Any, partial(Connection, limits=limits, tls=tls)),
+            ws="none",
+            # The socket listens with BACKLOG; so many are accepted before their limit is checked.
+            backlog=_ACCEPTED_AT_ONCE,
+            timeout_keep_alive=cast(int, limits.seconds),
+            timeout_graceful_shutdown=math.ceil(limits.seconds) + 1,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts the application, and accepts connections."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
+            # Connections inherit it. Without it a response's body waits 40 ms for its header.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts no more connections, finishes requests in flight, and stops the application."""
+        # Closing the socket resets those that it keeps.
+        kept = list(_accept_kept(sockets or ()))
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        for one in kept:
+            with suppress(OSError):
+                await loop.connect_accepted_socket(self._connect, one)
+        await super().shutdown(sockets)
+
+    def _connect(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def _accept_kept(sockets: Sequence[socket.socket]) -> Iterator[socket.socket]:
+    for listening in sockets:
+        with suppress(OSError):  # BlockingIOError: there are no more
+            while True:
+                yield listening.accept()[0]
