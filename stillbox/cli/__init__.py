@@ -1,1 +1,25 @@
-"""The command line: one file a verb."""
+"""The command line: one file a verb. Ctrl-C ends a program that has not begun its verb at once."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"stillbox: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
+
+
+def interrupt_by_exception() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, as usual."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# This package is imported before all others, which take a while, and also by programs of others.
+_IS_PROGRAM = os.path.basename(sys.argv[0]) in ("stillbox", "-m")  # noqa: PTH119
+if _IS_PROGRAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end)
+    # Blocked by a restart, see `restart_with_large_pages`.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -1,7 +1,7 @@
 """The entry point: one module for each verb, and the exit codes.
 
 Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss is not finite,
-130 and 143 stopped by a signal.
+129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from stillbox import __version__
+from stillbox.cli import interrupt_by_exception
 from stillbox.cli.processes import joined, run_process
 from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.compiling import compilation_left_behind, end_process
@@ -57,8 +58,8 @@ _ORIGINALS = {
 
 _SPELLINGS = {spelling: verb for verb, names in _ORIGINALS.items() for spelling in names}
 
-# Exit codes of Ctrl-C and SIGTERM.
-_STOPPED = (130, 143)
+# Exit codes of SIGHUP, Ctrl-C and SIGTERM.
+_STOPPED = (129, 130, 143)
 # The beginning of XLA's message about a failed allocation.
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
@@ -129,6 +130,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     if place is not None:
         verb = f"{verb} (process {place.index} of {place.count})"
     try:
+        interrupt_by_exception()
         import_parts(getattr(parsed, "imports", ()))
         with joined(place):
             code: int = parsed.run(parsed)

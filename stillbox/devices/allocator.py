@@ -6,6 +6,7 @@ of 4 KiB Linux hands out 340,000 of them in every step, each filled with zeros.
 
 import ctypes
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -32,9 +33,12 @@ def restart_with_large_pages() -> None:
     if _tuned() or os.environ.get(_LARGE_PAGES[0]) or not _on_demand():
         return
     os.environ[_LARGE_PAGES[0]] = _LARGE_PAGES[1]
+    # Ctrl-C waits until the new interpreter can handle it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     # Without the restart the command is slower, and otherwise the same.
     with suppress(OSError):
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def keep_freed_memory() -> bool:

@@ -21,8 +21,8 @@ from stillbox.devices.launcher import ProcessInfo
 # Environment variable of a supervised process: the descriptor that it reports its failure to.
 SUPERVISED = "STILLBOX_SUPERVISED"
 
-# Exit codes of a success, of Ctrl-C and of SIGTERM.
-EXPECTED_CODES = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+# Exit codes of a success, of Ctrl-C, of SIGTERM and of SIGHUP.
+EXPECTED_CODES = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 
 # Time to finish writing a checkpoint before the process is killed.
 _KILL_SECONDS = 10.0
@@ -82,7 +82,7 @@ class Child:
     async def start(
         cls, info: ProcessInfo, command: Sequence[str], environment: Mapping[str, str]
     ) -> Self:
-        """Starts it; from then on it is sent this process's SIGTERM and SIGINT."""
+        """Starts it; from then on it is sent this process's SIGTERM, SIGINT and SIGHUP."""
         loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
         process = await asyncio.create_subprocess_exec(
@@ -100,8 +100,10 @@ class Child:
 
         loop.add_reader(reading, read)
         child = cls(info, process, failure)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, child.send, number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # Under nohup both processes ignore SIGHUP.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, child.send, number)
         return child
 
     async def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM and Ctrl-C."""
+"""Requests to stop: SIGTERM, Ctrl-C, and SIGHUP of a terminal that is closed."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from types import FrameType
 
 from stillbox.devices.compiling import end_process
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # In which a handler's exception ends the main thread.
 _AT_ONCE = 1.0
 
@@ -33,10 +33,10 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Catches SIGTERM and Ctrl-C while it is entered; a second Ctrl-C interrupts at once.
+    """Catches SIGTERM, Ctrl-C and SIGHUP while it is entered; a second Ctrl-C interrupts at once.
 
     Preemption sends SIGTERM and leaves a few seconds: enough for a checkpoint, so that nothing of
-    the run is lost.
+    the run is lost. `nohup` has SIGHUP ignored, which it stays.
 
     Args:
         grace: seconds after which the process is ended if this is still entered then, or at once on
@@ -54,7 +54,8 @@ class StopRequest:
         # Only the main thread may set handlers; elsewhere (a notebook, a test) there is no request.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._note)
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._note)
             if self._grace is not None:
                 self._watch(self._grace)
         return self
@@ -98,6 +99,8 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number == signal.SIGHUP:
+            _forget_closed_terminal()
         self.signal = signal.Signals(number)
         self._raise_if_asked()
 
@@ -110,6 +113,7 @@ def _end_after(numbers: int, grace: float) -> None:
         # What a handler raises may end the main thread after a second signal.
         if again == 0 or (again and _next_signal(pipe, _AT_ONCE) == 0):
             return
+    _forget_closed_terminal()
     name = signal.Signals(number or 0).name
     print(f"stopped by {name} while a file or the device did not answer", file=sys.stderr)
     end_process(128 + (number or 0))
@@ -124,3 +128,12 @@ def _next_signal(pipe: FileIO, seconds: float = math.inf) -> int | None:
             if not read or read[0] in _SIGNALS:
                 return read[0] if read else 0
     return None
+
+
+def _forget_closed_terminal() -> None:
+    """Discards later output to a terminal that is closed: its error would end the run."""
+    for output in (1, 2):
+        try:
+            os.write(output, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)

@@ -4,9 +4,11 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import stillbox as stillbox_package
 from stillbox import __version__
 from stillbox.cli import config, doctor, main
 from stillbox.errors import UserError
@@ -86,6 +88,55 @@ def test_an_interrupt_ends_with_130_and_prints_nothing(stillbox, monkeypatch):
 
     monkeypatch.setattr(doctor, "run", interrupt)
     assert stillbox("doctor") == (130, "", "")
+
+
+# Sends Ctrl-C at the beginning of an import.
+INTERRUPT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["argparse", "stillbox.errors", "stillbox.cli.config", "stillbox.experiment.imports"]
+)
+def test_an_interrupt_of_a_program_that_starts_prints_no_traceback(tmp_path, module):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
+    folders = [str(tmp_path), str(Path(stillbox_package.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-m", "stillbox.cli.main", "config", "demo_scenes"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "AT": module},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr in ("stillbox: stopped by SIGINT\n", "")
+
+
+def test_an_interrupt_during_the_restart_waits_for_its_end():
+    """With the handler that raises an exception, and an interpreter that cannot handle it yet."""
+    code = """
+import os, signal, sys
+from stillbox.devices import allocator
+signal.signal(signal.SIGINT, signal.default_int_handler)
+allocator._on_demand, allocator._tuned = lambda: True, lambda: False
+os.environ.pop("GLIBC_TUNABLES", None)
+def restart(path, words):
+    os.kill(os.getpid(), signal.SIGINT)
+    sys.argv[0] = "stillbox"
+    import stillbox.cli
+allocator.os.execv = restart
+allocator.restart_with_large_pages()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "stillbox: stopped by SIGINT\n")
 
 
 def test_unexpected_errors_are_raised(stillbox, monkeypatch):

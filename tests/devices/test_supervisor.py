@@ -1,13 +1,18 @@
 """Supervisors and children as real processes; none of them starts jax."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
+
+from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.supervised import Child
 
 SUPERVISE = """
 import os, sys
@@ -145,6 +150,31 @@ def test_the_machine_of_process_0_is_named_when_it_disappears(start):
     _, (code, (line,)) = ends(processes)
     assert code == 128 + signal.SIGKILL
     assert "process 0 (127.0.0.1) is gone" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_child(number):
+    code = (
+        f"import signal, sys\nsignal.signal({number:d}, lambda *_: sys.exit({128 + number}))\n"
+        "print('ready', flush=True)\nsignal.pause()"
+    )
+
+    async def run():
+        output = asyncio.subprocess.PIPE
+        start = asyncio.create_subprocess_exec
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "create_subprocess_exec", partial(start, stdout=output))
+            info = ProcessInfo(0, 1, "127.0.0.1:1000")
+            child = await Child.start(info, [sys.executable, "-c", code], os.environ)
+        await child.process.stdout.readline()
+        os.kill(os.getpid(), number)
+        await child.end()
+        return child.exit()
+
+    ended = asyncio.run(run())
+    assert ended.code == 128 + number
+    assert ended.expected
+    assert f"was stopped by {number.name}" in ended.sentence
 
 
 def test_sigterm_reaches_the_child_and_is_no_failure(start):

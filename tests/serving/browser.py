@@ -98,22 +98,22 @@ class Browser:
 
 
 @contextmanager
-def chromium(folder):
+def chromium(folder, *flags):
     """Starts a browser with a fresh profile and downloads that go into `folder / "downloads"`."""
     port = _free_port()
     with subprocess.Popen(
         [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as driver:
         try:
-            yield from _session(f"http://127.0.0.1:{port}", folder)
+            yield from _session(f"http://127.0.0.1:{port}", folder, flags)
         finally:
             driver.terminate()
 
 
-def _session(address, folder):
+def _session(address, folder, flags):
     options = {
         "binary": CHROMIUM,
-        "args": [*_FLAGS, f"--user-data-dir={folder / 'profile'}"],
+        "args": [*_FLAGS, *flags, f"--user-data-dir={folder / 'profile'}"],
         "prefs": {
             "download.default_directory": str(folder / "downloads"),
             # A script's clicks count as no wish of a person for more than one download.

@@ -252,6 +252,14 @@ def test_the_key_is_asked_for_and_wrong_ones_again(window, folder):
             window.type("#key", key + KEYS["enter"])
         wait_for(window, "1 object")
         assert shown(window) == ["owl 0.80"]
+        # Nothing of it stays in the browser.
+        assert window.run("return [localStorage.length, sessionStorage.length]") == [0, 0]
+        assert window.run("return document.cookie") == ""
+        assert window.run("return indexedDB.databases().then(found => found.length)") == 0
+        assert window.run("return caches.keys().then(found => found.length)") == 0
+        window.open(address)
+        choose(window, folder / "images" / "red.png")
+        window.wait("return document.getElementById('key-dialog').open")
 
 
 @needs_chromium

@@ -188,7 +188,7 @@ def test_the_end_tells_time_images_and_memory(tmp_path, experiment, capfd):
     assert outcome.peak_memory.describe() in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_run_without_end_after_a_checkpoint(tmp_path, experiment, number):
     timer = threading.Timer(0.0, lambda: None)
 

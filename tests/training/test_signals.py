@@ -12,7 +12,7 @@ import pytest
 from stillbox.training.signals import RunInterrupted, StopRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_becomes_a_request_and_the_old_handler_comes_back(number):
     before = signal.getsignal(number)
     with StopRequest() as stop:
@@ -20,6 +20,46 @@ def test_a_signal_becomes_a_request_and_the_old_handler_comes_back(number):
         os.kill(os.getpid(), number)
         assert stop.signal == number
     assert signal.getsignal(number) is before
+
+
+def test_nohup_keeps_its_effect():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+CLOSED = """
+import sys, time
+from stillbox.training.signals import StopRequest
+with StopRequest() as stop:
+    print("ready", flush=True)
+    while stop.signal is None:
+        time.sleep(0.01)
+    print("step 3", flush=True)
+    print("a warning", file=sys.stderr, flush=True)
+open(sys.argv[1], "w").write(stop.signal.name)
+"""
+
+
+def test_a_closed_terminal_does_not_end_what_is_still_written(tmp_path):
+    terminal, end = os.openpty()
+    command = [sys.executable, "-c", CLOSED, str(tmp_path / "checkpoint")]
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end) as process:
+        os.close(end)
+        try:
+            said = b""
+            while b"ready" not in said:
+                said += os.read(terminal, 100)
+            os.close(terminal)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert (tmp_path / "checkpoint").read_text() == "SIGHUP"
 
 
 def test_a_second_interrupt_does_not_wait_for_the_step():

@@ -1,10 +1,10 @@
-// Requests to the server. The key is kept as long as the tab.
+// Requests to the server. The key is kept in memory alone, until the page is closed or reloaded.
 
 const dialog = document.getElementById("key-dialog");
 const field = document.getElementById("key");
-const KEY = "stillbox-api-key";
 const ATTEMPTS = 5;
 
+let key = "";
 let prompting = null;
 
 /** Prompts for a key; resolves to whether there is a new one. */
@@ -15,7 +15,7 @@ function promptForKey() {
       prompting = null;
       const given = field.value.trim();
       field.value = "";
-      if (given) sessionStorage.setItem(KEY, given);
+      if (given) key = given;
       resolve(Boolean(given));
     }, { once: true });
     dialog.showModal();
@@ -28,13 +28,13 @@ const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * se
 /** Detects in a file. Throws an Error with the server's message. */
 export async function detect(file, minScore) {
   for (let attempt = 1; ; attempt += 1) {
-    const key = sessionStorage.getItem(KEY);
+    const sent = key;
     let response;
     try {
       response = await fetch(`/detect?min_score=${minScore}`, {
         method: "POST",
         body: file,
-        headers: { "Content-Type": "application/octet-stream", ...(key && { "X-API-Key": key }) },
+        headers: { "Content-Type": "application/octet-stream", ...(sent && { "X-API-Key": sent }) },
       });
     } catch {
       throw new Error("The server does not respond.");
@@ -43,7 +43,7 @@ export async function detect(file, minScore) {
     if (response.ok) return answer;
     if (response.status === 401) {
       // Another request may have prompted for the key meanwhile.
-      if (sessionStorage.getItem(KEY) !== key || await promptForKey()) continue;
+      if (key !== sent || await promptForKey()) continue;
     } else if (response.status === 503 && attempt < ATTEMPTS) {
       await wait(Number(response.headers.get("Retry-After")) || 1);
       continue;
