@@ -100,7 +100,7 @@ RUN_ELSEWHERE = {
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}
 PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
-LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml"}
+LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml", "nginx", "caddy"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 
 # `make` would run this test again, `pip` and `uv` would change the environment that it runs in, and

@@ -38,7 +38,7 @@ class _Written(NamedTuple):
 
 
 class PredictRun:
-    """One run over all inputs. Ctrl-C and SIGTERM end it with complete files.
+    """One run over all inputs. Ctrl-C, SIGTERM and SIGHUP end it with complete files.
 
     Args:
         predictor: detects.

@@ -7,11 +7,13 @@ client does not read, and no limit of connections that still answers health chec
 import asyncio
 import math
 import resource
+import signal
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -256,6 +258,15 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(limits.seconds) + 1,
         )
         super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+        """Takes SIGHUP, which is ignored under nohup, for SIGTERM; uvicorn catches the others."""
+        with super().capture_signals():
+            main = threading.current_thread() is threading.main_thread()
+            if main and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, lambda *_: self.handle_exit(signal.SIGTERM, None))
+            yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts the application, and accepts connections."""

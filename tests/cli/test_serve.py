@@ -1,5 +1,6 @@
 """`stillbox serve` from the command line: what it refuses, what it starts, how it ends."""
 
+import errno
 import os
 import re
 import shutil
@@ -13,6 +14,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from stillbox.cli import serve
+from stillbox.cli.main import build_parser
+from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.extras import install_command
@@ -79,7 +83,11 @@ def test_with_tls_and_a_key(trained_once, certificate):
             "API_KEY",
         ),
         (["--host", "::"], "is open to other machines", "--insecure"),
-        (["--host", "no.such.host.invalid", "--insecure"], "cannot listen at", "--port"),
+        (["--host", "no.such.host.invalid", "--insecure"], "cannot listen at", "give --host"),
+        (["--host", "a..b", "--insecure"], "cannot listen at a..b:8501", "give --host"),
+        (["--host", "unix:/run/owls.sock", "--insecure"], "cannot listen at unix:", "give --host"),
+        (["--host", "192.0.2.1", "--insecure"], "Cannot assign requested", "give --host"),
+        (["--allowed-host", "*"], "'*' is no host", "NAME or NAME:PORT"),
         (["--port", "70000"], "cannot listen at 127.0.0.1:70000", "--port"),
         (["--tls-cert", "cert.pem"], "a certificate and its key belong together", "give both"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "a.pem and b.pem cannot be used", "PEM"),
@@ -100,8 +108,52 @@ def test_a_port_that_is_taken(refused, here):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
+        other_port = other.getsockname()[1]
         said = refused("serve", "nowhere", "--port", other.getsockname()[1])
-    assert "cannot listen at 127.0.0.1:" in said
+    assert f"cannot listen at 127.0.0.1:{other_port}: Address already in use" in said
+    assert "fix: give another --port; 0 takes any that is free" in said
+
+
+def test_a_port_of_the_system(refused, here, monkeypatch):
+    def refuse(self, address):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    said = refused("serve", "nowhere", "--port", "80")
+    assert "cannot listen at 127.0.0.1:80: Permission denied" in said
+    assert "fix: give a --port of 1024 or more" in said
+
+
+def test_a_port_is_taken_while_another_server_compiles():
+    """Its socket is bound and does not listen yet."""
+    with serve._bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{port}: Address already in use"):
+            serve._bind("127.0.0.1", port)
+
+
+def test_a_port_with_connections_that_are_still_closing():
+    """Those of an earlier server of the same port."""
+    with socket.create_server(("127.0.0.1", 0)) as earlier:
+        address = earlier.getsockname()
+        client = socket.create_connection(address)
+        earlier.accept()[0].close()  # which waits for TIME_WAIT after the client's end
+        client.close()
+    with serve._bind(*address) as bound:
+        assert bound.getsockname() == address
+
+
+def test_names_of_a_server_for_other_machines():
+    parser = build_parser("serve")
+    for host, names in (
+        ("127.0.0.1", ["owls.example"]),
+        ("localhost", ["owls.example"]),
+        ("0.0.0.0", ["owls.example", "0.0.0.0", socket.gethostname()]),
+        ("::", ["owls.example", "[::]", socket.gethostname()]),
+    ):
+        words = ["serve", "owls", "--host", host, "--allowed-host", "owls.example"]
+        settings = serve._settings(parser.parse_args(words))
+        assert list(settings.allowed_hosts) == names
 
 
 def test_no_model(refused, here):
