@@ -260,7 +260,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Takes SIGHUP, which is ignored under nohup, for SIGTERM; uvicorn catches the others."""
         with super().capture_signals():
             main = threading.current_thread() is threading.main_thread()

@@ -1,7 +1,9 @@
 """Deadlines and limits of connections, and a stop that resets none."""
 
 import contextlib
+import os
 import resource
+import signal
 import socket
 import ssl
 import threading
@@ -16,7 +18,7 @@ from starlette.routing import Route
 
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
-from stillbox.serving.connections import ConnectionLimits
+from stillbox.serving.connections import ConnectionLimits, Server
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import encoded, make_certificate, running
 
@@ -311,3 +313,18 @@ def test_a_stop_ends_in_time_whatever_clients_do(serve):
         server.should_exit = True
         until(lambda: not server.server_state.connections)
         assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["closed", "nohup"])
+def test_a_closed_terminal_stops_the_server_like_sigterm(ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        server = Server(lambda *_: None, ConnectionLimits(seconds=1.0, most=10))
+        with server.capture_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert server.should_exit is not ignored
+            caught = list(server._captured_signals)
+            server._captured_signals.clear()  # uvicorn raises them again
+        assert caught == ([] if ignored else [signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGHUP, before)
