@@ -1,23 +1,24 @@
 """One checkpoint: a self-contained folder.
 
-Each section of the training state is an `.npz`; `checkpoint.json` lists the sections and holds
-metadata. The folder has copies of the experiment, the label map and the versions.
+Each section of the training state is an `.npz`; `checkpoint.json` lists the sections, holds
+metadata and the checksum of every other file. The folder has copies of the experiment, the label
+map and the versions. Loading compares these and the sections that it reads with their checksums.
 """
 
-import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from stillbox.checkpoints.files import MAX_JSON_BYTES, sync_folder, write_durably
+from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
+from stillbox.checkpoints.files import sync_folder, write_durably
 from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
-from stillbox.untrusted import read_untrusted
 
 MANIFEST = "checkpoint.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
@@ -44,8 +45,9 @@ def write_checkpoint(
         "step": step,
         "sections": {name: len(arrays) for name, arrays in sections.items()},
         "metadata": dict(metadata),
+        "checksums": Checksums.of_folder(folder, MANIFEST).to_json(),
     }
-    write_durably(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    write_durably(folder / MANIFEST, write_manifest(manifest))
     sync_folder(folder)
 
 
@@ -72,13 +74,12 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        what = "this is not a checkpoint of stillbox"
+        manifest = read_manifest(folder / MANIFEST, what=what, fix=WRITTEN)
         try:
-            manifest = json.loads(
-                read_untrusted(folder / MANIFEST, most=MAX_JSON_BYTES, inside=folder)
-            )
             written, self.step = manifest["format"], int(manifest["step"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise UserError("this is not a checkpoint of stillbox", where=str(folder)) from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise UserError(what, where=str(folder), fix=WRITTEN) from error
         if written != _FORMAT:
             raise UserError(
                 f"the checkpoint has format {written}, this version reads format {_FORMAT}",
@@ -92,6 +93,11 @@ class Checkpoint:
         ):
             what = "the list of the checkpoint's sections is damaged"
             raise UserError(what, where=str(folder / MANIFEST), fix="use another checkpoint")
+        self.checksums = Checksums.parse(manifest.get("checksums"), folder, MANIFEST)
+        # All but the arrays, which are compared when they are read.
+        self.checksums.verify(
+            name for name in self.checksums.files or () if not name.endswith(".npz")
+        )
 
     @property
     def experiment(self) -> str:
@@ -126,8 +132,10 @@ class Checkpoint:
             fix = nearest(section, self.sections)
             raise UserError(what, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
-        arrays, expected = read_npz(path, inside=self.folder), self._sections[section]
-        # The archive's checksums cover the arrays, not the list of them.
+        compare = partial(self.checksums.compare, path.name)
+        arrays = read_npz(path, inside=self.folder, check=compare)
+        expected = self._sections[section]
+        # Of older checkpoints only the arrays have checksums, not the list of them.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))
         return arrays

@@ -9,10 +9,11 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 """
 
 import json
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,9 +28,9 @@ from stillbox.checkpoints.checkpoint import (
     flatten_section,
     write_checkpoint,
 )
+from stillbox.checkpoints.checksums import read_manifest, write_manifest
 from stillbox.checkpoints.files import (
     DELETED,
-    MAX_JSON_BYTES,
     list_folder,
     remove_folder,
     replace_durably,
@@ -41,11 +42,12 @@ from stillbox.errors import UserError, nearest
 from stillbox.records.files import describe_bytes
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
-from stillbox.untrusted import read_untrusted
 
 _BEST = "best.json"
-_CHECKPOINTS = "checkpoints"
+CHECKPOINTS = "checkpoints"
+_WITHOUT_BEST = "delete it: the newest checkpoint counts then"
 _UNFINISHED = ".unfinished-"
+_STEP = re.compile("0|[1-9][0-9]{0,18}")
 
 Which = int | Literal["best", "latest"]
 
@@ -69,7 +71,7 @@ class ModelDirectory:
     def __init__(self, path: str | Path, *, keep: int = 3) -> None:
         self.path = Path(path)
         self._keep = keep
-        self._checkpoints = self.path / _CHECKPOINTS
+        self._checkpoints = self.path / CHECKPOINTS
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._lock: DirectoryLock | None = None
@@ -85,6 +87,7 @@ class ModelDirectory:
         versions: Mapping[str, str],
         keep: int = 3,
         writes: bool = True,
+        lock: DirectoryLock | None = None,
     ) -> "ModelDirectory":
         """Creates the directory, or continues one, for the one process that writes into it.
 
@@ -95,12 +98,13 @@ class ModelDirectory:
             versions: of programs that the numbers may depend on.
             keep: see `ModelDirectory`.
             writes: False for the other processes of a job; their calls that write do nothing.
+            lock: of the directory, if it is held already; `close` releases it.
 
         Raises:
             UserError: a file has that name, or another process writes into the directory.
         """
         directory = cls(path, keep=keep)
-        directory._writes = writes
+        directory._writes, directory._lock = writes, lock
         files = {EXPERIMENT: experiment, LABEL_MAP: label_map}
         files[VERSIONS] = json.dumps(dict(versions), indent=1)
         with _waiting(directory.path):
@@ -112,7 +116,7 @@ class ModelDirectory:
 
     def _begin(self, files: Mapping[str, str]) -> None:
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        self._lock = DirectoryLock(self.path)
+        self._lock = self._lock or DirectoryLock(self.path)
         for leftover in self._checkpoints.iterdir():
             if leftover.name.startswith((_UNFINISHED, DELETED)):
                 shutil.rmtree(leftover)
@@ -133,7 +137,7 @@ class ModelDirectory:
             raise UserError("there is no such model directory", where=str(path), fix=fix)
         if not is_model_directory(folder):
             raise UserError(
-                f"this is not a model directory: {EXPERIMENT} or {_CHECKPOINTS}/ is missing",
+                f"this is not a model directory: {EXPERIMENT} or {CHECKPOINTS}/ is missing",
                 where=str(path),
                 fix=f"give the folder that training wrote; this one holds {list_folder(folder)}",
             )
@@ -154,7 +158,7 @@ class ModelDirectory:
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""
         names = [entry.name for entry in self._checkpoints.iterdir()]
-        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+        return tuple(sorted(int(name) for name in names if _STEP.fullmatch(name)))
 
     def latest_step(self) -> int | None:
         """Returns the newest finished checkpoint's step."""
@@ -166,15 +170,11 @@ class ModelDirectory:
         # A link that leads nowhere is no missing file.
         if not (path.exists() or path.is_symlink()):
             return None
-        content = read_untrusted(path, most=MAX_JSON_BYTES, inside=self.path)
+        content = read_manifest(path, what="the file is damaged", fix=_WITHOUT_BEST)
         try:
-            best = Best(**json.loads(content))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise UserError(
-                "the file is damaged",
-                where=str(path),
-                fix="delete it: the newest checkpoint counts then",
-            ) from error
+            best = _checked(Best(**content))
+        except (TypeError, OverflowError) as error:
+            raise UserError("the file is damaged", where=str(path), fix=_WITHOUT_BEST) from error
         return best if best.step in self.steps() else None
 
     def checkpoint(self, which: Which = "latest") -> Checkpoint:
@@ -191,7 +191,11 @@ class ModelDirectory:
         if step not in self.steps():
             fix = f"finished checkpoints: {self._list_steps()}"
             raise UserError(f"there is no checkpoint {which!r}", where=str(self.path), fix=fix)
-        return Checkpoint(self._checkpoints / str(step))
+        found = Checkpoint(self._checkpoints / str(step))
+        if found.step != step:
+            what = f"the folder holds the checkpoint of step {found.step}"
+            raise UserError(what, where=str(found.folder), fix="give the folder its own name again")
+        return found
 
     def save(
         self,
@@ -256,7 +260,7 @@ class ModelDirectory:
         self.wait()
         with _waiting(self.path):
             best = Best(self.checkpoint(step).step, metric, value)
-            replace_durably(self.path / _BEST, json.dumps(best._asdict()))
+            replace_durably(self.path / _BEST, write_manifest(best._asdict()).decode())
             self._prune()
 
     def restore(self, step: int, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,10 +309,35 @@ def _waiting(path: Path) -> AbstractContextManager[None]:
     return announcing(lambda: f"waiting for the model directory {path}")
 
 
+def _checked(best: Best) -> Best:
+    step, metric, value = best
+    if type(step) is not int or not isinstance(metric, str) or type(value) not in (int, float):
+        raise TypeError("a step, the name of a metric and its value are expected")
+    return best._replace(value=float(value))
+
+
+@contextmanager
+def locked_directory(path: Path, *, writes: bool = True) -> Iterator[DirectoryLock | None]:
+    """Locks a model directory before it is read, so that no writer changes it meanwhile.
+
+    Yields None, and locks nothing, if there is no model directory yet, or if this process `writes`
+    nothing.
+
+    Raises:
+        UserError: another process writes into it.
+    """
+    lock = DirectoryLock(path) if writes and is_model_directory(path) else None
+    try:
+        yield lock
+    finally:
+        if lock:
+            lock.release()
+
+
 def is_model_directory(path: Path) -> bool:
     """Whether training wrote a folder."""
     with _waiting(path):
-        return (path / EXPERIMENT).is_file() and (path / _CHECKPOINTS).is_dir()
+        return (path / EXPERIMENT).is_file() and (path / CHECKPOINTS).is_dir()
 
 
 def own_checkpoint(path: Path) -> Checkpoint | None:

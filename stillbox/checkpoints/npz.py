@@ -3,7 +3,7 @@
 import math
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 
@@ -34,17 +34,25 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         os.fsync(file.fileno())
 
 
-def read_npz(path: Path, *, inside: Path | None = None) -> dict[str, np.ndarray]:
+def read_npz(
+    path: Path,
+    *,
+    inside: Path | None = None,
+    check: Callable[[BufferedReader], None] = lambda file: None,
+) -> dict[str, np.ndarray]:
     """Reads all arrays of a file and verifies their CRC-32.
 
     Args:
         path: the file.
         inside: see `open_untrusted`.
+        check: is given the open file first, and leaves it at its beginning.
 
     Raises:
         UserError: the file is damaged, or of another format.
     """
-    with open_untrusted(path, most=MAX_WEIGHTS_BYTES, inside=inside) as file:
+    fix = "copy the file again, or write it with numpy.savez"
+    with open_untrusted(path, most=MAX_WEIGHTS_BYTES, fix=fix, inside=inside) as file:
+        check(file)
         try:
             return _read_arrays(file)
         # zipfile, zlib and numpy can raise anything at broken bytes.
@@ -53,7 +61,7 @@ def read_npz(path: Path, *, inside: Path | None = None) -> dict[str, np.ndarray]
             raise UserError(
                 f"the file is damaged or no .npz of plain arrays: {reason}",
                 where=str(path),
-                fix="copy the file again, or write it with numpy.savez",
+                fix=fix,
             ) from error
 
 

@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 
 from stillbox.checkpoints.files import replace_durably
-from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.trained import TrainedModel, load_trained
 from stillbox.devices.job import is_main_process
 from stillbox.errors import UserError
@@ -104,10 +103,9 @@ class CheckpointScorer:
             f"evaluation.precision={settings.precision}",
         ]
         model = load_trained(self._directory, step=step, overrides=overrides)
-        stored = from_yaml(ModelDirectory.open(self._directory).experiment, str(self._directory))
         changed = [
             f"{path}: {old!r} -> {new!r}"
-            for path, old, new in differences(stored, self._experiment)
+            for path, old, new in differences(model.experiment, self._experiment)
             if path.startswith("model.") and not path.startswith("model.postprocessing.")
         ]
         if changed:

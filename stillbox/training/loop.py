@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
 from stillbox.devices.allocator import release_freed_memory
 from stillbox.devices.announcing import announcing
 from stillbox.devices.compiling import Compilation
@@ -101,11 +102,25 @@ def train(
     """
     began = time.monotonic()
     check_trainable(experiment, origins or {})
-    settings = experiment.train
-    require_loggers(settings)
+    require_loggers(experiment.train)
 
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
     dataset, loader = _open_data(experiment)
+    with locked_directory(model_directory, writes=is_main_process()) as lock:
+        return _train(experiment, model_directory, dataset, loader, lock, profile, began)
+
+
+def _train(
+    experiment: schema.Experiment,
+    model_directory: Path,
+    dataset: Dataset,
+    loader: TrainLoader,
+    lock: DirectoryLock | None,
+    profile: ProfileSteps | None,
+    began: float,
+) -> Outcome:
+    """Trains on opened data, in a directory that is locked if it exists."""
+    settings = experiment.train
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
@@ -125,7 +140,7 @@ def train(
     with announcing(lambda: "building the model and reading its weights"):
         start = start_run(experiment, model_directory, previous)
     state = program.put_state(start.state)
-    directory = _open_directory(model_directory, experiment, dataset, first)
+    directory = _open_directory(model_directory, experiment, dataset, first, lock)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
 
@@ -286,7 +301,11 @@ def _compile(program: TrainProgram) -> Compilation:
 
 
 def _open_directory(
-    path: Path, experiment: schema.Experiment, dataset: Dataset, first: int
+    path: Path,
+    experiment: schema.Experiment,
+    dataset: Dataset,
+    first: int,
+    lock: DirectoryLock | None,
 ) -> ModelDirectory:
     """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
     with main_process_first():
@@ -297,6 +316,7 @@ def _open_directory(
             versions=versions(),
             keep=experiment.train.keep_checkpoints,
             writes=is_main_process(),
+            lock=lock,
         )
     if (directory.latest_step() or 0) != first:
         directory.close()

@@ -1,13 +1,16 @@
 """The start of a run: resume, fine-tune or from scratch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.importer import ImportReport, import_weights
-from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -93,8 +96,11 @@ def find_previous(
     latest = found.latest_step() if found else None
     if found is None or latest is None:
         return None
-    _refuse_other_experiment(experiment, found)
-    _refuse_other_data(dataset, found, latest)
+    # The copies beside the checkpoints are for people, who may have edited them.
+    with _way_out(found, latest):
+        checkpoint = found.checkpoint(latest)
+    _refuse_other_experiment(experiment, checkpoint, directory)
+    _refuse_other_data(dataset, checkpoint, directory)
     return Previous(found, latest)
 
 
@@ -169,11 +175,18 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
 def _restore(previous: Previous, state: TrainState) -> dict[str, Any]:
     # Older checkpoints lack sections that were added later; without arrays these have no effect.
     sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
-    try:
+    with _way_out(previous.directory, previous.step):
         return state._asdict() | previous.directory.restore(previous.step, sections)
+
+
+@contextmanager
+def _way_out(directory: ModelDirectory, step: int) -> Iterator[None]:
+    """Says of a checkpoint that cannot be read how to go on without it."""
+    try:
+        yield
     except UserError as error:
-        older = [step for step in previous.directory.steps() if step < previous.step]
-        folder = previous.directory.checkpoint(previous.step).folder
+        older = [one for one in directory.steps() if one < step]
+        folder = directory.path / CHECKPOINTS / str(step)
         raise UserError(
             f"the newest checkpoint cannot be resumed from: {error.what}",
             where=error.where,
@@ -183,24 +196,27 @@ def _restore(previous: Previous, state: TrainState) -> dict[str, Any]:
         ) from error
 
 
-def _refuse_other_data(dataset: Dataset, previous: ModelDirectory, latest: int) -> None:
+def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) -> None:
     """Refuses another number of records, for which the position in the data has no meaning."""
-    before, now = previous.read_metadata(latest)["loader"]["records"], len(dataset)
+    loader, now = previous.metadata.get("loader"), len(dataset)
+    before = loader.get("records") if isinstance(loader, dict) else None
     if before != now:
         what = f"{before} training records became {now}"
-    elif LabelMap.from_text(previous.label_map, str(previous.path)) != dataset.label_map:
+    elif LabelMap.from_text(previous.label_map, str(previous.folder)) != dataset.label_map:
         what = "the label map of the training records is another one"
     else:
         return
     raise UserError(
         f"the model directory holds checkpoints of different data: {what}",
-        where=str(previous.path),
+        where=str(directory),
         fix=f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}",
     )
 
 
-def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirectory) -> None:
-    before = from_yaml(previous.experiment, str(previous.path))
+def _refuse_other_experiment(
+    experiment: schema.Experiment, previous: Checkpoint, directory: Path
+) -> None:
+    before = from_yaml(previous.experiment, str(previous.folder))
     found = [
         change
         for change in differences(before, experiment)
@@ -215,6 +231,6 @@ def _refuse_other_experiment(experiment: schema.Experiment, previous: ModelDirec
         raise UserError(
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
-            where=str(previous.path),
+            where=str(directory),
             fix=f"{undo}, {_NEW_DIRECTORY}",
         )

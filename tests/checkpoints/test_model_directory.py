@@ -13,6 +13,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory, is_model_direct
 from stillbox.checkpoints.npz import write_npz
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
+from tests.checkpoints.manifests import age, reseal
 
 VERSIONS = {"stillbox": "0.1.0", "jax": "0.10.0"}
 
@@ -215,9 +216,11 @@ def test_a_missing_section_is_refused_by_name(directory):
         directory.restore(1, {"parms": {}})
 
 
-def test_damaged_and_missing_arrays_are_refused(directory):
+def test_damaged_and_missing_arrays_of_old_checkpoints_are_refused(directory):
+    """Of a version without checksums."""
     directory.save(1, _state(1), {})
     path = directory.path / "checkpoints" / "1" / "params.npz"
+    age(path.parent)
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1  # among the first array's values
     path.write_bytes(content)
@@ -233,8 +236,7 @@ def test_damaged_and_missing_arrays_are_refused(directory):
 
 def test_a_newer_format_is_refused(directory):
     directory.save(1, {"params": {}}, {})
-    manifest = directory.path / "checkpoints" / "1" / "checkpoint.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    reseal(directory.path / "checkpoints" / "1", format=2)
     with pytest.raises(UserError, match="has format 2, this version reads format 1"):
         directory.checkpoint(1)
 

@@ -14,6 +14,7 @@ from stillbox.evaluation.program import predict_program
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from tests.checkpoints.manifests import reseal
 
 
 def filled(arrays, value):
@@ -150,6 +151,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(directory):
     name = min(arrays)
     arrays[name].flat[0] = np.nan
     write_npz(path, arrays)
+    reseal(path.parent)
     with pytest.raises(UserError, match="values that are not finite") as caught:
         load_trained(directory)
     assert repr(name) in caught.value.what

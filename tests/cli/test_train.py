@@ -210,11 +210,32 @@ def test_a_model_directory_that_cannot_be_made_is_refused(refused, settings, tmp
     assert "Not a directory" in message
 
 
-def test_a_second_trainer_in_the_same_directory_is_refused(refused, trained):
+def test_a_second_trainer_in_the_same_directory_is_refused(refused, trained, monkeypatch):
     lock = DirectoryLock(trained)
+    # The first removes a checkpoint after the second has seen it.
+    monkeypatch.setattr(ModelDirectory, "latest_step", lambda self: 20)
     message = refused("train", trained / "experiment.yaml", "--model-dir", trained)
     assert f"process {os.getpid()} is writing into this directory" in message
     lock.release()
+    monkeypatch.undo()
+    # A refused run holds no lock.
+    refused("train", trained / "experiment.yaml", "--model-dir", trained, "--set", "data.seed=5")
+    DirectoryLock(trained).release()
+
+
+def test_the_copy_of_the_experiment_beside_the_checkpoints_may_be_edited(
+    refused, stillbox, trained
+):
+    config = trained.with_name("own.yaml")
+    shutil.copy(trained / "experiment.yaml", config)
+    (trained / "experiment.yaml").write_text("name: edited\n")
+    message = refused("train", config, "--model-dir", trained, "--set", "data.seed=5")
+    assert "data.seed: 0 -> 5" in message
+    (trained / "label_map.pbtxt").write_text("item { id: 1 name: 'edited' }")
+    assert stillbox("train", config, "--model-dir", trained)[0] == 0
+    assert (trained / "experiment.yaml").read_text() == (
+        trained / "checkpoints/2/experiment.yaml"
+    ).read_text()
 
 
 def test_a_checkpoint_that_another_run_wrote_meanwhile_is_noticed(

@@ -1,0 +1,179 @@
+"""Sizes and SHA-256 of the files of a folder: stored in its manifest, compared on reading.
+
+They show what was damaged, mixed up or edited. They are no signature: who can change a file can
+change the manifest too.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Literal
+
+from stillbox.errors import UserError
+from stillbox.untrusted import open_untrusted, read_untrusted
+
+State = Literal["ok", "changed", "missing", "unknown"]
+"""`unknown`: nothing says what the file was."""
+
+_OWN = "sha256"
+_MOST_BYTES = 2**24
+"""Greatest size of a manifest."""
+_DIGITS = set("0123456789abcdef")
+_ELSEWHERE = "copy the folder again from its source; `stillbox doctor {}` checks all of it"
+    "copy the folder again from where it was written; `stillbox doctor {}` checks all of it"
+)
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """What the files of a folder were when they were written."""
+
+    folder: Path
+    files: Mapping[str, tuple[int, str]] | None
+    """Bytes and SHA-256 by path below the folder; None: an older version wrote no checksums."""
+    manifest: str
+    """Name of the file that they are from."""
+
+    @classmethod
+    def of_folder(cls, folder: Path, manifest: str) -> "Checksums":
+        """Returns those of all files below a folder but its manifest."""
+        names = [name for name in _files_below(folder) if name != manifest]
+        return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
+
+    @classmethod
+    def parse(cls, content: Any, folder: Path, manifest: str) -> "Checksums":  # noqa: ANN401
+        """Reads what `to_json` returned.
+
+        Raises:
+            UserError: it is no list of files below the folder with their checksums.
+        """
+        if content is None:
+            return cls(folder, None, manifest)
+        if not isinstance(content, dict) or not all(map(_is_entry, content.items())):
+            raise UserError(
+                "the list of files and checksums is damaged",
+                where=str(folder / manifest),
+                fix=_ELSEWHERE.format(folder),
+            )
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content.items()}
+        return cls(folder, files, manifest)
+
+    def to_json(self) -> dict[str, dict[str, int | str]]:
+        """Returns a part of a manifest."""
+        files = sorted((self.files or {}).items())
+        return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
+
+    def compare(self, name: str, file: BinaryIO) -> None:
+        """Compares the content of an open file, and leaves the file at its beginning.
+
+        Raises:
+            UserError: it is not the file that was written.
+        """
+        if self.files is None:
+            return
+        size = os.fstat(file.fileno()).st_size
+        known_size, known_digest = self.files.get(name, (-1, ""))
+        # A huge file is not read if its size tells already.
+        if size != known_size or hashlib.file_digest(file, "sha256").hexdigest() != known_digest:
+            raise UserError(
+                f"the file is damaged, or not the one that was written with {self.manifest}",
+                where=str(self.folder / name),
+                fix=_ELSEWHERE.format(self.folder),
+            )
+        file.seek(0)
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compares files of the folder, by default all of which the checksums are known.
+
+        Raises:
+            UserError: as `compare`, or one is missing or no regular file of the folder.
+        """
+        for name in (self.files or {}) if names is None else names:
+            where, fix = str(self.folder / self.manifest), _ELSEWHERE.format(self.folder)
+            with open_untrusted(
+                self.folder / name, most=None, where=where, fix=fix, inside=self.folder
+            ) as file:
+                self.compare(name, file)
+
+    def states(self) -> Iterator[tuple[str, State]]:
+        """Yields the state of every file that is there or should be, by name."""
+        known = self.files or {}
+        there = [name for name in _files_below(self.folder) if name != self.manifest]
+        for name in sorted({*known, *there}):
+            if name not in known:
+                yield name, "unknown"
+                continue
+            try:
+                self.verify([name])
+                yield name, "ok"
+            except UserError:
+                # A link that leads nowhere is missing, one that leads outwards was changed.
+                yield name, "changed" if (self.folder / name).exists() else "missing"
+
+
+def write_manifest(content: Mapping[str, Any]) -> bytes:
+    """Returns a manifest as JSON, with a checksum of itself."""
+    return json.dumps({**content, _OWN: _own_checksum(content)}, indent=1).encode()
+
+
+def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
+    """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
+
+    Args:
+        path: the file.
+        what: the sentence for a folder without a manifest that can be read.
+        fix: its remedy.
+
+    Raises:
+        UserError: the file is missing or no regular file, no JSON object, or was changed.
+    """
+    folder = path.parent
+    try:
+        content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=folder))
+        stated = content.pop(_OWN, None)
+        changed = stated is not None and stated != _own_checksum(content)
+    # Depth, numbers of thousands of digits, and JSON that is no object.
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        reason = error.what if isinstance(error, UserError) else f"{path.name} is damaged"
+        raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
+    if changed:
+        reason = "the file was changed after it was written"
+        raise UserError(reason, where=str(path), fix=_ELSEWHERE.format(folder))
+    return dict(content)
+
+
+def _own_checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def _files_below(folder: Path) -> list[str]:
+    """Returns the paths of all that is no folder; a link is not followed."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        links = [name for name in folders if Path(root, name).is_symlink()]
+        found += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
+    return sorted(found)
+
+
+def _is_entry(item: tuple[str, Any]) -> bool:
+    name, entry = item
+    path = PurePosixPath(name)
+    return (
+        bool(path.parts)
+        and not path.is_absolute()
+        and not {"..", "\0"} & {*path.parts, *name}
+        and isinstance(entry, dict)
+        and type(entry.get("bytes")) is int
+        and isinstance(entry.get("sha256"), str)
+        and len(entry["sha256"]) == 64
+        and _DIGITS.issuperset(entry["sha256"])
+    )

@@ -1,0 +1,233 @@
+"""What was damaged, mixed up or edited in a folder with a manifest is named when it is loaded."""
+
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.checkpoint import Checkpoint
+from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.errors import UserError
+from tests.checkpoints.manifests import age, reseal
+
+STEPS = (10, 20)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Checkpoints whose sections have the same names, shapes and sizes of file."""
+    made = ModelDirectory.create(
+        tmp_path / "run", experiment="name: cells\n", label_map="item {}\n", versions={"jax": "1"}
+    )
+    for step in STEPS:
+        arrays = {"head.kernel": np.full(50, step, np.float32)}
+        average = {"head.kernel": np.full(50, step + 1, np.float32)}
+        made.save(step, {"params": arrays, "stats": {}, "ema": average}, {"step": step})
+    made.close()
+    return made.path
+
+
+def load(directory, step=20):
+    """Reads all that evaluation and resuming read."""
+    checkpoint = ModelDirectory.open(directory).checkpoint(step)
+    arrays = {name: checkpoint.read(name) for name in checkpoint.sections}
+    return checkpoint.experiment, checkpoint.label_map, checkpoint.metadata, arrays
+
+
+def edit(text):
+    def change(folder, name):
+        path = folder / name
+        path.write_bytes(path.read_bytes().replace(*text))
+
+    return change
+
+
+def of_another_step(folder, name):
+    shutil.copy(folder.with_name("10") / name, folder / name)
+
+
+def of_another_section(folder, name):
+    shutil.copy(folder / "ema.npz", folder / name)
+
+
+def removed(folder, name):
+    (folder / name).unlink()
+
+
+def sparse(folder, name):
+    os.truncate(folder / name, 2**34)
+
+
+def outwards(folder, name):
+    other = folder.parent.parent / "other"
+    (folder / name).rename(other)
+    (folder / name).symlink_to(other)
+
+
+def pipe(folder, name):
+    removed(folder, name)
+    os.mkfifo(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("params.npz", of_another_step),
+        ("params.npz", of_another_section),
+        ("params.npz", removed),
+        ("params.npz", sparse),
+        ("params.npz", pipe),
+        ("ema.npz", outwards),
+        ("ema.npz", of_another_step),
+        ("stats.npz", of_another_section),
+        ("experiment.yaml", edit((b"cells", b"celts"))),
+        ("experiment.yaml", removed),
+        ("label_map.pbtxt", edit((b"item", b"itm "))),
+        ("label_map.pbtxt", outwards),
+        ("versions.json", edit((b"1", b"2"))),
+        ("versions.json", removed),
+        ("versions.json", pipe),
+        ("checkpoint.json", edit((b'"step": 20', b'"step": 21'))),
+        ("checkpoint.json", edit((b'"params": 1', b'"params": 0'))),
+        ("checkpoint.json", of_another_step),
+        ("checkpoint.json", pipe),
+    ],
+)
+def test_a_changed_file_of_a_checkpoint_is_named(directory, name, change):
+    folder = directory / "checkpoints" / "20"
+    load(directory)
+    change(folder, name)
+    with pytest.raises(UserError) as caught:
+        load(directory)
+    message = str(caught.value)
+    assert str(folder) in message
+    # All of `checkpoint.json` is sound, but of another step.
+    assert name in message or (name, change) == ("checkpoint.json", of_another_step)
+    assert caught.value.fix
+    load(directory, 10)
+
+
+def test_no_flipped_bit_passes(directory):
+    folder, random_places = directory / "checkpoints" / "20", random.Random(0)
+    before = repr(load(directory))
+    for path in sorted(folder.iterdir()):
+        sound = path.read_bytes()
+        for _ in range(12):
+            damaged = bytearray(sound)
+            damaged[random_places.randrange(len(sound))] ^= 1 << random_places.randrange(8)
+            path.write_bytes(damaged)
+            try:
+                # A space of JSON may become another one, and the name of the checksum none.
+                assert repr(load(directory)) == before
+                assert path.name == "checkpoint.json"
+            except UserError as error:
+                assert str(folder) in str(error)
+        path.write_bytes(sound)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(directory):
+    checkpoints = directory / "checkpoints"
+    (checkpoints / "20").rename(checkpoints / "30")
+    with pytest.raises(UserError, match="30: the folder holds the checkpoint of step 20"):
+        load(directory, 30)
+
+
+def test_names_that_are_no_steps_are_no_checkpoints(directory):
+    checkpoints = directory / "checkpoints"
+    for name in ("007", "\u0663", "7" * 200):
+        (checkpoints / name).mkdir()
+    assert ModelDirectory.open(directory).steps() == STEPS
+
+
+def test_a_checkpoint_without_checksums_is_read(directory):
+    folder = directory / "checkpoints" / "20"
+    before = repr(load(directory))
+    age(folder)
+    assert repr(load(directory)) == before
+    assert {state for _, state in Checkpoint(folder).checksums.states()} == {"unknown"}
+
+
+def test_editing_the_copy_beside_the_checkpoints_changes_no_checkpoint(directory):
+    before = repr(load(directory))
+    (directory / "experiment.yaml").write_text("name: other\n")
+    assert repr(load(directory)) == before
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        *([], "x", 1, {"": {}}, {"a": None}, {"a": {"bytes": 1}}, {"a": {"bytes": True}}),
+        {"../20/params.npz": {"bytes": 1, "sha256": 64 * "0"}},
+        {"/etc/passwd": {"bytes": 1, "sha256": 64 * "0"}},
+        {"a\0": {"bytes": 1, "sha256": 64 * "0"}},
+        {"a": {"bytes": 1, "sha256": 64 * "x"}},
+        {"a": {"bytes": 1, "sha256": ["0"]}},
+    ],
+)
+def test_a_list_that_names_no_files_of_the_folder_is_refused(directory, listed):
+    folder = directory / "checkpoints" / "20"
+    content = read_manifest(folder / "checkpoint.json", what="", fix="") | {"checksums": listed}
+    (folder / "checkpoint.json").write_bytes(write_manifest(content))
+    with pytest.raises(UserError, match="list of files and checksums is damaged"):
+        load(directory)
+
+
+def test_states_tell_what_is_wrong_with_each_file(directory):
+    folder = directory / "checkpoints" / "20"
+    of_another_step(folder, "params.npz")
+    removed(folder, "stats.npz")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "notes.txt").touch()
+    # The first to be looked at would be refused.
+    content = json.loads((folder / "checkpoint.json").read_text())["checksums"]
+    states = dict(Checksums.parse(content, folder, "checkpoint.json").states())
+    assert states == {
+        "deep/notes.txt": "unknown",
+        "ema.npz": "ok",
+        "experiment.yaml": "ok",
+        "label_map.pbtxt": "ok",
+        "params.npz": "changed",
+        "stats.npz": "missing",
+        "versions.json": "ok",
+    }
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "[" * 200_000, "9" * 5000, '{"a": 1', "\xff", ""])
+def test_a_manifest_that_is_no_json_object_is_refused(tmp_path, text):
+    path = tmp_path / "checkpoint.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match="is damaged"):
+        read_manifest(path, what="", fix="")
+
+
+def test_a_section_that_has_no_checksum_beside_others_is_refused(directory):
+    folder = directory / "checkpoints" / "20"
+    hidden = (folder / "ema.npz").rename(directory / "ema.npz")
+    reseal(folder)
+    hidden.rename(folder / "ema.npz")
+    with pytest.raises(UserError, match=r"ema\.npz: the file is damaged, or not the one that was"):
+        load(directory)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "\xff",
+        '{"step": "20", "metric": "AP", "value": 1}',
+        '{"step": true, "metric": "AP", "value": 1}',
+        '{"step": 20, "metric": [], "value": 1}',
+        '{"step": 20, "metric": "AP", "value": "high"}',
+        '{"step": 20, "metric": "AP", "value": 1' + 400 * "0" + "}",
+        "[" * 200_000,
+    ],
+)
+def test_a_damaged_mark_of_the_best_is_refused_with_its_remedy(directory, text):
+    (directory / "best.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"best\.json: the file is damaged\n  fix: delete it"):
+        ModelDirectory.open(directory).best()
