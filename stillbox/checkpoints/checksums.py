@@ -23,8 +23,6 @@ _MOST_BYTES = 2**24
 """Greatest size of a manifest."""
 _DIGITS = set("0123456789abcdef")
 _ELSEWHERE = "copy the folder again from its source; `stillbox doctor {}` checks all of it"
-    "copy the folder again from where it was written; `stillbox doctor {}` checks all of it"
-)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from stillbox.checkpoints.files import (
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
-from stillbox.records.files import describe_bytes
+from stillbox.records.files import describe_bytes, lack_of_room
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 
@@ -47,6 +47,7 @@ _BEST = "best.json"
 CHECKPOINTS = "checkpoints"
 _WITHOUT_BEST = "delete it: the newest checkpoint counts then"
 _UNFINISHED = ".unfinished-"
+_HEADER_BYTES, _BLOCK_BYTES = 400, 4096
 _STEP = re.compile("0|[1-9][0-9]{0,18}")
 
 Which = int | Literal["best", "latest"]
@@ -282,12 +283,15 @@ class ModelDirectory:
             unfinished.rename(self._checkpoints / str(step))
             sync_folder(self._checkpoints)
         except OSError as error:
+            # Beside its numbers, each array has a header, and each file a part of a block.
+            arrays = [array for section in sections.values() for array in section.values()]
+            files = len(sections) + len(copies) + 1
+            size = sum(array.nbytes + _HEADER_BYTES for array in arrays) + files * _BLOCK_BYTES
+            needs = f"it needs {describe_bytes(size)}"
+            room = lack_of_room(self._checkpoints, error, needs, size)
             shutil.rmtree(unfinished, ignore_errors=True)
-            size = sum(array.nbytes for arrays in sections.values() for array in arrays.values())
-            free = shutil.disk_usage(self._checkpoints).free
             raise UserError(
-                f"the checkpoint of step {step} cannot be written: {error.strerror or error}; "
-                f"it needs {describe_bytes(size)}, {describe_bytes(free)} are free",
+                f"the checkpoint of step {step} cannot be written: {error.strerror or error}{room}",
                 where=str(self._checkpoints),
                 fix="make room on the disk and start again; finished checkpoints: "
                 + self._list_steps(),

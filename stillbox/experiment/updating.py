@@ -51,6 +51,11 @@ def update(current: Experiment, node: Node, origins: dict[str, str]) -> Experime
     return result
 
 
+def read_section(default: Value, node: Node, path: str) -> Value:
+    """Lays a tree over one dataclass, of the schema or not; else as `update`."""
+    return _Update({}).dataclass((type(default),), default, node, path)
+
+
 class UnknownKindError(UserError):
     """A part has a kind that no class is registered for."""
 

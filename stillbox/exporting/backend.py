@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.exporting.formats import Run, find_loader
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, check_files
@@ -17,6 +18,9 @@ from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
 from stillbox.textformat.text_file import read_text_file
+
+# The beginning of XLA's message about a failed allocation.
+_NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class ExportBackend:
@@ -33,6 +37,8 @@ class ExportBackend:
     def __init__(self, folder: Path, runtime: str = "") -> None:
         self._folder, self._runtime = folder, runtime
         self.manifest = Manifest.read(folder)
+        # Before a runtime gets any of them.
+        self.manifest.verify()
         self._load = find_loader(self.manifest.settings.format, runtime)
         text = read_text_file(
             folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
@@ -91,8 +97,20 @@ class ExportBackend:
         """Detects in a batch."""
         rows = self.manifest.settings.batch_size
         filled = [*images, *[images[-1]] * (rows - len(images))]
-        outputs = self._run(self._input([image.pixels for image in filled]))
-        return [self._row(outputs, row, image) for row, image in enumerate(images)]
+        try:
+            outputs = self._run(self._input([image.pixels for image in filled]))
+            return [self._row(outputs, row, image) for row, image in enumerate(images)]
+        except (UserError, OSError):
+            raise
+        # The runtimes' classes differ. Older exports have no checksums, which would say more.
+        except Exception as error:
+            if _NO_MEMORY in str(error):
+                raise
+            raise UserError(
+                f"the model does not detect in these images: {str(error) or repr(error)}",
+                where=str(self._folder),
+                fix="see that all files are of one export, or export again",
+            ) from error
 
     @cached_property
     def _run(self) -> Run:
@@ -121,7 +139,8 @@ class ExportBackend:
         if kind == "float_image_tensor":
             return stacked
         normal = self._model.normalization
-        assert normal is not None  # others are not exported with this input
+        if normal is None:  # others are not exported with this input
+            raise ValueError("its experiment has no normalization")
         return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
 
     def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> Found:

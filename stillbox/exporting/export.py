@@ -1,8 +1,6 @@
 """Exports a model: written to a temporary folder, loaded again, compared, then renamed."""
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +20,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verify import Agreement, Verification, agree, verify
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.records.new_folder import new_folder
 
 _BLANK = ((64, 64), 0), ((300, 200), 128)
 
@@ -59,15 +58,12 @@ def export_model(
             the artefact differs from the checkpoint. Nothing is left behind.
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer)
-    check_free(output, overwrite=overwrite)
     # No other runtime has bfloat16 convolutions on a CPU.
     experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
     write = find_writer(settings.format)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    try:
+    with new_folder(output, lambda: check_free(output, overwrite=overwrite)) as partial:
         say(f"{model.source}: writing {settings.format}")
         manifest = _manifest(program, write(program, partial, images))
         assert model.label_map is not None  # the program has taken its class slots
@@ -78,9 +74,6 @@ def export_model(
         verified = _verify(partial, program, images)
         manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
         manifest.write(partial)
-        _replace(output, partial)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Exported(output, manifest, verified)
 
 
@@ -136,12 +129,3 @@ def _verify(
         blank=[artefact.resized_by_client(image) for image in blank],
         score_threshold=nms.score_threshold if nms is not None else 0.0,
     )
-
-
-def _replace(output: Path, partial: Path) -> None:
-    """Renames `partial` to `output`; an old folder is removed after that."""
-    old = output.with_name(f".{output.name}.{os.getpid()}.old")
-    if output.exists():
-        output.rename(old)
-    partial.rename(output)
-    shutil.rmtree(old, ignore_errors=True)

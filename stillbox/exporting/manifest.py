@@ -1,22 +1,25 @@
 """The manifest of an artefact: input and output, requirements, verification."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
-from stillbox.exporting.settings import ExportSettings
+from stillbox.experiment.updating import read_section
+from stillbox.experiment.values import node_of
+from stillbox.exporting.settings import LONGEST_SIDE, ExportSettings
 from stillbox.records.files import write_whole
-from stillbox.untrusted import open_untrusted, read_untrusted
+from stillbox.untrusted import open_untrusted
 
 MANIFEST, EXPERIMENT, LABEL_MAP = "export.json", "experiment.yaml", "label_map.pbtxt"
-_VERSION = 1
 # Protocol messages and flatbuffers have no more.
 MAX_PROGRAM_BYTES = 2**31
 """Greatest size of a file of an export."""
-_MOST_MANIFEST_BYTES = 2**22
+_VERSION = 2
+_FOLDER = "give the folder that `stillbox export` wrote, or export again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,40 +50,112 @@ class Manifest(Written):
     verified: dict[str, Any] = field(default_factory=dict)
     """Largest differences to the checkpoint in boxes (pixels) and scores."""
 
+    checksums: Checksums | None = field(default=None, compare=False, repr=False)
+    """Of the files in the folder that it was read from."""
+
     def write(self, folder: Path) -> None:
-        """Writes the manifest into an artefact's folder."""
-        content = {"version": _VERSION, **asdict(self)}
-        write_whole(folder / MANIFEST, json.dumps(content, indent=1).encode())
+        """Writes the manifest into an artefact's folder, with checksums of all that lies there."""
+        content = {"version": _VERSION, **asdict(replace(self, checksums=None))}
+        content["checksums"] = Checksums.of_folder(folder, MANIFEST).to_json()
+        write_whole(folder / MANIFEST, write_manifest(content))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """Reads the manifest in an artefact's folder.
 
         Raises:
-            UserError: there is none, or a later stillbox wrote it.
+            UserError: there is none, a later stillbox wrote it, or a field has no sensible value.
         """
-        try:
-            content = json.loads(
-                read_untrusted(folder / MANIFEST, most=_MOST_MANIFEST_BYTES, inside=folder)
-            )
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{MANIFEST} cannot be read: {error}",
-                where=str(folder),
-                fix="give the folder that `stillbox export` wrote",
-            ) from error
-        if content.pop("version", None) != _VERSION:
+        content = read_manifest(folder / MANIFEST, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
+        version = content.pop("version", None)
+        if type(version) is not int or not 0 < version <= _VERSION:
             raise UserError(
                 "a later stillbox wrote this export", where=str(folder), fix="install that version"
             )
-        settings = ExportSettings(**_with_tuples(content.pop("settings")))
-        return cls(settings=settings, **_with_tuples(content))
+        # The first version had no checksums.
+        if (version == 1) == ("checksums" in content):
+            raise _Field("checksums", folder).refusal("what its version has")
+        checksums = Checksums.parse(content.pop("checksums", None), folder, MANIFEST)
+        settings = _settings(content.pop("settings", None), str(folder / MANIFEST))
+        if wrong := sorted(content.keys() ^ _READERS.keys()):
+            raise _Field(wrong[0], folder).refusal("present where it should be")
+        values = {
+            name: _READERS[name](_Field(name, folder), value) for name, value in content.items()
+        }
+        for name in values["files"]:
+            if checksums.files is not None and not any(
+                path == name or path.startswith(f"{name}/") for path in checksums.files
+            ):
+                raise _Field("files", folder).refusal(f"one of files with checksums ({name})")
+        return cls(settings=settings, checksums=checksums, **values)
+
+    def verify(self) -> None:
+        """Compares every file of the artefact with its checksum, if it has one.
+
+        Raises:
+            UserError: a file was changed, or is missing.
+        """
+        if self.checksums is not None:
+            self.checksums.verify()
 
 
-def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
-    }
+class _Field(NamedTuple):
+    """One field of a manifest. Its methods return a value, or refuse it."""
+
+    name: str
+    folder: Path
+
+    def refusal(self, wanted: str) -> UserError:
+        where = str(self.folder / MANIFEST)
+        return UserError(f"{self.name} is not {wanted}", where=where, fix=_FOLDER)
+
+    def text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise self.refusal("text")
+        return value
+
+    def words(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise self.refusal("a list")
+        return tuple(map(self.text, value))
+
+    def section(self, value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refusal("a section with named fields")
+        return value
+
+    def texts(self, value: object) -> dict[str, str]:
+        return {name: self.text(text) for name, text in self.section(value).items()}
+
+    def size(self, value: object) -> tuple[int, int]:
+        if not (isinstance(value, list) and [type(side) for side in value] == [int, int]):
+            raise self.refusal("a height and a width")
+        if not all(0 < side <= LONGEST_SIDE for side in value):
+            raise self.refusal(f"of sides from 1 to {LONGEST_SIDE:,}")
+        return value[0], value[1]
+
+
+_READERS: Mapping[str, Callable[[_Field, object], Any]] = {
+    "files": _Field.texts,
+    "needs": _Field.texts,
+    "known_bad": _Field.words,
+    "written_with": _Field.texts,
+    "input_size": _Field.size,
+    "resizer": _Field.section,
+    "source": _Field.text,
+    "verified": _Field.section,
+}
+
+
+def _settings(content: object, where: str) -> ExportSettings:
+    try:
+        settings = read_section(ExportSettings(), node_of(content, where), "settings")
+        settings.checked()
+    except UserError as error:
+        raise UserError(f"settings: {error.what}", where=where, fix=_FOLDER) from error
+    except RecursionError as error:
+        raise UserError("settings are nested too deep", where=where, fix=_FOLDER) from error
+    return settings
 
 
 def check_files(folder: Path) -> None:

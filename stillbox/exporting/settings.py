@@ -21,6 +21,10 @@ INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 ENCODED: tuple[InputType, ...] = ("encoded_image_string_tensor", "tf_example")
 """Inputs of strings; only a SavedModel can decode them."""
 
+LONGEST_SIDE = 2**14
+"""Of input images, in pixels: one has 800 MB."""
+_MOST = {"batch_size": (0, 2**12), "max_detections": (1, 2**20)}
+
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 
 Signature = Literal["detection_api", "tpu"]
@@ -112,6 +116,7 @@ class ExportSettings:
         """
         _check_word(self.format, FORMATS, "--format")
         _check_word(self.input_type, INPUT_TYPES, "--input-type")
+        self._check_numbers()
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), "--platforms", "platform ")
         if self.input_type in ENCODED and self.format != "saved_model":
@@ -137,6 +142,23 @@ class ExportSettings:
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
             return replace(self, image_size=None)
         return self
+
+    def _check_numbers(self) -> None:
+        for name, (least, most) in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                where = f"--{name.replace('_', '-')}"
+                fix = f"give a number from {least} to {most:,}"
+                raise UserError(f"{value} is out of range", where=where, fix=fix)
+        size = self.image_size
+        if size is not None and not (
+            len(size) == 2 and all(0 < side <= LONGEST_SIDE for side in size)
+        ):
+            raise UserError(
+                f"{size} is no height and width",
+                where="--image-size",
+                fix=f"give two numbers from 1 to {LONGEST_SIDE:,}, such as 640,640",
+            )
 
     def _check_tflite(self) -> None:
         if self.signature != "detection_api":

@@ -78,7 +78,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
     Raises:
         UserError: this jax refuses the file.
     """
-    fix = f"it needs jax {manifest.needs['jax']}; or export again"
+    fix = f"it needs jax {manifest.needs.get('jax', '')}; or export again"
     errors = (ValueError, RuntimeError, KeyError, struct.error)
     content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)
     with refusal(f"jax {jax.__version__}", folder / FILE, fix, *errors):

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -128,12 +126,3 @@ def write_conversion(
     }
     encoded = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
     write_whole(partial / FINISHED, encoded.encode())
-
-
-def put_in_place(partial: Path, output: Path) -> None:
-    """Renames the finished folder; what it replaces is removed afterwards."""
-    old = output.with_name(f".{output.name}.{os.getpid()}.old")
-    if output.exists():
-        output.rename(old)
-    partial.rename(output)
-    shutil.rmtree(old, ignore_errors=True)

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from stillbox.records.example import Example
 from stillbox.records.files import write_whole
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
+from stillbox.records.new_folder import partial_folder
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 
@@ -92,17 +91,12 @@ def export_records(
 @contextmanager
 def _folder(final: Path) -> Iterator[Path]:
     """Yields a new folder whose files move to `final` at the end; none does after an error."""
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with partial_folder(final) as partial:
         yield partial
         for file in [f for f in partial.rglob("*") if f.is_file()]:
             target = final / file.relative_to(partial)
             target.parent.mkdir(parents=True, exist_ok=True)
             file.replace(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _written(

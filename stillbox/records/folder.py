@@ -1,7 +1,5 @@
 """A folder of annotated images in any known format to records, label map and report."""
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -16,13 +14,13 @@ from stillbox.records.converted_folder import (
     ConvertedFolder,
     conversion_key,
     former_conversion,
-    put_in_place,
     write_conversion,
 )
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.duplicates import fingerprints
 from stillbox.records.formats.registry import Reading, Recognised, recognise
 from stillbox.records.label_map import LabelMap
+from stillbox.records.new_folder import new_folder
 from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
 from stillbox.records.splits import (
     own_split,
@@ -97,9 +95,11 @@ def convert_folder(
     splits, origin = _split(items, reading, validation_share, seed, options, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
     items = _own_names(items, data)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+
+    def check() -> object:
+        return former_conversion(output, key, overwrite=options.overwrite)
+
+    with new_folder(output, check) as partial:
         reports = {
             name: convert(
                 [item for item, split in zip(items, splits, strict=True) if split == name],
@@ -115,9 +115,6 @@ def convert_folder(
         }
         converted = _converted(output, recognised, label_map, reports, log, origin, options)
         write_conversion(partial, key, converted, reports, log)
-        put_in_place(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return converted
 
 

@@ -12,6 +12,7 @@ from typing import BinaryIO, Literal, get_args
 from stillbox.errors import UserError
 from stillbox.records.files import describe_bytes, not_written
 from stillbox.records.framing import frame
+from stillbox.records.new_folder import partial_folder
 
 ShardNames = Literal["record", "tfrecord"]
 """`record`: `train.record-00000-of-00010`, as the Object Detection API's converters have it;
@@ -51,27 +52,26 @@ def sharded_writer(
     is of those that were.
 
     Raises:
-        UserError: a set of this name exists and `overwrite` is off, `shards` is below 1, or the
-            disk does not take the files, because it is full for example.
+        UserError: a set of this name exists and `overwrite` is off, another process writes it,
+            `shards` is below 1, or the disk does not take the files, as one that is full.
     """
     folder = Path(folder)
     old = prepare_folder(folder, name, shards, overwrite=overwrite)
-    for leftover in folder.glob(f".{name}.record-*{_PARTIAL}"):
-        leftover.unlink()
-    partial = [folder / f".{name}.record-{shard:05d}{_PARTIAL}" for shard in range(shards)]
     records = 0
-    with _removed_on_error(partial, folder / name), ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in partial]
+    with partial_folder(folder / name) as unnamed:
+        partial = [unnamed / f"{shard:05d}" for shard in range(shards)]
+        with _removed_on_error(partial, folder / name), ExitStack() as stack:
+            files = [stack.enter_context(path.open("wb")) for path in partial]
 
-        def write(payload: bytes) -> None:
-            nonlocal records
-            _append(files[records % shards], payload)
-            records += 1
+            def write(payload: bytes) -> None:
+                nonlocal records
+                _append(files[records % shards], payload)
+                records += 1
 
-        yield write
-    for path in (*partial[records:], *old):
-        path.unlink(missing_ok=True)
-    name_shards(partial[:records], folder, name, names)
+            yield write
+        for path in old:
+            path.unlink(missing_ok=True)
+        name_shards(partial[:records], folder, name, names)
 
 
 @contextmanager

@@ -163,9 +163,9 @@ def test_no_model(refused, here):
 def test_an_export_that_would_compile_for_every_size(refused, trained_once, tmp_path):
     settings = ExportSettings(format="stablehlo")
     manifest = Manifest(settings=settings, files={}, input_size=(64, 64), resizer={}, source="x")
-    manifest.write(tmp_path)
     for name in (EXPERIMENT, LABEL_MAP):
         shutil.copy(trained_once / name, tmp_path)
+    manifest.write(tmp_path)
     said = refused("serve", tmp_path, "--port", "0")
     assert "compiles a program for every size of image" in said
     assert "--image-size HEIGHT,WIDTH" in said

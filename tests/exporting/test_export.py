@@ -1,5 +1,7 @@
 """An export appears whole and compared, or not at all."""
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,23 @@ def test_nothing_is_left_of_an_artefact_that_differs(model, images, tmp_path, wr
     assert list(tmp_path.iterdir()) == []
 
 
+def test_two_exports_to_one_folder_do_not_both_succeed(model, images, tmp_path, monkeypatch):
+    said = []
+
+    def write(program, folder, calibration):
+        # A second one begins while the first is being written.
+        with pytest.raises(UserError) as caught:
+            export_model(model, tmp_path / "out", ExportSettings(), images)
+        said.append(str(caught.value))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(exporting, "find_writer", lambda form: write)
+    with pytest.raises(UserError, match=f"{tmp_path}/out: cannot be written: No space left on"):
+        export_model(model, tmp_path / "out", ExportSettings(), images)
+    assert said[0].startswith(f"{tmp_path}/out: another process is writing it at this moment")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_old_export_stays_until_the_new_one_is_verified(model, images, tmp_path, wrong_format):
     settings = ExportSettings()
     old = tmp_path / "out"
@@ -141,7 +160,7 @@ def test_a_folder_with_something_else_is_never_replaced(model, images, tmp_path)
 
 
 def test_a_manifest_of_a_later_version_is_refused(tmp_path):
-    (tmp_path / MANIFEST).write_text('{"version": 2}')
+    (tmp_path / MANIFEST).write_text('{"version": 3}')
     with pytest.raises(UserError, match="a later stillbox"):
         Manifest.read(tmp_path)
 

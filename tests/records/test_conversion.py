@@ -271,7 +271,7 @@ def test_a_killed_conversion_leaves_no_half_written_shard(tmp_path):
     command = [sys.executable, "-c", CONVERT, str(image), str(out)]
     process = subprocess.Popen([*command, "0.02"])
     deadline = time.monotonic() + 60
-    while not list(out.glob(".train.record-*.partial")):
+    while not list(out.glob(".train.stillbox-partial/0*")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -279,7 +279,7 @@ def test_a_killed_conversion_leaves_no_half_written_shard(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert list(out.glob("train*")) == []
-    assert list(out.glob(".train.record-*.partial"))  # it was in the middle of it
+    assert list(out.glob(".train.stillbox-partial/0*"))  # it was in the middle of it
     subprocess.run([*command, "0"], check=True)
     assert list(out.glob(".*")) == []
     assert len(source(tmp_path)) == 400

@@ -1,12 +1,14 @@
 import errno
+import os
 import resource
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.files import describe_bytes, write_whole
+from stillbox.records.files import describe_bytes, not_written, write_whole
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 
 
@@ -39,9 +41,29 @@ def test_without_room_a_file_says_what_it_needs_and_leaves_nothing(tmp_path):
     with files_up_to(1000), pytest.raises(UserError) as refused:
         write_whole(tmp_path / "report.html", b"x" * 5_000_000)
     assert str(refused.value).startswith(f"{tmp_path}/report.html: cannot be written: File too la")
-    assert "; it needs 5.0 MB, " in refused.value.what
-    assert f" are free in {tmp_path}" in refused.value.what
+    # The limit is that of a file: what is free on the disk says nothing.
+    assert refused.value.what.endswith("; it needs 5.0 MB")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "names_left", "says"),
+    [
+        (10, 5, "; it needs 5.0 MB; 41.0 kB are free in {}"),
+        (1221, 5, "; it needs 5.0 MB; 5.0 MB are free in {}, of which a quota or the file system"),
+        (10**6, 5, "; it needs 5.0 MB; 4.1 GB are free in {}, of which a quota or the file system"),
+        (10**6, 0, "; it needs 5.0 MB; {} can hold no more files (inodes), whatever their size"),
+    ],
+)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_lack_of_room_is_not_said_of_a_disk_that_has_room(
+    tmp_path, monkeypatch, free, names_left, says, number
+):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=4096, f_files=9, f_favail=names_left)
+    monkeypatch.setattr(os, "statvfs", lambda folder: disk)
+    error = OSError(number, os.strerror(number))
+    said = not_written(tmp_path / "a", error, "it needs 5.0 MB", 5_000_000).what
+    assert said.startswith(f"cannot be written: {os.strerror(number)}{says.format(tmp_path)}")
 
 
 def write_one(folder):

@@ -136,14 +136,24 @@ def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
 
 
 def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
-    (tmp_path / ".train.record-00000.partial").write_bytes(b"half")
-    (tmp_path / ".val.record-00000.partial").write_bytes(b"somebody else's")
+    for name in ("train", "val"):
+        leftover = tmp_path / f".{name}.stillbox-partial"
+        leftover.mkdir()
+        (leftover / "00000").write_bytes(b"half")
     with sharded_writer(tmp_path, "train") as write:
         write(b"a")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        ".val.record-00000.partial",
-        "train.record-00000-of-00001",
-    ]
+    assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
+
+
+def test_two_sets_of_one_name_are_not_written_at_once(tmp_path):
+    with sharded_writer(tmp_path, "train") as write, sharded_writer(tmp_path, "val") as other:
+        write(b"a")
+        other(b"b")
+        refused = pytest.raises(UserError, match="train: another process is writing it")
+        with refused, sharded_writer(tmp_path, "train"):
+            pass
+        write(b"c")
+    assert [len(read_records(path)) for path in sorted(tmp_path.iterdir())] == [2, 1]
 
 
 def test_zero_shards_are_refused(tmp_path):

@@ -108,7 +108,7 @@ def _import_openvino() -> Any:  # noqa: ANN401
 
 
 def _refusal(runtime: str, folder: Path, manifest: Manifest) -> Any:  # noqa: ANN401
-    fix = f"it needs {runtime} {manifest.needs[runtime]}"
+    fix = f"it needs {runtime} {manifest.needs.get(runtime, '')}"
     return refusal(f"{runtime} {version(runtime)}", folder / FILE, fix, Exception)
 
 

@@ -1,0 +1,211 @@
+"""An export is read as it was written, or refused by the name of the file or field."""
+
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from stillbox import api
+from stillbox.errors import UserError
+from stillbox.exporting import backend
+from stillbox.exporting.manifest import MANIFEST, Manifest
+from stillbox.exporting.settings import ExportSettings
+from tests.checkpoints.manifests import age, reseal
+from tools.fuzz.mutations import HOSTILE
+
+IMAGE = np.zeros((64, 64, 3), np.uint8)
+MODEL = "saved_model/variables/data"
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Folders that a runtime was given; it finds one object in every image."""
+    folders = []
+
+    def load(folder, manifest):
+        folders.append(folder)
+        return lambda images: {
+            "num_detections": np.ones(1),
+            "detection_boxes": np.full((1, 1, 4), 0.5),
+            "detection_scores": np.ones((1, 1)),
+            "detection_classes": np.ones((1, 1)),
+        }
+
+    monkeypatch.setattr(backend, "find_loader", lambda form, runtime: load)
+    return folders
+
+
+@pytest.fixture
+def folder(trained_once, tmp_path):
+    made = tmp_path / "export"
+    (made / "saved_model" / "variables").mkdir(parents=True)
+    (made / MODEL).write_bytes(bytes(range(256)))
+    (made / "saved_model" / "saved_model.pb").write_bytes(b"program")
+    for name in ("experiment.yaml", "label_map.pbtxt"):
+        shutil.copy(trained_once / name, made)
+    Manifest(
+        settings=ExportSettings(image_size=(64, 64)),
+        files={"saved_model": "the model", "experiment.yaml": "", "label_map.pbtxt": ""},
+        input_size=(64, 64),
+        resizer={"kind": "fixed_shape"},
+        source="runs/owls, step 2",
+        needs={"tensorflow": ">=2.19"},
+        known_bad=("tensorflow<2.19",),
+        written_with={"stillbox": "0.1.0"},
+        verified={"detections": 3, "images": 1, "max_box_difference": 0.25},
+    ).write(made)
+    return made
+
+
+def use(folder):
+    """Loads an export and detects."""
+    predictor = api.load(folder)
+    assert predictor.backend.max_detections > 0
+    return predictor.backend.run([predictor.backend.prepare(IMAGE)])
+
+
+def test_it_comes_back_as_it_was_written(folder, loaded):
+    manifest = Manifest.read(folder)
+    assert list(manifest.files) == ["saved_model", "experiment.yaml", "label_map.pbtxt"]
+    assert manifest.settings == ExportSettings(image_size=(64, 64))
+    assert (manifest.input_size, manifest.known_bad) == ((64, 64), ("tensorflow<2.19",))
+    assert len(use(folder)) == 1
+    assert loaded == [folder]
+
+
+@pytest.mark.parametrize(
+    "name", [MODEL, "saved_model/saved_model.pb", "experiment.yaml", "label_map.pbtxt"]
+)
+@pytest.mark.parametrize("change", ["bit", "removed", "outwards", "sparse"])
+def test_a_changed_file_reaches_no_runtime(folder, loaded, tmp_path, name, change):
+    path = folder / name
+    if change == "bit":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif change == "sparse":
+        os.truncate(path, 2**34)
+    else:
+        path.rename(tmp_path / "other")
+        if change == "outwards":
+            path.symlink_to(tmp_path / "other")
+    with pytest.raises(UserError) as caught:
+        use(folder)
+    assert str(path) in str(caught.value)
+    assert f"stillbox doctor {folder}" in caught.value.fix
+    assert loaded == []
+
+
+def test_a_changed_manifest_is_refused(folder, loaded):
+    path = folder / MANIFEST
+    path.write_text(path.read_text().replace('"batch_size": 1', '"batch_size": 2'))
+    with pytest.raises(UserError, match=r"export\.json: the file was changed after it was written"):
+        use(folder)
+
+
+def test_an_export_of_the_version_without_checksums_is_read(folder, loaded):
+    age(folder, MANIFEST, version=1)
+    assert len(use(folder)) == 1
+    assert {state for _, state in Manifest.read(folder).checksums.states()} == {"unknown"}
+
+
+def test_a_file_without_a_checksum_beside_others_is_refused(folder, loaded, tmp_path):
+    hidden = (folder / "saved_model").rename(tmp_path / "hidden")
+    reseal(folder, MANIFEST)
+    hidden.rename(folder / "saved_model")
+    with pytest.raises(UserError, match=r"one of files with checksums \(saved_model\)"):
+        use(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("version", 3, "a later stillbox wrote this export"),
+        ("version", [], "a later stillbox wrote this export"),
+        ("version", True, "a later stillbox wrote this export"),
+        ("version", 1, "checksums is not what its version has"),
+        ("settings", None, r"settings: settings is a section with named fields"),
+        (
+            "settings",
+            {"format": "exe"},
+            r"settings\.format is one of saved_model, stable",
+        ),
+        ("settings", {"formt": "onnx"}, r"settings: settings has no field 'formt'"),
+        ("settings", {"batch_size": -1}, "settings: -1 is out of range"),
+        ("settings", {"batch_size": 1.0}, r"settings: settings\.batch_size is a whole number"),
+        ("settings", {"batch_size": True}, r"settings: settings\.batch_size is a whole number"),
+        ("settings", {"max_detections": 10**400}, "settings: 1000"),
+        ("settings", {"image_size": [64]}, r"settings: \(64,\) is no height and width"),
+        ("settings", {"image_size": [64, 10**9]}, "is no height and width"),
+        ("settings", {"platforms": ["gpu"]}, "settings: there is no platform 'gpu'"),
+        ("settings", {"quantize": "int8"}, "settings: a saved_model artefact is not quantised"),
+        ("input_size", [64, 0], "input_size is not of sides from 1 to 16,384"),
+        ("input_size", [64, 64, 3], "input_size is not a height and a width"),
+        ("input_size", "64", "input_size is not a height and a width"),
+        ("files", {"../../x": "model"}, r"files is not one of files with checksums"),
+        ("files", {"saved_model": 1}, "files is not text"),
+        ("needs", [], "needs is not a section"),
+        ("known_bad", "x", "known_bad is not a list"),
+        ("verified", 3, "verified is not a section"),
+        ("colour", "red", "colour is not present where it should be"),
+    ],
+)
+def test_a_field_without_a_sensible_value_is_named(folder, loaded, field, value, says):
+    reseal(folder, MANIFEST, **{field: value})
+    with pytest.raises(UserError, match=says):
+        use(folder)
+
+
+def places(content, path=()):
+    for name, value in content.items():
+        yield (*path, name)
+        if isinstance(value, dict):
+            yield from places(value, (*path, name))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_any_value_in_any_field_is_read_or_refused(folder, loaded, version):
+    if version == 1:
+        age(folder, MANIFEST, version=1)
+    sound = json.loads((folder / MANIFEST).read_text())
+    sound.pop("sha256", None)
+    values, rng = [*HOSTILE, [1, 2, 3], "a" * 100_000, 1e308], random.Random(version)
+    tried = 0
+    for *above, last in [place for place in places(sound) if place[:-1] != ("checksums",)]:
+        for value in ["removed", *rng.sample(values, 6)]:
+            content = json.loads(json.dumps(sound))
+            holder = content
+            for name in above:
+                holder = holder[name]
+            holder[last] = value
+            if value == "removed":
+                del holder[last]
+            (folder / MANIFEST).write_text(json.dumps(content))
+            tried += 1
+            try:
+                use(folder)
+            except UserError as error:
+                assert len(str(error)) < 4000
+    assert tried > 200
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "1", '"x"', "{}", "[" * 200_000, '{"version":2}', "9" * 5000, "\xff"]
+)
+def test_a_file_that_is_no_manifest_is_refused(folder, loaded, text):
+    (folder / MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError):
+        use(folder)
+
+
+def test_a_runtime_that_fails_or_answers_with_something_else_is_a_sentence(folder, monkeypatch):
+    def fail(images):
+        raise KeyError("serving_default")
+
+    for run in (fail, lambda images: {}, lambda images: {"num_detections": np.array([np.nan])}):
+        monkeypatch.setattr(backend, "find_loader", lambda *names, run=run: lambda *where: run)
+        with pytest.raises(UserError, match="the model does not detect in these images"):
+            use(folder)
