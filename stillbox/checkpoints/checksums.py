@@ -75,7 +75,7 @@ class Checksums:
         size = os.fstat(file.fileno()).st_size
         known_size, known_digest = self.files.get(name, (-1, ""))
         # A huge file is not read if its size tells already.
-        if size != known_size or hashlib.file_digest(file, "sha256").hexdigest() != known_digest:
+        if size != known_size or _digest(file) != known_digest:
             raise UserError(
                 f"the file is damaged, or not the one that was written with {self.manifest}",
                 where=str(self.folder / name),
@@ -149,8 +149,12 @@ def _own_checksum(content: Mapping[str, Any]) -> str:
 
 def _measure(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.tell(), digest
+        return os.fstat(file.fileno()).st_size, _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    # Files have `readinto`, which `BinaryIO` lacks.
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _files_below(folder: Path) -> list[str]:

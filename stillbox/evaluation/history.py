@@ -1,19 +1,20 @@
 """The history of a run: the lines of `metrics.jsonl` in a model directory."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.errors import UserError
-from stillbox.untrusted import read_untrusted
+from stillbox.devices.announcing import say_aside
+from stillbox.untrusted import open_untrusted
 
-# A line of training has some hundred bytes.
-_MOST_BYTES = 2**30
+# A line of training has some hundred bytes, one of an evaluation a few thousand.
+_MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
 HISTORY = "metrics.jsonl"
 """Name of the file in a model directory."""
 
@@ -39,44 +40,73 @@ class History:
         return _series([(step, scores.get(name)) for step, scores in self.evaluations])
 
 
-def read_history(path: str | Path) -> History:
+def read_history(path: str | Path, say: Callable[[str], None] = say_aside) -> History:
     """Reads a history file; an absent file is an empty history.
 
-    Later lines replace earlier ones of the same step, as after a run was resumed.
+    Later lines replace earlier ones of the same step, as after a run was resumed. A damaged line
+    ends nothing, since it cannot be written again: it is left out. A part of a line at the end,
+    which a process that was killed leaves, is left out without a note.
+
+    Args:
+        path: the file.
+        say: called with a note that names the damaged lines.
 
     Raises:
-        UserError: a line other than the last is no JSON object with a step.
+        UserError: it is no regular file, or too large.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return History()
-    texts = read_untrusted(path, most=_MOST_BYTES).decode().splitlines()
     training: dict[int, Mapping[str, float]] = {}
     evaluations: dict[int, Mapping[str, float | None]] = {}
-    for number, text in enumerate(texts, start=1):
-        line = _parse(text)
-        if line is None:
-            # A run that was killed may have left half of its last line.
-            if number == len(texts):
-                break
-            what = "the line is no JSON object with a step"
-            raise UserError(what, where=f"{path}:{number}", fix="remove the line")
-        if "evaluation" in line:
-            evaluations[line["step"]] = line["evaluation"]
-        else:
-            training[line["step"]] = line
+    damaged: list[int] = []
+    fix = "move it away: a new one is begun"
+    with open_untrusted(path, most=_MOST_BYTES, fix=fix, inside=path.parent) as file:
+        for number, text in enumerate(_lines(file), start=1):
+            line = _parse(text)
+            if line is None:
+                damaged += [number] * (text.endswith(b"\n") and not text.isspace())
+            elif "evaluation" in line:
+                evaluations[line["step"]] = line["evaluation"]
+            else:
+                training[line["step"]] = line
+    if damaged:
+        more = f" and {len(damaged) - 1} more of its lines" * (len(damaged) > 1)
+        say(f"warning: {path}:{damaged[0]}{more}: damaged, and left out of the history")
     return History(
         training=tuple(training[step] for step in sorted(training)),
         evaluations=tuple(sorted(evaluations.items())),
     )
 
 
-def _parse(text: str) -> dict[str, Any] | None:
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of a file; one that is too long as an empty object, which no line is."""
+    while text := file.readline(_LONGEST_LINE):
+        if len(text) < _LONGEST_LINE or text.endswith(b"\n"):
+            yield text
+            continue
+        while text and not text.endswith(b"\n"):
+            text = file.readline(_LONGEST_LINE)
+        yield b"{}\n"
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    """Returns a line with numbers of sensible sizes; None if it is none."""
     try:
         line = json.loads(text)
-    except ValueError:
+        step = line["step"]
+        if type(step) is not int or not 0 <= step < 2**63:
+            return None
+        missing = {type(None)} if "evaluation" in line else set()
+        values = line["evaluation"] if missing else line
+        if not {type(value) for value in values.values()} <= {int, float, *missing}:
+            return None
+        for value in values.values():
+            float(value or 0)
+    # Bytes, depth, other types, an integer beyond all floats.
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
+    return dict(line)
 
 
 def _series(points: list[tuple[int, float | None]]) -> Series:

@@ -72,23 +72,15 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
     try:
         stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
         files = {FINISHED, *stored["files"]}
-        same = stored["key"] == key
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        there = {entry.name for entry in output.iterdir()}
+        if stored["key"] == key and files <= there:
+            return _reused(output, stored["result"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             "the output folder holds files that are no conversion",
             where=str(output),
             fix="choose another --output, or empty the folder",
         ) from error
-    there = {entry.name for entry in output.iterdir()}
-    if same and files <= there:
-        result = stored["result"]
-        tuples = {name: tuple(result[name]) for name in ("classes", "problems")}
-        paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
-        sets = {
-            name: str(output / Path(result[name]).name) if result[name] else ""
-            for name in ("train", "validation", "test")
-        }
-        return ConvertedFolder(**(result | tuples | paths | sets | {"reused": True}))
     if not overwrite:
         raise UserError(
             "the output folder holds a conversion of other data or with other options",
@@ -102,6 +94,16 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
             fix="move it away, or choose another --output",
         )
     return None
+
+
+def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
+    tuples = {name: tuple(map(str, result[name])) for name in ("classes", "problems")}
+    paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
+    sets = {
+        name: str(output / Path(result[name]).name) if result[name] else ""
+        for name in ("train", "validation", "test")
+    }
+    return ConvertedFolder(**(result | tuples | paths | sets | {"reused": True}))
 
 
 def write_conversion(

@@ -175,7 +175,7 @@ def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
     try:
         head, _, body = read_untrusted(_index_path(data), most=_MOST_INDEX_BYTES).partition(b"\n")
         stored = json.loads(head)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if stored != _index_head(state, body) or len(body) % 8:
         return None

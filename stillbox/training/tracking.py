@@ -83,8 +83,16 @@ def _read_runs(directory: Path) -> dict[str, str]:
     path = directory / _RUNS
     if not path.exists():
         return {}
-    runs: dict[str, str] = json.loads(read_untrusted(path, most=MAX_JSON_BYTES, inside=directory))
-    return runs
+    content = read_untrusted(path, most=MAX_JSON_BYTES, inside=directory)
+    try:
+        runs = json.loads(content)
+        return {name: str(run) for name, run in runs.items()}
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise UserError(
+            "the file is damaged",
+            where=str(path),
+            fix="delete it: the trackers begin a new run then",
+        ) from error
 
 
 class Forgiving:

@@ -40,6 +40,16 @@ def test_half_a_last_line_of_a_killed_process_is_ignored(tmp_path):
     assert steps_of(tmp_path) == [10, 30]
 
 
+def test_a_damaged_line_does_not_end_a_resumed_run(tmp_path, capsys):
+    sound = [b'{"step": %d, "loss": 1.0}\n' % step for step in (10, 20)]
+    (tmp_path / HISTORY).write_bytes(sound[0] + b'{"step": 15, "l\xffss": 1.0}\n' + sound[1])
+    with closing(Summaries(tmp_path, from_step=20)) as summaries:
+        summaries.metrics(30, {"loss": 0.5})
+    assert steps_of(tmp_path) == [10, 20, 30]
+    # Once: the file is mended.
+    assert capsys.readouterr().err.count(f"{tmp_path / HISTORY}:2: damaged") == 1
+
+
 def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp_path):
     with closing(Summaries(tmp_path, from_step=20)):
         pass
