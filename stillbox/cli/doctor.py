@@ -1,16 +1,31 @@
-"""`stillbox doctor`: versions, devices, memory, and pairs of versions known not to work."""
+"""`stillbox doctor`: versions, devices, memory, and pairs of versions known not to work; or whether
+the files of a model directory or an export are as they were written."""
 
 import argparse
+from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds nothing: the verb has no arguments."""
+    """Adds the verb's argument."""
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="compare the files of a model directory, a checkpoint or an export with their "
+        "checksums (default: examine this machine)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the examination; returns 1 if something is wrong."""
-    from stillbox.checking.doctor import examine
+    if arguments.folder is None:
+        from stillbox.checking.doctor import examine
 
-    examination = examine()
+        examination = examine()
+    else:
+        from stillbox.checking.integrity import examine_folder
+
+        examination = examine_folder(arguments.folder)
     print(examination.text())
     return 1 if examination.problems else 0
