@@ -206,7 +206,10 @@ def find_fault(directory: Path) -> str:
         opened = ModelDirectory.open(directory)
         from_yaml(opened.experiment, str(directory))
         opened.best()
-        read_history(directory / HISTORY)
+        damaged: list[str] = []
+        read_history(directory / HISTORY, damaged.append)
+        if damaged:
+            return damaged[0]
         for step in opened.steps():
             checkpoint = opened.checkpoint(step)
             for section in checkpoint.sections:
