@@ -22,14 +22,18 @@ from PIL import Image
 
 from stillbox.checkpoints import tf1, tf1_index
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
+from stillbox.checkpoints.checksums import Checksums
 from stillbox.checkpoints.object_graph import serialize_object_graph
 from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_from_coco_json
+from stillbox.evaluation.history import read_history
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
+from stillbox.exporting.manifest import Manifest
+from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs.decode import ImageError
 from stillbox.inputs.stored import StoredImage
 from stillbox.predicting.images import read_image
@@ -443,8 +447,52 @@ def _checkpoint(data: bytes, folder: Path) -> None:
 
 
 def _checkpoint_seeds(folder: Path) -> Sequence[bytes]:
+    """A manifest without checksums, as older versions wrote it, and the same with them."""
     write_checkpoint(folder, 3, {"params": _ARRAYS}, {"epoch": 1, "scores": {"AP": 0.5}})
-    return [(folder / "checkpoint.json").read_bytes()]
+    content = json.loads((folder / "checkpoint.json").read_bytes())
+    old = {name: value for name, value in content.items() if name not in ("sha256", "checksums")}
+    _put(folder, "present/params.npz", _npz(folder)[0])
+    sums = Checksums.of_folder(folder / "present", "checkpoint.json").to_json()
+    return [json.dumps(one).encode() for one in (old, old | {"checksums": sums})]
+
+
+def _export(data: bytes, folder: Path) -> None:
+    _put(folder, "export/model.onnx", b"model")
+    _put(folder, "export/export.json", data)
+    manifest = Manifest.read(folder / "export")
+    manifest.verify()
+    _ = manifest.settings.input, manifest.needs.get("jax")
+
+
+def _export_seeds(folder: Path) -> Sequence[bytes]:
+    _put(folder, "model.onnx", b"model")
+    Manifest(
+        settings=ExportSettings(format="onnx", image_size=(64, 64), max_detections=9),
+        files={"model.onnx": "the model"},
+        input_size=(64, 64),
+        resizer={"kind": "fixed_shape", "height": 64},
+        source="runs/owls, step 3",
+        needs={"onnxruntime": ">=1.16"},
+        known_bad=("onnxruntime<1.16",),
+        verified={"detections": 3, "max_box_difference": 0.25},
+    ).write(folder)
+    new = json.loads((folder / "export.json").read_bytes())
+    del new["sha256"]
+    old = {name: value for name, value in new.items() if name != "checksums"} | {"version": 1}
+    return [json.dumps(one).encode() for one in (new, old)]
+
+
+def _history(data: bytes, folder: Path) -> None:
+    history = read_history(_put(folder, "metrics.jsonl", data), lambda line: None)
+    for name in ("loss", "AP"):
+        history.series(name)
+        history.evaluation_series(name)
+
+
+_HISTORY = b"""{"step": 1, "loss": 2.5, "learning_rate": 1e-3}
+{"step": 2, "loss": NaN}
+{"step": 2, "evaluation": {"AP": 0.25, "APs": null}}
+"""
 
 
 # Images.
@@ -548,6 +596,8 @@ READERS: Mapping[str, Reader] = {
     ),
     "graph": Reader(_weights("w.pb"), _graphs),
     "checkpoint": Reader(_checkpoint, _checkpoint_seeds),
+    "export": Reader(_export, _export_seeds),
+    "history": Reader(_history, _plain(_HISTORY)),
     "npz": Reader(_weights("w.npz"), _npz),
     "npy": Reader(_member("w.npz", "a.npy"), _npy),
     "safetensors": Reader(_weights("w.safetensors"), _safetensors),
