@@ -33,11 +33,24 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 @contextmanager
+def unfinished_files(*targets: Path) -> Iterator[list[Path]]:
+    """Yields the paths of temporary files beside others; after an error none of them is left."""
+    unfinished = [path.with_name(f".{path.name}.unfinished") for path in targets]
+    try:
+        with blamed(targets[0]):
+            yield unfinished
+    except BaseException:
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields the path of a temporary file, which then replaces `path` in one step."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    yield unfinished
-    unfinished.replace(path)
+    with unfinished_files(path) as (unfinished,):
+        yield unfinished
+        unfinished.replace(path)
     sync_folder(path.parent)
 
 

@@ -121,6 +121,8 @@ class ModelDirectory:
         for leftover in self._checkpoints.iterdir():
             if leftover.name.startswith((_UNFINISHED, DELETED)):
                 shutil.rmtree(leftover)
+        for leftover in self.path.glob(".*.unfinished"):
+            leftover.unlink()
         for name, content in files.items():
             replace_durably(self.path / name, content)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stillbox.checkpoints.files import sync_folder, write_durably
+from stillbox.checkpoints.files import sync_folder, unfinished_files, write_durably
 from stillbox.checkpoints.tf1_index import DTYPES, MAGIC, STRING
 from stillbox.records.crc32c import masked_crc32c
 from stillbox.records.wire import bytes_field, encode_varint, varint_field
@@ -41,21 +41,21 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
             text.
     """
     data, index = checkpoint_files(prefix)
-    unfinished = [path.with_name(f".{path.name}.unfinished") for path in (data, index)]
     entries = [(b"", _header())]
-    with unfinished[0].open("wb") as file:
-        for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
-            content, covered = _encode(value)
-            entry = _entry(value, file.tell(), len(content), covered)
-            entries.append((name.encode(), entry))
-            file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    write_durably(unfinished[1], _table(entries))
-    # An old index must not be found beside new data.
-    index.unlink(missing_ok=True)
-    unfinished[0].replace(data)
-    unfinished[1].replace(index)
+    with unfinished_files(data, index) as unfinished:
+        with unfinished[0].open("wb") as file:
+            for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
+                content, covered = _encode(value)
+                entry = _entry(value, file.tell(), len(content), covered)
+                entries.append((name.encode(), entry))
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        write_durably(unfinished[1], _table(entries))
+        # An old index must not be found beside new data.
+        index.unlink(missing_ok=True)
+        unfinished[0].replace(data)
+        unfinished[1].replace(index)
     sync_folder(data.parent)
 
 

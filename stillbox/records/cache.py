@@ -8,19 +8,22 @@ import gzip
 import hashlib
 import os
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from stillbox.errors import UserError
 from stillbox.records.framing import is_header
 from stillbox.untrusted import open_untrusted
+from stillbox.records.new_folder import try_lock
 
 BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""
 _COPY_BYTES = 1 << 20
+_NEW, _LEFTOVER_SECONDS = ".new-", 60
 # Images hardly shrink; a thousand is what gzip makes of zeros. A small file has a block anyway.
 _MOST_COMPRESSION = 200
 
@@ -59,10 +62,12 @@ def decompressed(path: Path) -> Path:
             return copy
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
         with (
-            tempfile.NamedTemporaryFile(dir=folder, prefix=".new-", delete=False) as file,
+            tempfile.NamedTemporaryFile(dir=folder, prefix=_NEW, delete=False) as file,
             _removed_on_error(Path(file.name)),
         ):
+            try_lock(file.fileno())
             complete = _decompress(path, file.file)
     except OSError as error:
         raise UserError(
@@ -73,6 +78,15 @@ def decompressed(path: Path) -> Path:
     for outdated in folder.glob(f"{key}-*"):
         outdated.unlink(missing_ok=True)
     return Path(file.name).replace(whole if complete else broken)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes copies whose process was killed: they are old, and nobody holds their lock."""
+    for leftover in folder.glob(f"{_NEW}*"):
+        with suppress(OSError), leftover.open("rb") as file:
+            old = time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS
+            if old and try_lock(file.fileno()):
+                leftover.unlink()
 
 
 @contextmanager

@@ -176,12 +176,14 @@ def test_leftovers_of_a_killed_run_are_ignored_and_removed(directory):
     for name in (".unfinished-2", ".deleted-0"):
         (directory.path / "checkpoints" / name).mkdir()
         (directory.path / "checkpoints" / name / "params.npz").write_bytes(b"half")
+    (directory.path / ".best.json.unfinished").write_bytes(b"half")
     assert ModelDirectory.open(directory.path).steps() == (1,)
     # Reading leaves it alone: it may be a training run that is writing right now.
     assert (directory.path / "checkpoints" / ".unfinished-2").exists()
     directory.close()
     again = _create(directory.path)
     assert [entry.name for entry in (again.path / "checkpoints").iterdir()] == ["1"]
+    assert not list(again.path.glob(".*.unfinished"))
     again.save(2, _state(2), {})
     assert again.latest_step() == 2
 

@@ -11,6 +11,7 @@ from stillbox.errors import UserError
 from stillbox.records import index as index_module
 from stillbox.records.framing import RecordError
 from stillbox.records.index import RecordFile
+from stillbox.records.new_folder import try_lock
 from tests.records.builders import write_records
 
 PAYLOADS = [b"first", b"", b"x" * 300, b"last"]
@@ -177,6 +178,22 @@ def test_a_gzip_file_that_unpacks_without_end_leaves_nothing_behind(tmp_path, ca
     with pytest.raises(UserError, match="unpacks to more than 200 times of its size"):
         RecordFile(path)
     assert not [file for file in cache_folder.rglob("*") if file.is_file()]
+
+
+def test_copies_of_a_killed_process_are_removed_and_those_of_a_live_one_are_not(
+    tmp_path, cache_folder
+):
+    folder = cache_folder / "decompressed"
+    folder.mkdir(parents=True)
+    for name in (".new-dead", ".new-live", ".new-begun"):
+        (folder / name).write_bytes(b"half")
+    for name in (".new-dead", ".new-live"):
+        os.utime(folder / name, (0, 0))
+    path = write_records(tmp_path / "a.record", PAYLOADS, gz=True)
+    with (folder / ".new-live").open("rb") as live:
+        assert try_lock(live.fileno())
+        assert len(RecordFile(path)) == len(PAYLOADS)
+    assert sorted(file.name for file in folder.glob(".*")) == [".new-begun", ".new-live"]
 
 
 def test_an_index_of_somebody_else_is_not_believed(tmp_path):
