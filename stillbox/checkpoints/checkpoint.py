@@ -86,13 +86,14 @@ class Checkpoint:
                 where=str(folder),
                 fix="use the version of stillbox that versions.json names",
             )
-        self._sections, self._metadata = manifest.get("sections"), manifest.get("metadata")
+        sections, metadata = manifest.get("sections"), manifest.get("metadata")
         # A section is the name of a file in the folder, and of no other file.
-        if not isinstance(self._metadata, dict) or not (
-            isinstance(self._sections, dict) and all(map(str.isidentifier, self._sections))
+        if not isinstance(metadata, dict) or not (
+            isinstance(sections, dict) and all(map(str.isidentifier, sections))
         ):
             what = "the list of the checkpoint's sections is damaged"
             raise UserError(what, where=str(folder / MANIFEST), fix="use another checkpoint")
+        self._sections, self._metadata = sections, metadata
         self.checksums = Checksums.parse(manifest.get("checksums"), folder, MANIFEST)
         # All but the arrays, which are compared when they are read.
         self.checksums.verify(

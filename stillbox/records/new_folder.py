@@ -162,11 +162,19 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _not_written(target: Path, partial: Path) -> Iterator[None]:
-    """Names the target if the disk takes no more, which some writers say without a file."""
+    """Names the target if the disk takes no more, which some writers say without a file.
+
+    Messages have the target in place of the hidden folder.
+    """
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        hidden, shown = str(partial), str(target)
+        if hidden not in str(error.what) + str(error.where):
+            raise
+        where = error.where and error.where.replace(hidden, shown)
+        what = error.what.replace(hidden, shown)
+        raise UserError(what, where=where, fix=error.fix) from error
     except Exception as error:
         full = _FULL in str(error)  # that of TensorFlow is no OSError
         if not full and not (isinstance(error, OSError) and error.errno and not error.filename):

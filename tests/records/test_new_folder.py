@@ -165,6 +165,12 @@ def test_a_full_disk_names_the_folder(tmp_path, error):
     assert names(tmp_path) == []
 
 
+def test_messages_name_the_target_and_not_the_hidden_folder(tmp_path):
+    with pytest.raises(UserError) as caught, new_folder(tmp_path / "out") as folder:
+        raise UserError(f"{folder} is full", where=f"{folder}/train", fix="make room")
+    assert str(caught.value) == f"{tmp_path}/out/train: {tmp_path}/out is full\n  fix: make room"
+
+
 def test_an_error_of_another_file_is_not_blamed_on_the_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent\.jpg"), new_folder(tmp_path / "out"):
         (tmp_path / "absent.jpg").read_bytes()
