@@ -2,6 +2,7 @@
 
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from stillbox.errors import UserError
@@ -42,5 +43,7 @@ class DirectoryLock:
             ) from error
         except OSError:
             return  # some network file systems have no locks
-        os.ftruncate(self._file, 0)
-        os.write(self._file, f"process {os.getpid()}".encode())
+        # It is locked without the number too, on a full disk.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"process {os.getpid()}".encode())

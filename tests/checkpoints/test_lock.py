@@ -54,3 +54,15 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
     DirectoryLock(tmp_path).release()
+
+
+def test_a_full_disk_is_locked_without_the_number_of_the_process(tmp_path, monkeypatch):
+    def fail(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        held = DirectoryLock(tmp_path)
+    with pytest.raises(UserError, match="another process is writing into this directory"):
+        DirectoryLock(tmp_path)
+    held.release()
