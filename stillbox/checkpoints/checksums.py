@@ -139,7 +139,7 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
         raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
     if changed:
         reason = "the file was changed after it was written"
-        raise UserError(reason, where=str(path), fix=_ELSEWHERE.format(folder))
+        raise UserError(reason, where=str(path), fix=fix)
     return dict(content)
 
 

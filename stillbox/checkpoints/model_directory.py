@@ -173,7 +173,7 @@ class ModelDirectory:
         # A link that leads nowhere is no missing file.
         if not (path.exists() or path.is_symlink()):
             return None
-        content = read_manifest(path, what="the file is damaged", fix=_WITHOUT_BEST)
+        content = read_manifest(path, what="the best checkpoint is unknown", fix=_WITHOUT_BEST)
         try:
             best = _checked(Best(**content))
         except (TypeError, OverflowError) as error:

@@ -17,8 +17,8 @@ from typing import IO
 
 from stillbox.errors import UserError
 from stillbox.records.framing import is_header
-from stillbox.untrusted import open_untrusted
 from stillbox.records.new_folder import try_lock
+from stillbox.untrusted import open_untrusted
 
 BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""

@@ -75,7 +75,7 @@ def test_every_change_of_a_model_directory_is_listed(directory, doctor):
 
 def test_other_files_of_a_model_directory_are_looked_at(directory, doctor):
     (directory / "best.json").write_text("[]")
-    assert "best.json: the file is damaged; delete it" in doctor(directory)[2]
+    assert "best.json is damaged; delete it" in doctor(directory)[2]
     (directory / "best.json").unlink()
     with (directory / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff\n")

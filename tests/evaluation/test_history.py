@@ -69,6 +69,7 @@ def test_half_a_last_line_is_left_out_without_a_note(tmp_path):
         b'{"step": 2, "evaluation": {"AP": "high"}}',
         b'{"step": 2, "evaluation": {"AP": [1]}}',
     ],
+    ids=range(20),
 )
 def test_a_damaged_line_is_left_out_and_named(tmp_path, damaged):
     path, said = tmp_path / "m", []
