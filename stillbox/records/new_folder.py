@@ -28,16 +28,20 @@ _FULL = os.strerror(errno.ENOSPC)
 _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-def try_lock(descriptor: int) -> bool:
-    """Locks an open file or folder until it is closed; False if another process holds it."""
+def try_lock(descriptor: int) -> bool | None:
+    """Locks an open file or folder until it is closed.
+
+    Returns:
+        Whether it is locked now; None if the file system has no locks, as some of the network.
+    """
     if fcntl is None:
-        return True
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # some network file systems have no locks
+        return None
     return True
 
 
@@ -98,23 +102,28 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _claim(partial: Path, target: Path) -> int:
-    """Makes and locks an empty folder."""
+    """Makes an empty folder, locks it and returns its descriptor."""
+    locked: bool | None = False
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             partial.mkdir(exist_ok=True)
-            if (descriptor := _lock(partial)) is not None:
-                # Its former owner may have renamed or removed it before it was locked.
-                if _is_open_as(descriptor, partial):
-                    for leftover in partial.iterdir():
-                        _remove(leftover)
-                    return descriptor
-                os.close(descriptor)
+            descriptor = os.open(partial, os.O_RDONLY | _FOLDER_ALONE)
+            locked = try_lock(descriptor)
+            # Its former owner may have renamed or removed it before it was locked.
+            if locked and _is_open_as(descriptor, partial):
+                for leftover in partial.iterdir():
+                    _remove(leftover)
+                return descriptor
+            if locked is None and not any(partial.iterdir()):
+                return descriptor
+            os.close(descriptor)
         # Another one may hold it for a moment, to see whether it is a leftover.
         time.sleep(_SECONDS)
     raise UserError(
         "another process is writing it at this moment",
         where=str(target),
-        fix="wait for it to end, or choose another --output",
+        fix="wait for it to end, or choose another --output"
+        + f"; if there is none, remove {partial}: this disk has no locks" * (locked is None),
     )
 
 
@@ -128,10 +137,9 @@ def _clean(parent: Path, own: Path) -> None:
     """Removes what writers have left that are no more; brings back what one had set aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
         # It may be gone by now, or another user's.
-        with suppress(OSError):
-            if leftover != own and (descriptor := _lock(leftover)) is not None:
+        with suppress(OSError), _opened(leftover) as descriptor:
+            if leftover != own and try_lock(descriptor):
                 shutil.rmtree(leftover, ignore_errors=True)
-                os.close(descriptor)
     for old in parent.glob(f".*{_OLD}"):
         target = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
         writer = old.with_name(f".{target.name}{_PARTIAL}")
@@ -144,13 +152,13 @@ def _clean(parent: Path, own: Path) -> None:
                 old.rename(target)
 
 
-def _lock(folder: Path) -> int | None:
-    """Returns the descriptor of a locked folder; None if another process holds it."""
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY | _FOLDER_ALONE)
-    if try_lock(descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -182,5 +182,12 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
 
     monkeypatch.setattr("stillbox.records.new_folder.fcntl.flock", refuse)
     with partial_folder(tmp_path / "out") as folder:
-        assert folder.is_dir()
-    assert names(tmp_path) == []
+        (folder / "half").touch()
+        write(tmp_path / "other")
+        # Nothing tells a leftover from the folder of a live process: neither is touched.
+        with pytest.raises(
+            UserError, match=r"stillbox-partial: this disk has no locks"
+        ):
+            write(tmp_path / "out")
+        assert names(folder) == ["half"]
+    assert names(tmp_path) == ["other"]
