@@ -332,7 +332,9 @@ def locked_directory(path: Path, *, writes: bool = True) -> Iterator[DirectoryLo
     Raises:
         UserError: another process writes into it.
     """
-    lock = DirectoryLock(path) if writes and is_model_directory(path) else None
+    there = writes and is_model_directory(path)
+    with _waiting(path):
+        lock = DirectoryLock(path) if there else None
     try:
         yield lock
     finally:

@@ -185,9 +185,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
         (folder / "half").touch()
         write(tmp_path / "other")
         # Nothing tells a leftover from the folder of a live process: neither is touched.
-        with pytest.raises(
-            UserError, match=r"stillbox-partial: this disk has no locks"
-        ):
+        with pytest.raises(UserError, match="stillbox-partial: this disk has no locks"):
             write(tmp_path / "out")
         assert names(folder) == ["half"]
     assert names(tmp_path) == ["other"]
