@@ -19,6 +19,7 @@ from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
+from stillbox.untrusted import read_untrusted
 
 MANIFEST = "checkpoint.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
