@@ -148,7 +148,7 @@ def _own_checksum(content: Mapping[str, Any]) -> str:
 
 
 def _measure(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
+    with open_untrusted(path, most=None) as file:
         return os.fstat(file.fileno()).st_size, _digest(file)
 
 

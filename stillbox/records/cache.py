@@ -83,7 +83,7 @@ def decompressed(path: Path) -> Path:
 def _remove_leftovers(folder: Path) -> None:
     """Removes copies whose process was killed: they are old, and nobody holds their lock."""
     for leftover in folder.glob(f"{_NEW}*"):
-        with suppress(OSError), leftover.open("rb") as file:
+        with suppress(OSError, UserError), open_untrusted(leftover, most=None) as file:
             old = time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS
             if old and try_lock(file.fileno()):
                 leftover.unlink()

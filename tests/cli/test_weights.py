@@ -15,6 +15,7 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from tests.checkpoints.manifests import reseal
 
 STEM = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
 
@@ -61,6 +62,7 @@ def test_averages_are_taken_where_evaluation_takes_them(stillbox, trained, here,
     text = settings.read_text()
     assert text.count("use_ema: true") == 1
     settings.write_text(text.replace("use_ema: true", f"use_ema: {str(averages).lower()}"))
+    reseal(settings.parent)
     _, out, _ = stillbox("weights", "save", trained, "--to", "m.npz", "--step", "2")
     assert ("moving averages" in out) == averages
     assert ("the parameters themselves" in out) == (not averages)
