@@ -14,6 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from stillbox import __version__
 from stillbox.checkpoints.files import blamed, sync_folder
 from stillbox.errors import UserError
+from stillbox.records.files import append_file, create_file
 from stillbox.untrusted import open_untrusted
 
 Progress = Callable[[int, int], None]
@@ -146,7 +147,7 @@ def _receive(address: str, part: Path, size: int, progress: Progress) -> None:
         if not resumes:
             done = 0
         most = size or total or MOST_BYTES
-        with part.open("ab" if resumes else "wb") as file:
+        with append_file(part) if resumes else create_file(part) as file:
             while piece := answer.read(_CHUNK):
                 done += len(piece)
                 if done > most:

@@ -1,10 +1,11 @@
 """Durable and atomic writing of files: after a crash a file is complete or absent."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from stillbox.records.files import create_file, remove_tree
 
 DELETED = ".deleted-"
 """Prefix of the name of a folder that is being removed."""
@@ -26,7 +27,7 @@ def blamed(path: Path) -> Iterator[None]:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Writes a file and waits until the disk has it. Its name appears before its content."""
-    with blamed(path), path.open("wb") as file:
+    with blamed(path), create_file(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -73,7 +74,7 @@ def remove_folder(path: Path) -> None:
     """Removes a folder; its name disappears before the first of its files."""
     deleted = path.with_name(f"{DELETED}{path.name}")
     path.rename(deleted)
-    shutil.rmtree(deleted)
+    remove_tree(deleted)
 
 
 def list_folder(path: Path, limit: int = 12) -> str:

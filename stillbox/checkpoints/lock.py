@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.records.files import open_in_place
 
 try:
     import fcntl
@@ -22,11 +23,11 @@ class DirectoryLock:
         directory: an existing folder.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or the name of its file is a link.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_in_place(directory / ".lock", os.O_RDWR)
         # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
         if fcntl is None:

@@ -39,12 +39,14 @@ from stillbox.checkpoints.files import (
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
-from stillbox.records.files import describe_bytes, lack_of_room
+from stillbox.records.files import describe_bytes, lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 
 _BEST = "best.json"
 CHECKPOINTS = "checkpoints"
+OF_TRAINING = (CHECKPOINTS, _BEST, MANIFEST)
+"""Names that a model directory or a checkpoint has, and no other folder of stillbox."""
 _WITHOUT_BEST = "delete it: the newest checkpoint counts then"
 _UNFINISHED = ".unfinished-"
 _HEADER_BYTES, _BLOCK_BYTES = 400, 4096
@@ -116,13 +118,13 @@ class ModelDirectory:
         return directory
 
     def _begin(self, files: Mapping[str, str]) -> None:
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self._checkpoints, below=self.path)
         self._lock = self._lock or DirectoryLock(self.path)
         for leftover in self._checkpoints.iterdir():
             if leftover.name.startswith((_UNFINISHED, DELETED)):
-                shutil.rmtree(leftover)
+                remove_tree(leftover)
         for leftover in self.path.glob(".*.unfinished"):
-            leftover.unlink()
+            remove_tree(leftover)
         for name, content in files.items():
             replace_durably(self.path / name, content)
 

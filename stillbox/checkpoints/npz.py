@@ -12,6 +12,7 @@ import numpy as np
 
 from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
 from stillbox.errors import UserError
+from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted
 
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
@@ -22,7 +23,7 @@ _MOST_COMPRESSION = 100
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays durably, uncompressed, each with a CRC-32. Same arrays, same bytes."""
-    with path.open("wb") as file:
+    with create_file(path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, array in arrays.items():
                 if array.dtype == jnp.bfloat16:

@@ -16,6 +16,7 @@ from stillbox.checkpoints.files import (
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
 from stillbox.records.cache import cache_folder
+from stillbox.records.files import remove_tree
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 _RECEIPT = "download.json"
@@ -161,7 +162,7 @@ def _write_receipt(folder: Path, found: dict[str, dict[str, int | str]]) -> None
 def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
     """Takes the checkpoint and its config out of an archive, and removes the archive."""
     unfinished = folder / ".unpacked"
-    shutil.rmtree(unfinished, ignore_errors=True)
+    remove_tree(unfinished)
     try:
         with (
             open_untrusted(archive, most=_MOST_BYTES) as packed,
@@ -183,8 +184,7 @@ def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
         raise UserError(what, where=str(archive), fix="this is not the published file; remove it")
     for entry in unfinished.iterdir():
         target = folder / entry.name
-        if target.is_dir():
-            shutil.rmtree(target)
+        remove_tree(target)
         entry.replace(target)
     unfinished.rmdir()
     archive.unlink()

@@ -17,6 +17,7 @@ import numpy as np
 from stillbox.checkpoints.files import sync_folder, unfinished_files, write_durably
 from stillbox.checkpoints.tf1_index import DTYPES, MAGIC, STRING
 from stillbox.records.crc32c import masked_crc32c
+from stillbox.records.files import create_file
 from stillbox.records.wire import bytes_field, encode_varint, varint_field
 
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
@@ -43,7 +44,7 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
     data, index = checkpoint_files(prefix)
     entries = [(b"", _header())]
     with unfinished_files(data, index) as unfinished:
-        with unfinished[0].open("wb") as file:
+        with create_file(unfinished[0]) as file:
             for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
                 content, covered = _encode(value)
                 entry = _entry(value, file.tell(), len(content), covered)

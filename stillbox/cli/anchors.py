@@ -37,17 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_figure
     from stillbox.checking.anchors import examine_anchors
     from stillbox.evaluation.charts import figure_png
+    from stillbox.records.files import write_whole
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     with progress_bar("records") as progress:
         report = examine_anchors(experiment, limit=arguments.limit, on_record=progress)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n"
-    (arguments.output / "anchors.json").write_text(text, encoding="utf-8")
+    write_whole(arguments.output / "anchors.json", text.encode())
     picture = arguments.output / "anchors.png"
-    picture.write_bytes(figure_png(overlap_figure(report)))
+    write_whole(picture, figure_png(overlap_figure(report)))
     if arguments.json:
         sys.stdout.write(text)
         return 0

@@ -39,7 +39,7 @@ def write_figures(analysis: Analysis, directory: Path) -> None:
         "sizes": _sizes(analysis),
     }
     for name, rows in tables.items():
-        write_whole(directory / "csv" / f"{name}.csv", _csv(rows))
+        write_whole(directory / "csv" / f"{name}.csv", _csv(rows), below=directory)
 
 
 def figures(analysis: Analysis) -> dict[str, Any]:

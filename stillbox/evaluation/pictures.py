@@ -182,8 +182,8 @@ def picture_bytes(picture: Picture, image_format: Literal["PNG", "JPEG"]) -> byt
     return buffer.getvalue()
 
 
-def save_picture(picture: Picture, path: str | Path) -> Path:
-    """Writes a PNG or JPEG, by the ending of the name.
+def save_picture(picture: Picture, path: str | Path, *, below: Path | None = None) -> Path:
+    """Writes a PNG or JPEG, by the ending of the name; for `below` see `write_whole`.
 
     Raises:
         UserError: another ending, or the folder cannot be written to.
@@ -194,7 +194,7 @@ def save_picture(picture: Picture, path: str | Path) -> Path:
     if image_format is None:
         what = f"no picture format has the ending {path.suffix!r}"
         raise UserError(what, where=str(path), fix="use .png, .jpg or .jpeg")
-    return write_whole(path, picture_bytes(picture, image_format))
+    return write_whole(path, picture_bytes(picture, image_format), below=below)
 
 
 def _enlarged(image: Picture) -> tuple[Image.Image, int]:

@@ -29,9 +29,11 @@ def write_report(report: Report, directory: str | Path) -> Path:
     write_figures(report.analysis, directory)
     numbers = {name: f"class {class_id}" for class_id, name in report.analysis.names.items()}
     for name, figure in drawn.items():
-        write_whole(directory / "curves" / f"{name}.png", charts.figure_png(figure, numbers))
+        path = directory / "curves" / f"{name}.png"
+        write_whole(path, charts.figure_png(figure, numbers), below=directory)
     for number, picture in enumerate(report.pictures, start=1):
-        save_picture(picture.picture, directory / "pictures" / f"{number:03d}.jpg")
+        path = directory / "pictures" / f"{number:03d}.jpg"
+        save_picture(picture.picture, path, below=directory)
     return write_whole(directory / REPORT, page.encode())
 
 

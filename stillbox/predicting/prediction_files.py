@@ -1,5 +1,6 @@
 """Files of predictions that grow line by line."""
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
+from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted
 
 Write = Callable[[Mapping[str, Any]], None]
@@ -23,9 +25,7 @@ def json_lines(path: Path) -> Iterator[Write]:
     """
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A pipe or a link of that name is replaced, not written to.
-        path.unlink(missing_ok=True)
-        file = path.open("w", encoding="utf-8", buffering=1)
+        file = io.TextIOWrapper(create_file(path), encoding="utf-8", line_buffering=True)
 
     def append(entry: Mapping[str, Any]) -> None:
         with _naming(path):
@@ -49,7 +49,7 @@ def write_list(lines: Path, path: Path) -> Path:
         with (
             _naming(path),
             open_untrusted(lines, most=None) as source,
-            partial.open("wb") as target,
+            create_file(partial) as target,
         ):
             target.write(b"[")
             for number, line in enumerate(source):

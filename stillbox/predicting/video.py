@@ -17,6 +17,7 @@ import cv2
 from stillbox.errors import UserError
 from stillbox.evaluation.pictures import Picture
 from stillbox.predicting.backend import Pixels
+from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
@@ -147,6 +148,7 @@ class VideoFile:
 
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        create_file(self._partial).close()
         code = cv2.VideoWriter.fourcc(*"mp4v")
         writer = cv2.VideoWriter(str(self._partial), code, self._rate, (width, height))
         if not writer.isOpened():

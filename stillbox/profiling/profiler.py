@@ -16,6 +16,7 @@ from stillbox.profiling.programs import running_programs
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.profiling.summary import Summary, summarize
 from stillbox.profiling.traces import read_trace
+from stillbox.records.files import make_folder
 
 _PAGE, _TEXT, _MEMORY = "summary.html", "summary.txt", "memory.prof"
 _PROGRAM = ".hlo.pb"
@@ -89,6 +90,7 @@ class StepProfiler(StepObserver):
 
     def _start(self) -> None:
         jax.block_until_ready(self._result)
+        make_folder(self._directory / "plugins" / "profile", below=self._directory)
         options = jax.profiler.ProfileOptions()
         # Calls of Python functions would bury everything else, and slow down what is measured.
         options.python_tracer_level = 0
@@ -140,7 +142,9 @@ class StepProfiler(StepObserver):
 
 def _newest_trace(directory: Path) -> Path:
     folders = (directory / "plugins" / "profile").iterdir()
-    return max(folders, key=lambda one: one.stat().st_mtime)
+    return max(
+        (one for one in folders if not one.is_symlink()), key=lambda one: one.stat().st_mtime
+    )
 
 
 def summarize_folder(folder: Path) -> Summary | None:

@@ -14,7 +14,7 @@ import yaml
 
 from stillbox.errors import UserError
 from stillbox.records.example import Example
-from stillbox.records.files import write_whole
+from stillbox.records.files import make_folder, refuse_links, write_whole
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.new_folder import partial_folder
@@ -77,7 +77,7 @@ def export_records(
     source = ExampleSource(records, label_map, bad_records="drop")
     result = Exported()
     final = output / FORMS[form].images.format(split=split)
-    with _folder(final) as folder:
+    with _folder(final, output) as folder:
         images = _written(source, folder, result, on_image)
         for image in images:
             if (final / image.name).exists():
@@ -89,13 +89,15 @@ def export_records(
 
 
 @contextmanager
-def _folder(final: Path) -> Iterator[Path]:
-    """Yields a new folder whose files move to `final` at the end; none does after an error."""
+def _folder(final: Path, output: Path) -> Iterator[Path]:
+    """Yields a new folder whose files move to `final`, which lies in the output folder, at the end;
+    none does after an error."""
+    refuse_links(final, below=output)
     with partial_folder(final) as partial:
         yield partial
         for file in [f for f in partial.rglob("*") if f.is_file()]:
             target = final / file.relative_to(partial)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent, below=output)
             file.replace(target)
 
 
@@ -156,7 +158,7 @@ def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[
             )
         ]
         path = output / "labels" / split / image.name.with_suffix(".txt")
-        write_whole(path, "".join(lines).encode())
+        write_whole(path, "".join(lines).encode(), below=output)
     data = output / "data.yaml"
     content: dict[str, Any] = {"path": "."}
     content |= {p.name: f"images/{p.name}" for p in sorted((output / "labels").iterdir())}
@@ -187,7 +189,7 @@ def _write_coco(output: Path, split: str, label_map: LabelMap, images: Sequence[
     categories = [{"id": item.id, "name": item.name} for item in label_map]
     content = {"images": entries, "annotations": annotations, "categories": categories}
     path = output / "annotations" / f"instances_{split}.json"
-    write_whole(path, json.dumps(content, ensure_ascii=False).encode())
+    write_whole(path, json.dumps(content, ensure_ascii=False).encode(), below=output)
 
 
 def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
@@ -211,9 +213,10 @@ def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_
             _texts(box, **{side: _short(value) for side, value in sides.items()})
         ElementTree.indent(root)
         path = output / "Annotations" / image.name.with_suffix(".xml")
-        write_whole(path, ElementTree.tostring(root, encoding="utf-8") + b"\n")
+        write_whole(path, ElementTree.tostring(root, encoding="utf-8") + b"\n", below=output)
     stems = "".join(f"{image.name.with_suffix('')}\n" for image in images)
-    write_whole(output / "ImageSets" / "Main" / f"{split}.txt", stems.encode())
+    path = output / "ImageSets" / "Main" / f"{split}.txt"
+    write_whole(path, stems.encode(), below=output)
 
 
 def _texts(parent: ElementTree.Element, **values: object) -> None:

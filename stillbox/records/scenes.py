@@ -116,7 +116,8 @@ class _SetWriter:
         options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
         bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
         encoded = bytes(cv2.imencode(".jpg", bgr, options)[1])
-        write_whole(self._output / "images" / self._name / filename, encoded)
+        path = self._output / "images" / self._name / filename
+        write_whole(path, encoded, below=self._output)
         image = {"id": image_id, "file_name": filename, "width": width, "height": height}
         self._images.append(image)
         columns = (scene.boxes.tolist(), scene.class_ids.tolist(), scene.areas.tolist())
@@ -154,7 +155,7 @@ class _SetWriter:
         path = self._output / "annotations" / f"{self._name}.json"
         ids = [annotation["category_id"] for annotation in self._annotations]
         return SceneSet(
-            annotations=write_whole(path, json.dumps(content).encode()),
+            annotations=write_whole(path, json.dumps(content).encode(), below=self._output),
             images=len(self._images),
             empty=self._empty,
             boxes={item.name: ids.count(item.id) for item in self._label_map},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 from stillbox.errors import UserError
-from stillbox.records.files import describe_bytes, not_written
+from stillbox.records.files import create_file, describe_bytes, not_written
 from stillbox.records.framing import frame
 from stillbox.records.new_folder import partial_folder
 
@@ -31,7 +31,7 @@ def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
-    with _removed_on_error([partial], path), partial.open("wb") as file:
+    with _removed_on_error([partial], path), create_file(partial) as file:
         yield lambda payload: _append(file, payload)
     partial.replace(path)
 

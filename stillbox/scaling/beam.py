@@ -16,6 +16,7 @@ from stillbox.errors import UserError
 from stillbox.extras import import_extra
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion_job import ConversionJob, Outcome, convert_image
+from stillbox.records.files import remove_tree
 from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
 
 _CHUNK = 250
@@ -43,7 +44,7 @@ def convert_with_beam(
     import_extra("apache_beam", "beam")
     old_files = prepare_folder(job.output, job.name, job.shards, overwrite=job.options.overwrite)
     scratch = job.output.absolute() / f".{job.name}.beam"
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove_tree(scratch)
     scratch.mkdir()
     try:
         yield _outcomes(job, items, options, scratch)

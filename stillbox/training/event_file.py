@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from stillbox.checkpoints.files import blamed
+from stillbox.records.files import append_file
 from stillbox.records.framing import frame
 from stillbox.records.wire import bytes_field, varint_field
 
@@ -39,7 +40,7 @@ class EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
         with blamed(self._path):
-            self._file = self._path.open("ab")
+            self._file = append_file(self._path)
         self._flushed = time.monotonic()
         self._write(event(0, bytes_field(_FILE_VERSION, b"brain.Event:2")))
         # SessionLog: status = 1, of which 1 is START.

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stillbox.records.files import make_folder
 from stillbox.training.event_file import EventFile
 
 
@@ -38,7 +39,8 @@ class TensorBoard:
     """
 
     def __init__(self, directory: Path, from_step: int) -> None:
-        self._events = EventFile(directory / "tensorboard", purge_step=from_step + 1)
+        folder = make_folder(directory / "tensorboard", below=directory)
+        self._events = EventFile(folder, purge_step=from_step + 1)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Records the metrics of a step."""

@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from stillbox.checkpoints.files import blamed
+from stillbox.checkpoints.files import blamed, replace_durably
 from stillbox.devices.job import broadcast, is_main_process
 from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
+from stillbox.records.files import append_file
 from stillbox.training.loggers import Logger
 from stillbox.training.tracking import open_loggers
 
@@ -116,8 +117,8 @@ class Summaries:
         return self._stalls.waiting(f"{self._path}, and the loggers of the run")
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with blamed(self._path), self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with blamed(self._path), append_file(self._path) as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     def _truncate(self, step: int) -> None:
         history = read_history(self._path)
@@ -126,7 +127,4 @@ class Summaries:
             *({"step": at, "evaluation": scores} for at, scores in history.evaluations),
         ]
         kept = sorted((line for line in lines if line["step"] <= step), key=itemgetter("step"))
-        temporary = self._path.with_suffix(".tmp")
-        with blamed(temporary):
-            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        temporary.replace(self._path)
+        replace_durably(self._path, "".join(json.dumps(line) + "\n" for line in kept))

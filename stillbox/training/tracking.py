@@ -20,6 +20,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.values import Plain, to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.extras import import_extra
+from stillbox.records.files import refuse_links
 from stillbox.training.loggers import Logger, TensorBoard, as_evaluation
 from stillbox.untrusted import read_untrusted
 
@@ -65,6 +66,7 @@ def open_loggers(
 
 def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> Logger:
     runs = _read_runs(directory)
+    refuse_links(directory / name, below=directory)
     try:
         tracker, run = _TRACKERS[name](directory, experiment, runs.get(name))
     except Exception as error:

@@ -16,6 +16,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
+from stillbox.records.files import make_folder
 from stillbox.training.checkpoint_scorer import CheckpointScorer, Say
 from stillbox.training.summaries import Summaries
 
@@ -101,7 +102,7 @@ class CheckpointWatcher:
                 where=str(self._directory),
                 fix="start one process; it uses all devices of its machine",
             )
-        self._output.mkdir(parents=True, exist_ok=True)
+        make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations
         known = broadcast([step for step, _ in so_far])

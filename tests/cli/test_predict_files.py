@@ -279,8 +279,8 @@ def test_boxes_are_clipped_to_the_image(stillbox, photos, backend, monkeypatch):
 
 
 def test_a_full_disk_names_the_file(refused, photos, monkeypatch):
-    monkeypatch.setattr(Path, "unlink", lambda path, **options: None)
-    (photos.parent / "predictions").mkdir()
-    (photos.parent / "predictions/predictions.jsonl").symlink_to("/dev/full")
+    full = Path("/dev/full")
+    module = "stillbox.predicting.prediction_files"
+    monkeypatch.setattr(f"{module}.create_file", lambda path: full.open("wb"))
     code_line = refused("predict", "model", "photos")
     assert "predictions/predictions.jsonl: cannot be written: No space left on device" in code_line

@@ -152,6 +152,18 @@ def test_an_old_export_stays_until_the_new_one_is_verified(model, images, tmp_pa
     assert Manifest.read(old) == manifest
 
 
+def test_an_output_that_is_a_link_stays_one(model, tmp_path, wrong_format, monkeypatch):
+    same = agree(Fixed(OWL), Fixed(OWL), [IMAGE])
+    monkeypatch.setattr("stillbox.exporting.export._verify", lambda *arguments: same)
+    (tmp_path / "disk/old").mkdir(parents=True)
+    (tmp_path / "out").symlink_to(tmp_path / "disk/old")
+    for overwrite in (False, True):
+        export_model(model, tmp_path / "out", ExportSettings(), [], overwrite=overwrite)
+        assert (tmp_path / "out").is_symlink()
+        assert (tmp_path / "disk/old" / MANIFEST).is_file()
+        assert [path.name for path in (tmp_path / "disk").iterdir()] == ["old"]
+
+
 def test_a_folder_with_something_else_is_never_replaced(model, images, tmp_path):
     (tmp_path / "diary.txt").write_text("dear diary")
     with pytest.raises(UserError, match="this is not an empty folder"):

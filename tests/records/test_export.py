@@ -72,6 +72,32 @@ def test_names_in_records_lead_nowhere_else(tmp_path, form):
     assert all(image.is_relative_to(tmp_path / "deep" / "out") for image in images)
 
 
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("yolo", "images"),
+        ("yolo", "images/train"),
+        ("yolo", "labels"),
+        ("yolo", "labels/train"),
+        ("coco", "train"),
+        ("coco", "annotations"),
+        ("voc", "JPEGImages"),
+        ("voc", "Annotations"),
+        ("voc", "ImageSets"),
+    ],
+)
+def test_a_link_in_the_output_folder_is_not_followed(tmp_path, form, name):
+    path = write_records(tmp_path / "a.record", [make_example(filename="7.jpg")])
+    (tmp_path / "home").mkdir()
+    link = tmp_path / "out" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="nothing is written there") as caught:
+        export_records([str(path)], CAT_DOG, tmp_path / "out", form)
+    assert caught.value.where == str(link)
+    assert not any((tmp_path / "home").iterdir())
+
+
 def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
     path = str(write_records(tmp_path / "a.record", [make_example()]))
     export_records([path], CAT_DOG, tmp_path / "out", "yolo")

@@ -80,6 +80,18 @@ def test_a_finished_conversion_is_used_again_until_something_changes(tmp_path):
     assert not list(tmp_path.glob(".out*"))
 
 
+def test_an_output_folder_that_is_a_link_stays_one(tmp_path):
+    (tmp_path / "disk/data").mkdir(parents=True)
+    out = tmp_path / "out"
+    out.symlink_to(tmp_path / "disk/data")
+    converted = convert_folder(voc_folder(tmp_path / "photos"), out)
+    assert out.is_symlink()
+    assert converted.label_map.is_file()
+    assert (tmp_path / "disk/data" / converted.label_map.name).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "out", "photos"]
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
+
+
 def test_an_output_folder_of_something_else_is_left_alone(tmp_path):
     folder, out = voc_folder(tmp_path / "photos"), tmp_path / "out"
     out.mkdir()

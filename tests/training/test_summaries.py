@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,12 +132,14 @@ def test_events_are_the_bytes_that_tensorboard_writes(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a disk without room")
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
-    with closing(Summaries(tmp_path, from_step=0)) as summaries:
-        (tmp_path / HISTORY).unlink()
-        (tmp_path / HISTORY).symlink_to("/dev/full")
-        with pytest.raises(OSError, match="No space left on device") as caught:
-            summaries.metrics(1, {"loss": 1.0})
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    full = Path("/dev/full")
+    monkeypatch.setattr("stillbox.training.summaries.append_file", lambda path: full.open("ab"))
+    with (
+        closing(Summaries(tmp_path, from_step=0)) as summaries,
+        pytest.raises(OSError, match="No space left on device") as caught,
+    ):
+        summaries.metrics(1, {"loss": 1.0})
     assert caught.value.filename == str(tmp_path / HISTORY)
 
 
