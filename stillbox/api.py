@@ -16,6 +16,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
 from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.predictor import Predictor
+from stillbox.records.files import make_folder, refuse_links
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
@@ -64,7 +65,8 @@ def load(
         runtime: of an export, such as `openvino` for ONNX; empty: the format's default.
         batch_size: images, or tiles of images, at a time.
         tiling: detect in tiles of large images.
-        say: called with a report on a weights file.
+        say: called with a report on a weights file, with stored fields that have no effect, and
+            with what is run of an export.
 
     Raises:
         UserError: there is no such model, or its weights do not fit.
@@ -79,6 +81,7 @@ def load(
                 fix="export again with them",
             )
         backend = ExportBackend(Path(str(source)), runtime)
+        say(f"{backend.source}: an export, a program that runs with your rights")
         return Predictor(backend, batch_size=batch_size, tiling=tiling)
     from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
@@ -113,7 +116,7 @@ def load_model(
             f"{name} is not a model directory, and a config alone has no weights",
             fix="add --weights FILE, or give the --model-dir of a training run",
         )
-    return load_trained(Path(source), step=step, overrides=overrides)
+    return load_trained(Path(source), step=step, overrides=overrides, say=say)
 
 
 def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
@@ -248,13 +251,14 @@ def evaluate(
     prepare_process()
     directory = None if weights is not None or isinstance(source, Experiment) else Path(source)
     if _is_export(source, runtime):
-        experiment, name, score = _export_scorer(source, weights, overrides, runtime)
+        experiment, name, score = _export_scorer(source, weights, overrides, runtime, say)
     else:
         model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
         experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
     folder = Path(output) if output else (directory or Path()) / "evaluation"
     with announcing(lambda: f"waiting for the folder {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)  # before the scoring, which can take an hour
+        # Before the scoring, which can take an hour.
+        make_folder(folder, below=directory or folder)
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
     say(f"{name}: scoring {min(limit, len(dataset))} images")
@@ -270,13 +274,14 @@ def evaluate(
 
 
 def _export_scorer(
-    source: Config, weights: str | Path | None, overrides: Sequence[str], runtime: str
+    source: Config, weights: str | Path | None, overrides: Sequence[str], runtime: str, say: Say
 ) -> "tuple[Experiment, str, Score]":
-    from stillbox.exporting.manifest import EXPERIMENT
+    from stillbox.exporting.backend import ExportBackend
     from stillbox.predicting.scoring import score_backend
 
-    backend = load(source, weights=weights, runtime=runtime).backend
-    experiment = as_experiment(Path(str(source)) / EXPERIMENT, overrides)
+    backend = load(source, weights=weights, runtime=runtime, say=say).backend
+    assert isinstance(backend, ExportBackend)
+    experiment = with_overrides(backend.experiment, overrides)
     return experiment, backend.source, partial(score_backend, backend, experiment)
 
 
@@ -349,6 +354,7 @@ def export(
     in_directory = weights is None and not isinstance(source, Experiment)
     base = Path(str(source)) if in_directory else Path()
     folder = Path(output) if output else base / "export" / chosen.format
+    refuse_links(folder, below=base if in_directory else folder)
     check_free(folder, overwrite=overwrite)
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
     if settings is None and "signature" not in changes and chosen.format != "tflite":

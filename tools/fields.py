@@ -11,7 +11,16 @@ import typing
 from collections.abc import Iterator
 
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.values import Hint, Value, choices, field_ranges, field_types, to_plain
+from stillbox.experiment.schema.ranges import Outside
+from stillbox.experiment.values import (
+    Hint,
+    Value,
+    choices,
+    field_marks,
+    field_ranges,
+    field_types,
+    to_plain,
+)
 
 _HEADER = """\
 # All fields of an experiment
@@ -49,7 +58,7 @@ def _section(cls: type, paths: list[str]) -> str:
     )
     rows = [
         f"| `{name}` | {_type(hint)}{_range(cls, name)} | {_default(getattr(cls(), name))} "
-        f"| {_meanings(cls)[name]} |"
+        f"| {_meanings(cls)[name]}{_stored(cls, name)} |"
         for name, hint in field_types(cls).items()
     ]
     table = "\n".join(["| field | type | default | meaning |", "|---|---|---|---|", *rows])
@@ -60,6 +69,12 @@ def _section(cls: type, paths: list[str]) -> str:
 def _range(cls: Hint, name: str) -> str:
     allowed = field_ranges(cls).get(name)
     return f" {allowed}" if allowed else ""
+
+
+def _stored(cls: Hint, name: str) -> str:
+    outside = field_marks(cls, Outside).get(name)
+    free = outside is None or outside.stored
+    return "" if free else " Not taken from an experiment that is stored with a model."
 
 
 def _type(hint: Hint) -> str:

@@ -5,11 +5,12 @@ import platform
 import sys
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 
 import jax
 
 from stillbox import __version__
-from stillbox.devices.setup import compilation_cache_folder
+from stillbox.devices.setup import compilation_cache_folder, fault_of_folder
 from stillbox.exporting.saved_model.format import known_bad
 
 _PACKAGES = (
@@ -57,7 +58,13 @@ def examine() -> Examination:
         f"memory: {pages * size / 2**30:.1f} GiB on the host",
         f"compiled programs are kept in {compilation_cache_folder()}",
     ]
+    problems += _cache_problem(compilation_cache_folder())
     return Examination(lines, bad_pairs(versions) + _python_problem() + problems)
+
+
+def _cache_problem(folder: Path) -> list[str]:
+    fault = fault_of_folder(folder) if folder.is_dir() else ""
+    return [f"{folder}: {fault}: remove it; no compiled program is kept there"] if fault else []
 
 
 def bad_pairs(versions: dict[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from stillbox.checkpoints.npz import write_npz
 from stillbox.checkpoints.tf1_writer import checkpoint_files, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.errors import UserError
-from stillbox.experiment.yaml_config import from_yaml
+from stillbox.experiment.yaml_config import from_stored
 
 _SHOWN = 5
 
@@ -84,7 +84,7 @@ def save_weights(
     files = (target,) if is_file else _checkpoint_files(target)
     _check_place(files, overwrite)
     checkpoint = ModelDirectory.open(directory).checkpoint(step)
-    experiment = from_yaml(checkpoint.experiment, str(checkpoint.folder))
+    experiment = from_stored(checkpoint.experiment, str(checkpoint.folder))
     averaged = experiment.evaluation.use_ema and "ema" in checkpoint.sections
     arrays = checkpoint.parameters(prefer_ema=averaged)
     named = (object_paths if tf2 else reference_names)(experiment.model, arrays)

@@ -1,6 +1,6 @@
 """A trained model, loaded from a model directory or from weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -8,13 +8,14 @@ from typing import Self
 import jax
 import numpy as np
 
+from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.finite import check_finite
 from stillbox.checkpoints.importer import ImportReport, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, Which, own_checkpoint
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import with_overrides
-from stillbox.experiment.yaml_config import from_yaml
+from stillbox.experiment.yaml_config import from_stored
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
 from stillbox.models.variables import Arrays, split_detector
@@ -74,7 +75,11 @@ class TrainedModel:
 
 
 def load_trained(
-    directory: Path, *, step: Which = "best", overrides: Sequence[str] = ()
+    directory: Path,
+    *,
+    step: Which = "best",
+    overrides: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
 ) -> TrainedModel:
     """Loads a model directory.
 
@@ -82,13 +87,14 @@ def load_trained(
         directory: what `stillbox train` wrote.
         step: which checkpoint; `best` is the newest if none was marked.
         overrides: changes to the stored experiment, of the form `path=value`.
+        say: called with a note about stored fields that have no effect.
 
     Raises:
         UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides, or its weights are not finite.
     """
     checkpoint = ModelDirectory.open(directory).checkpoint(step)
-    stored = from_yaml(checkpoint.experiment, str(checkpoint.folder))
+    stored = from_stored(checkpoint.experiment, str(checkpoint.folder / EXPERIMENT), say)
     experiment = with_overrides(stored, overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     precision, quantization = experiment.evaluation.precision, experiment.train.quantization

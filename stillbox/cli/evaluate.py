@@ -65,11 +65,11 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.table import steps_table
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_yaml
+    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = Path(arguments.config)
-    stored = from_yaml(ModelDirectory.open(directory).experiment, str(directory))
+    stored = from_stored(ModelDirectory.open(directory).experiment, str(directory), say_aside)
     experiment = with_overrides(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
     patience = Patience(existing=True)

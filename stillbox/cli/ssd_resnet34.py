@@ -18,6 +18,7 @@ from stillbox.cli.ssd_resnet34_overrides import (
     note_size,
     training_overrides,
 )
+from stillbox.devices.announcing import say_aside
 
 if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores
@@ -65,12 +66,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     """Scores every checkpoint of the model directory without scores."""
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
-    from stillbox.experiment.resolve import resolve
+    from stillbox.experiment.resolve import with_overrides
+    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
-    experiment = resolve(directory.path / "experiment.yaml", overrides).experiment
+    stored = from_stored(directory.experiment, str(directory.path), say_aside)
+    experiment = with_overrides(stored, overrides)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():

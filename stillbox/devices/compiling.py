@@ -16,8 +16,6 @@ from stillbox.devices.announcing import announcing
 if TYPE_CHECKING:
     import jax
 
-    from stillbox.experiment import schema
-
 _NAME = "stillbox-compile"
 
 
@@ -27,16 +25,9 @@ class Compilation:
     Args:
         lowered: the program.
         what: its name, as in "the train step".
-        settings: where compiled programs are kept.
     """
 
-    def __init__(
-        self, lowered: "jax.stages.Lowered", what: str, settings: "schema.Devices"
-    ) -> None:
-        # Imported here: a process that supervises others does not need jax.
-        from stillbox.devices.setup import use_cache_of
-
-        use_cache_of(settings)
+    def __init__(self, lowered: "jax.stages.Lowered", what: str) -> None:
         self._what = what
         self._compiled: Future[jax.stages.Compiled] = Future()
         # Not daemonic: an interpreter that ends while XLA compiles aborts.

@@ -4,16 +4,21 @@ import contextlib
 import gc
 import os
 import platform
+import re
+import stat
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
 from stillbox.devices.allocator import keep_freed_memory
-from stillbox.experiment import schema
+from stillbox.devices.announcing import say_aside
+from stillbox.errors import UserError
+
+# Name and key of a program, as jax names its file.
+_PROGRAM = re.compile(r".+-[0-9a-f]{64}-cache")
 
 
 def prepare_process() -> None:
@@ -23,54 +28,80 @@ def prepare_process() -> None:
 
 
 def compilation_cache_folder() -> Path:
-    """Returns the folder of compiled programs; `STILLBOX_CACHE` moves it."""
+    """Returns the folder of compiled programs; `STILLBOX_CACHE` moves it.
+
+    Loading a program runs it. So the folder comes from the user's environment, and no experiment
+    names it.
+    """
     if base := os.environ.get("STILLBOX_CACHE"):
         return Path(base) / "xla"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stillbox" / "xla"
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk for later starts, if the folder can be made.
+    """Keeps compiled programs on disk for later starts, in a folder that is the user's alone.
 
+    Above `STILLBOX_CACHE_GIB` gibibytes those that were used least recently are removed.
     `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` takes precedence over the threshold set here.
+
+    Raises:
+        UserError: `STILLBOX_CACHE_GIB` is no number above 0.
     """
-    _cache_in(compilation_cache_folder())
+    folder, limit = compilation_cache_folder(), _most_bytes()
+    with contextlib.suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if fault := fault_of_folder(folder):
+            say_aside(
+                f"warning: {folder}: {fault}, so that no compiled program is read or kept there\n"
+                f"  fix: remove it, or let STILLBOX_CACHE name another folder"
+            )
+        else:
+            folder.chmod(0o700)
+            prune(folder, limit)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Short enough for the program that prepares kernels for detection.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-def use_cache_of(settings: schema.Devices) -> None:
-    """Moves the cache to `program_cache`, and limits its size to `program_cache_gib`.
-
-    A cache that `use_compilation_cache` has not set up is left as it is.
-    """
-    default = compilation_cache_folder()
-    folder = Path(settings.program_cache) if settings.program_cache else default
-    if _current_cache() == str(default) != str(folder):
-        _cache_in(folder)
-        # JAX opens a cache at its first use and keeps it.
-        compilation_cache.reset_cache()
-    if _current_cache() == str(folder):
-        # Another process may remove programs at the same time.
-        with contextlib.suppress(OSError):
-            prune(folder, int(settings.program_cache_gib * 2**30))
+def fault_of_folder(folder: Path) -> str:
+    """Returns why others could put programs into a folder; empty if they cannot."""
+    if not hasattr(os, "geteuid"):  # pragma: no cover - Windows has other rights
+        return ""
+    # A link of somebody else may lead to a folder of the user.
+    status, name = folder.stat(), folder.lstat()
+    if {status.st_uid, name.st_uid} != {os.geteuid()}:
+        return "the folder belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others can write into the folder"
+    if folder.parent.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        return "others can put another folder in its place"
+    return ""
 
 
-def _current_cache() -> str | None:
-    folder: str | None = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - types lack it
-    return folder
-
-
-def _cache_in(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+def _most_bytes() -> int:
+    text = os.environ.get("STILLBOX_CACHE_GIB", "10")
+    try:
+        most = int(float(text) * 2**30)
+    except (ValueError, OverflowError):
+        most = 0
+    if most <= 0:
+        raise UserError(
+            f"{text!r} is no size of a folder in gibibytes",
+            where="STILLBOX_CACHE_GIB",
+            fix="give a number above 0, or unset it: 10 is the default",
+        )
+    return most
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Removes the programs in `folder` that were used least recently, down to `limit` bytes."""
-    files = [(path, path.stat()) for path in folder.glob("*-cache")]
+    """Removes the programs in `folder` that were used least recently, down to `limit` bytes.
+
+    Files that jax has not named are left alone, and so are links.
+    """
+    found = [path for path in folder.iterdir() if _PROGRAM.fullmatch(path.name)]
+    files = [(path, status) for path in found if stat.S_ISREG((status := path.lstat()).st_mode)]
     # A file system may not record when a file is read.
     files.sort(key=lambda file: max(file[1].st_atime, file[1].st_mtime))
     excess = sum(status.st_size for _, status in files) - limit

@@ -81,19 +81,23 @@ def draw_panels(
     ]
 
 
-def export_pictures(pictures: Iterable[ReportPicture], settings: Evaluation) -> None:
-    """Writes the pictures into `settings.pictures_directory`, if set.
+def export_pictures(
+    pictures: Iterable[ReportPicture], settings: Evaluation, directory: Path
+) -> None:
+    """Writes the pictures into `settings.pictures_directory` below a folder, if set.
 
     Files are named as in the Object Detection API: `export-image-0.png`, with the image's id before
     the ending if requested. Those of the previous evaluation are overwritten.
 
     Raises:
-        UserError: the folder cannot be written to.
+        UserError: the folder cannot be written to, or leads out of the other.
     """
     if not settings.pictures_directory:
         return
+    given = Path(settings.pictures_directory)
     for number, shown in enumerate(pictures):
         # An id may contain characters that file systems do not allow.
         ending = re.sub(r"[^\w.-]+", "_", shown.name) if settings.name_pictures_by_image else ""
         name = f"export-image-{number}{'-' if ending else ''}{ending}.png"
-        save_picture(shown.picture, Path(settings.pictures_directory) / name)
+        path = directory / given.relative_to(given.anchor) / name
+        save_picture(shown.picture, path, below=directory)

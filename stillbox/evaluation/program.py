@@ -124,11 +124,11 @@ class DetectProgram:
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
-        return Compilation(self.lower(), "the detector", self.devices).result()
+        return Compilation(self.lower(), "the detector").result()
 
     @cached_property
     def _compiled_preparation(self) -> jax.stages.Compiled:
-        return Compilation(self._preparation.lower(), "the kernels", self.devices).result()
+        return Compilation(self._preparation.lower(), "the kernels").result()
 
     def prepare(self, params: Arrays, stats: Arrays) -> Weights:
         """Puts weights on all devices, and prepares the kernels that convolutions need there.

@@ -181,7 +181,7 @@ def write_evaluation(
     detections = json.dumps(results_to_coco(result.results))
     write_whole(directory / "detections.json", detections.encode())
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
-    export_pictures(pictures, settings)
+    export_pictures(pictures, settings, directory)
     timings = result.timings
     report = Report(
         title=experiment.name,

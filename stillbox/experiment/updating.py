@@ -13,12 +13,14 @@ from typing import Literal, NoReturn
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import (
     NUMBER,
     Hint,
     Plain,
     Value,
     choices,
+    field_marks,
     field_types,
     leaf_paths,
     node_of,
@@ -35,19 +37,34 @@ def from_plain(plain: Plain, where: str) -> Experiment:
     return update(Experiment(), node_of(plain, where), {})
 
 
-def update(current: Experiment, node: Node, origins: dict[str, str]) -> Experiment:
+def update(
+    current: Experiment,
+    node: Node,
+    origins: dict[str, str],
+    *,
+    notes: list[str] | None = None,
+    stored: bool = False,
+) -> Experiment:
     """Lays a tree over an experiment.
 
     Args:
         current: what holds where the tree says nothing.
         node: the tree. A `kind` that differs from the current one takes that variant's defaults.
         origins: dotted path -> where; what the tree sets is entered, what it displaces removed.
+        notes: takes a note for each field of an older version that has no effect any more; without
+            it, such a field is refused.
+        stored: the tree comes with a model: fields of the machine (`Outside`) have no effect.
 
     Raises:
         UserError: an unknown name or a value of the wrong type; names path, place and remedy.
     """
     import_entry_points()
-    result: Experiment = _Update(origins).dataclass((Experiment,), current, node, "")
+    laying = _Update(origins, notes, stored=stored)
+    result: Experiment = laying.dataclass((Experiment,), current, node, "")
+    if laying.left and notes is not None:
+        # Values are not quoted: they are of whoever made the model.
+        fields = ", ".join(laying.left)
+        notes.append(f"{node.where}: not taken from a stored experiment: {fields}; --set sets them")
     return result
 
 
@@ -63,8 +80,12 @@ class UnknownKindError(UserError):
 class _Update:
     """One walk over a tree, guided by the schema's types."""
 
-    def __init__(self, origins: dict[str, str]) -> None:
-        self._origins = origins
+    def __init__(
+        self, origins: dict[str, str], notes: list[str] | None = None, *, stored: bool = False
+    ) -> None:
+        self._origins, self._notes, self._stored = origins, notes, stored
+        self.left: list[str] = []
+        """Fields of the machine that are not taken."""
 
     def value(self, hint: Hint, current: Value, node: Node, path: str) -> Value:
         """Returns the new value of a field of type `hint`."""
@@ -85,7 +106,7 @@ class _Update:
             # A kind alone is that kind with its defaults: `similarity: iou`.
             node = Node({"kind": node}, node.where)
         if not isinstance(node.value, dict):
-            _refuse(node, path, "a section with named fields", f"{path}.{_first_name(classes)}=...")
+            _refuse(node, path, "a section with named fields", _example(node, path, classes))
         # A copy: the kind is taken out of it, and the tree may be laid over another value again.
         content = dict(node.value)
         if hasattr(classes[0], "kind"):
@@ -93,13 +114,33 @@ class _Update:
         elif current is None:
             current = classes[0]()
         hints = field_types(current.__class__)
+        outside = field_marks(current.__class__, Outside)
+        retired: dict[str, tuple[Value, str]] = getattr(current, "retired", {})
         changes = {}
         for name, item in content.items():
+            inner = f"{path}.{name}" if path else name
+            if name in retired:
+                self._pass_over(inner, item, *retired[name])
+                continue
             if name not in hints:
                 raise _unknown(name, item, path, classes, current)
-            inner = f"{path}.{name}" if path else name
-            changes[name] = self.value(hints[name], getattr(current, name), item, inner)
+            if name in outside and hints[name] is str and item.value is None:
+                # No file is called null; `./null` is.
+                item = Node("", item.where)
+            value = self.value(hints[name], getattr(current, name), item, inner)
+            if not self._stored or name not in outside or outside[name].stored:
+                changes[name] = value
+            elif value != getattr(current, name):
+                self._forget(inner)
+                self.left.append(inner)
         return dataclasses.replace(current, **changes)
+
+    def _pass_over(self, path: str, node: Node, default: Value, instead: str) -> None:
+        """Notes a field of an older version, or refuses it where there are no notes."""
+        if self._notes is None:
+            raise UserError(f"there is no field {path} any more", where=node.where, fix=instead)
+        if node.value != default:
+            self._notes.append(f"{node.where}: {path} has no effect any more: {instead}")
 
     def _variant(
         self, classes: tuple[Hint, ...], current: Value, kind: Node | None, node: Node, path: str
@@ -198,16 +239,20 @@ def _to_float(node: Node, path: str) -> float:
 
 
 def _refuse(node: Node, path: str, wanted: str, example: str | None) -> NoReturn:
-    found = repr(node.value)
+    found = "null" if node.value is None else repr(node.value)
     if isinstance(node.value, dict | list):
         found = "a section" if isinstance(node.value, dict) else "a list"
     raise UserError(f"{path} is {wanted}, not {found}", where=node.where, fix=example)
 
 
-def _first_name(classes: tuple[Hint, ...]) -> str:
-    if len(classes) > 1:
-        return "kind"
-    return next((field.name for field in dataclasses.fields(classes[0])), "kind")
+def _example(node: Node, path: str, classes: tuple[Hint, ...]) -> str:
+    """Returns how a field of a section is set: its kind, or else its first field."""
+    first = next(iter(dataclasses.fields(classes[0])), None)
+    if len(classes) > 1 or first is None:
+        return f"{path}.kind=..."
+    if node.value is None and first.default == "":
+        return f"--set {path}.{first.name}= takes none"
+    return f"{path}.{first.name}=..."
 
 
 def _unknown(

@@ -6,7 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from stillbox.experiment.schema.ranges import Range
 from stillbox.experiment.variants import Variant
@@ -18,6 +18,8 @@ Value: TypeAlias = Any
 """What a field of the schema holds: a scalar, None, a tuple of values or a dataclass."""
 Hint: TypeAlias = Any
 """A type as a field of the schema declares it."""
+
+Mark = TypeVar("Mark")
 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 """How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text."""
@@ -103,17 +105,22 @@ def field_types(cls: Hint) -> dict[str, Hint]:
 
 
 @functools.cache
-def field_ranges(cls: Hint) -> dict[str, Range]:
-    """Returns the range of every field of a dataclass whose annotation has one."""
+def field_marks(cls: Hint, kind: type[Mark]) -> dict[str, Mark]:
+    """Returns the mark of a kind, such as `Range`, of every field whose annotation has one."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found = {field.name: _range_in(hints[field.name]) for field in dataclasses.fields(cls)}
-    return {name: range_ for name, range_ in found.items() if range_ is not None}
+    found = {field.name: _mark_in(hints[field.name], kind) for field in dataclasses.fields(cls)}
+    return {name: mark for name, mark in found.items() if mark is not None}
 
 
-def _range_in(hint: Hint) -> Range | None:
-    ranges = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Range)]
-    inner = (_range_in(member) for member in typing.get_args(hint))
-    return next((item for item in (*ranges, *inner) if item is not None), None)
+def field_ranges(cls: Hint) -> dict[str, Range]:
+    """Returns the range of every field of a dataclass that has one."""
+    return field_marks(cls, Range)
+
+
+def _mark_in(hint: Hint, kind: type[Mark]) -> Mark | None:
+    marks = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, kind)]
+    inner = (_mark_in(member, kind) for member in typing.get_args(hint))
+    return next((item for item in (*marks, *inner) if item is not None), None)
 
 
 def choices(hint: Hint) -> tuple[Hint, ...]:

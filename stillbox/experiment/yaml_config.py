@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import yaml
 
@@ -18,6 +18,32 @@ from stillbox.experiment.values import Plain, to_plain
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+
+
+def from_stored(
+    text: str, where: str, say: Callable[[str], None] = lambda line: None
+) -> Experiment:
+    """Returns the experiment that is stored with a model, which may be of somebody else.
+
+    Fields of the machine, such as `data.workers`, have their defaults.
+
+    Args:
+        text: YAML.
+        where: the name of the text in errors.
+        say: called with a note about fields that have no effect.
+
+    Raises:
+        UserError: as `read_yaml`.
+    """
+    reading = read_stored(text, where)
+    for note in reading.notes:
+        say(f"note: {note}")
+    return reading.experiment
+
+
+def read_stored(text: str, where: str) -> Reading:
+    """Reads as `from_stored`, with the position of each value."""
+    return read_tree(compose(text, where), stored=True)
 
 
 def from_yaml(text: str, where: str = "yaml") -> Experiment:
@@ -46,9 +72,10 @@ def read_yaml(text: str, file: str, *, name: str = "experiment") -> Reading:
     return read_tree(compose(text, file), name=name)
 
 
-def read_tree(root: Node, *, name: str = "experiment") -> Reading:
-    """Reads an experiment that is parsed already; else as `read_yaml`."""
+def read_tree(root: Node, *, name: str = "experiment", stored: bool = False) -> Reading:
+    """Reads an experiment that is parsed already; else as `read_yaml` or `read_stored`."""
     base, origins = Experiment(), {}
+    notes: list[str] = []
     if root.value is None:
         root = Node({}, root.where)
     _refuse_other_files(root)
@@ -62,7 +89,8 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
         base, origins = reading.experiment, dict(reading.origins)
     imports = root.value.pop("imports", None) if isinstance(root.value, dict) else None
     try:
-        experiment = update(dataclasses.replace(base, name=name), root, origins)
+        base = dataclasses.replace(base, name=name)
+        experiment = update(base, root, origins, notes=notes, stored=stored)
     except UnknownKindError as error:
         if imports is None:
             raise
@@ -72,7 +100,7 @@ def read_tree(root: Node, *, name: str = "experiment") -> Reading:
             where=error.where,
             fix=" ".join(f"--import {word}" for word in words),
         ) from error
-    return Reading(experiment=experiment, origins=origins)
+    return Reading(experiment=experiment, origins=origins, notes=tuple(notes))
 
 
 def _refuse_other_files(root: Node) -> None:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.experiment.yaml_config import from_yaml
+from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.formats import Run, find_loader
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, check_files
 from stillbox.exporting.settings import ENCODED
@@ -43,8 +43,8 @@ class ExportBackend:
         text = read_text_file(
             folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
         )
-        experiment = from_yaml(text, str(folder / EXPERIMENT))
-        self._model = experiment.model
+        self.experiment = from_stored(text, str(folder / EXPERIMENT))
+        self._model = self.experiment.model
         self._names = LabelMap.from_file(folder / LABEL_MAP).names
 
     @property

@@ -1,11 +1,13 @@
 """The manifest of an artefact: input and output, requirements, verification."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
+from stillbox.checkpoints.model_directory import OF_TRAINING
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.experiment.updating import read_section
@@ -171,7 +173,21 @@ def check_files(folder: Path) -> None:
 
 
 def is_export(path: Path) -> bool:
-    """Returns whether `stillbox export` wrote this folder."""
+    """Returns whether `stillbox export` wrote this folder.
+
+    Raises:
+        UserError: checkpoints lie beside the export, so that one could be taken for the other.
+    """
     # The first that many commands ask of a folder, whose disk may not answer.
     with announcing(lambda: f"waiting for {path}"):
-        return (path / MANIFEST).is_file()
+        found = (path / MANIFEST).is_file()
+        training = [name for name in OF_TRAINING if os.path.lexists(path / name)]
+    if found and training:
+        raise UserError(
+            f"the folder is an export, which is a program, and a model directory: it holds "
+            f"{MANIFEST} and {training[0]}",
+            where=str(path),
+            fix=f"move {MANIFEST} and the files that it lists, or those of the training run, into "
+            "a folder of their own",
+        )
+    return found

@@ -17,7 +17,8 @@ from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.table import threshold_text
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
-from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from stillbox.experiment.yaml_config import from_stored, to_yaml
+from stillbox.records.files import make_folder
 from stillbox.textformat.text_file import read_text_file
 from stillbox.training.summaries import Summaries
 
@@ -78,7 +79,7 @@ class CheckpointScorer:
         path = self._output / _SETTINGS
         if not path.is_file():
             return
-        before = from_yaml(read_text_file(path, fix="choose another --output"), str(path))
+        before = from_stored(read_text_file(path, fix="choose another --output"), str(path))
         changed = [
             f"{name}: {old!r} -> {new!r}"
             for name, old, new in differences(before, self._experiment)
@@ -142,7 +143,7 @@ class CheckpointScorer:
             result,
             self._experiment,
             self._dataset,
-            self._output / str(step),
+            make_folder(self._output / str(step), below=self._output),
             source=model.source,
             history=read_history(self._directory / HISTORY),
         )

@@ -297,7 +297,7 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
 
 def _compile(program: TrainProgram) -> Compilation:
     with announcing(lambda: "tracing the train step"):
-        return Compilation(program.lower(), "the train step", program.devices)
+        return Compilation(program.lower(), "the train step")
 
 
 def _open_directory(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import cached_property
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -143,7 +144,7 @@ class PeriodicEvaluation:
             ),
         )
         if is_main_process():
-            for number, picture in enumerate(self._pictures(result)):
+            for number, picture in enumerate(self._pictures(result, directory.path)):
                 summaries.image(step, f"eval_side_by_side_{number}", picture)
         self._mark_best(step, scores, directory)
         progress.say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images")
@@ -180,12 +181,13 @@ class PeriodicEvaluation:
         if best is None or best.metric != metric or value > best.value:
             directory.mark_best(step, metric, value)
 
-    def _pictures(self, result: EvaluationResult) -> Iterator[np.ndarray]:
-        """Yields the pictures for TensorBoard; writes `evaluation.pictures_directory`."""
+    def _pictures(self, result: EvaluationResult, folder: Path) -> Iterator[np.ndarray]:
+        """Yields the pictures for TensorBoard, and exports those of the settings."""
         assert self._dataset is not None
         source, names = self._dataset.source, self._dataset.class_names
         if self._settings.pictures_directory:
-            export_pictures(draw_gallery(result, source, names, self._settings), self._settings)
+            drawn = draw_gallery(result, source, names, self._settings)
+            export_pictures(drawn, self._settings, folder)
         count = min(_PICTURES, self._settings.num_visualizations)
         for shown in draw_gallery(result, source, names, self._settings, count=count):
             yield shown.picture

@@ -16,7 +16,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import depends_on_replicas
 from stillbox.experiment.values import differences
-from stillbox.experiment.yaml_config import from_yaml
+from stillbox.experiment.yaml_config import from_stored
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
@@ -216,7 +216,7 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
 def _refuse_other_experiment(
     experiment: schema.Experiment, previous: Checkpoint, directory: Path
 ) -> None:
-    before = from_yaml(previous.experiment, str(previous.folder))
+    before = from_stored(previous.experiment, str(previous.folder))
     found = [
         change
         for change in differences(before, experiment)

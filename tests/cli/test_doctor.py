@@ -20,3 +20,13 @@ def test_findings_end_with_1(stillbox, monkeypatch):
     code, out, _ = stillbox("doctor")
     assert code == 1
     assert out.endswith("=> these two quarrel\n")
+
+
+def test_a_cache_that_others_can_fill_is_a_finding(stillbox, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path))
+    (tmp_path / "xla").mkdir()
+    (tmp_path / "xla").chmod(0o777)
+    code, out, _ = stillbox("doctor")
+    assert code == 1
+    assert f"=> {tmp_path}/xla: others can write into the folder: remove it" in out

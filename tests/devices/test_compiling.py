@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from stillbox.devices.compiling import Compilation, compilation_left_behind
-from stillbox.experiment.schema import Devices
 
 # As during a compilation in XLA, no handler in Python is called while the C library sleeps.
 CHILD = """
@@ -17,7 +16,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from stillbox.cli import check, doctor, main as cli, train
 from stillbox.devices.compiling import Compilation
 from stillbox.errors import UserError
-from stillbox.experiment.schema import Devices
 from stillbox.training.signals import StopRequest
 
 class Slow:
@@ -27,12 +25,12 @@ class Slow:
 
 def run(arguments):
     if arguments.verb == "doctor":
-        Compilation(Slow(), "the detector", Devices()).result()
+        Compilation(Slow(), "the detector").result()
     if arguments.verb == "check":
-        Compilation(Slow(), "the train step", Devices())
+        Compilation(Slow(), "the train step")
         raise UserError("the weights are damaged")
     with StopRequest() as stop, stop.ends("compiling the train step"):
-        Compilation(Slow(), "the train step", Devices()).result()
+        Compilation(Slow(), "the train step").result()
 
 train.run = doctor.run = check.run = run
 sys.exit(cli.main())
@@ -84,11 +82,11 @@ class Program:
 
 
 def test_the_result_or_the_error_of_a_compilation_comes_back():
-    assert Compilation(Program(), "a program", Devices()).result() == "compiled"
+    assert Compilation(Program(), "a program").result() == "compiled"
     with pytest.raises(MemoryError, match="too large"):
-        Compilation(Program(MemoryError("too large")), "a program", Devices()).result()
+        Compilation(Program(MemoryError("too large")), "a program").result()
 
 
 def test_a_compilation_that_is_over_is_not_left_behind():
-    Compilation(Program(), "it", Devices()).result()
+    Compilation(Program(), "it").result()
     assert not compilation_left_behind()

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,12 @@ from stillbox.devices.setup import (
     collection_paused,
     compilation_cache_folder,
     prune,
-    use_cache_of,
     use_compilation_cache,
     versions,
 )
+from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.schema import Devices
 from stillbox.training.program import train_program
 
 
@@ -75,34 +75,120 @@ def test_a_cache_folder_that_cannot_be_created_is_not_used(monkeypatch, tmp_path
     assert jax.config.jax_compilation_cache_dir == before
 
 
-def test_a_field_moves_the_cache_and_limits_its_size(monkeypatch, tmp_path, settings):
-    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "default"))
+def program_name(letter):
+    return f"jit_{letter}-{'0' * 64}-cache"
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path, settings):
+    """The folder of compiled programs, which is not made yet."""
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path / "home"))
+    jax.config.update("jax_compilation_cache_dir", None)
+    return tmp_path / "home/xla"
+
+
+def test_the_environment_limits_the_cache(monkeypatch, cache):
+    cache.mkdir(parents=True)
+    for letter in "ab":
+        (cache / program_name(letter)).write_bytes(bytes(2**20))
+    monkeypatch.setenv("STILLBOX_CACHE_GIB", str(1.5 / 1024))
     use_compilation_cache()
-    use_cache_of(Devices(program_cache=str(tmp_path / "own")))
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "own")
-    for name in ("a-cache", "b-cache"):
-        (tmp_path / "own" / name).write_bytes(bytes(2**20))
-    use_cache_of(Devices(program_cache=str(tmp_path / "own"), program_cache_gib=1.5 / 1024))
-    assert len(list((tmp_path / "own").iterdir())) == 1
+    assert len(list(cache.iterdir())) == 1
 
 
-def test_a_cache_of_the_caller_is_left_as_it_is(tmp_path, settings):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    (tmp_path / "a-cache").write_bytes(bytes(2**20))
-    use_cache_of(Devices(program_cache_gib=1e-6))
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
-    assert (tmp_path / "a-cache").exists()
+@pytest.mark.parametrize("text", ["much", "0", "-1", "nan", "inf", ""])
+def test_a_limit_that_is_no_size_is_refused(text, monkeypatch, cache):
+    monkeypatch.setenv("STILLBOX_CACHE_GIB", text)
+    with pytest.raises(UserError, match="no size of a folder") as caught:
+        use_compilation_cache()
+    assert caught.value.where == "STILLBOX_CACHE_GIB"
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_the_cache_is_the_user_s_alone(cache):
+    cache.mkdir(parents=True)
+    cache.chmod(0o755)
+    use_compilation_cache()
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert jax.config.jax_compilation_cache_dir == str(cache)
+
+
+def open_to_others(cache, monkeypatch):
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+
+
+def open_to_the_group(cache, monkeypatch):
+    cache.mkdir(parents=True)
+    cache.chmod(0o770)
+
+
+def replaceable_by_others(cache, monkeypatch):
+    cache.mkdir(parents=True)
+    cache.parent.chmod(0o777)
+
+
+def of_somebody_else(cache, monkeypatch):
+    cache.mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
+
+
+def a_link_of_somebody_else(cache, monkeypatch):
+    (cache.parent / "private").mkdir(parents=True)
+    cache.symlink_to("private")
+    if os.geteuid() == 0:
+        os.chown(cache, 4321, -1, follow_symlinks=False)
+    else:
+        pytest.skip("only root can give files away")
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (open_to_others, "others can write"),
+        (open_to_the_group, "others can write"),
+        (replaceable_by_others, "others can put"),
+        (of_somebody_else, "belongs to another user"),
+        (a_link_of_somebody_else, "belongs to another user"),
+    ],
+)
+def test_a_cache_that_others_can_fill_is_not_used(make, fault, cache, monkeypatch, capsys):
+    make(cache, monkeypatch)
+    planted = cache / program_name("a")
+    planted.write_bytes(bytes(2**20))
+    monkeypatch.setenv("STILLBOX_CACHE_GIB", "1e-6")
+    use_compilation_cache()
+    assert jax.config.jax_compilation_cache_dir is None
+    assert planted.exists()
+    said = capsys.readouterr().err
+    assert f"warning: {cache}: " in said
+    assert fault in said
+    assert "STILLBOX_CACHE" in said
 
 
 def test_programs_used_least_recently_are_removed_down_to_the_limit(tmp_path):
-    for name, used in (("b", 20), ("a", 30), ("c", 10)):
-        program = tmp_path / f"{name}-cache"
+    for letter, used in (("b", 20), ("a", 30), ("c", 10)):
+        program = tmp_path / program_name(letter)
         program.write_bytes(bytes(100))
         os.utime(program, (used, used))
     prune(tmp_path, 300)
     assert len(list(tmp_path.iterdir())) == 3
     prune(tmp_path, 150)
-    assert [path.name for path in tmp_path.iterdir()] == ["a-cache"]
+    assert [path.name for path in tmp_path.iterdir()] == [program_name("a")]
+
+
+def test_only_programs_are_removed(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (tmp_path / "outside").write_bytes(bytes(100))
+    (folder / "thesis-cache").write_bytes(bytes(100))
+    (folder / program_name("link")).symlink_to(tmp_path / "outside")
+    (folder / program_name("folder")).mkdir()
+    (folder / program_name("a")).write_bytes(bytes(100))
+    prune(folder, 0)
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"thesis-cache", program_name("link"), program_name("folder")}
+    assert (tmp_path / "outside").exists()
 
 
 def test_versions_of_packages_and_platform():

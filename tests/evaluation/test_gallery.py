@@ -1,5 +1,6 @@
 """Which images are drawn, what is drawn on them, and the files that they become."""
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,9 +109,8 @@ def test_labels_are_left_out_of_the_ground_truth_too():
 def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, names):
     shown = [SimpleNamespace(picture=GRAY, name=name) for name in ("a/b.jpg", "7")]
     folder = tmp_path / "deep/out"
-    export_pictures(
-        shown, Evaluation(pictures_directory=str(folder), name_pictures_by_image=by_image)
-    )
+    settings = Evaluation(pictures_directory="deep/out", name_pictures_by_image=by_image)
+    export_pictures(shown, settings, tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == names
     with Image.open(folder / names[0]) as image:
         assert (image.format, image.size) == ("PNG", (600, 450))
@@ -118,12 +118,32 @@ def test_pictures_are_exported_under_the_original_s_names(tmp_path, by_image, na
 
 def test_without_a_folder_nothing_is_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export_pictures([SimpleNamespace(picture=GRAY, name="a")], Evaluation())
+    export_pictures([SimpleNamespace(picture=GRAY, name="a")], Evaluation(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    settings = Evaluation(pictures_directory=str(tmp_path / "file/pictures"))
+    settings = Evaluation(pictures_directory="file/pictures")
     with pytest.raises(UserError, match="cannot be written"):
-        export_pictures([SimpleNamespace(picture=GRAY, name="a")], settings)
+        export_pictures([SimpleNamespace(picture=GRAY, name="a")], settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", ["{root}/private", "../private", "x/../../private", "link", "a/b"]
+)
+def test_pictures_stay_below_the_folder_of_the_results(tmp_path, place):
+    private, results = tmp_path / "private", tmp_path / "results"
+    for folder in (private, results / "a"):
+        folder.mkdir(parents=True)
+    (private / "export-image-0.png").write_text("mine")
+    for link in ("link", "a/b"):
+        (results / link).symlink_to(private)
+    settings = Evaluation(pictures_directory=place.format(root=tmp_path))
+    with suppress(UserError):
+        export_pictures([SimpleNamespace(picture=GRAY, name="a")], settings, results)
+    assert {path: path.read_text() for path in private.iterdir()} == {
+        private / "export-image-0.png": "mine"
+    }
+    # An absolute path is taken below the folder.
+    assert bool(list(results.rglob("*.png"))) == (place[0] == "{")

@@ -137,11 +137,11 @@ def test_a_class_has_all_twelve_numbers_on_request(opened, tmp_path, more, keys)
 
 def test_pictures_go_into_the_folder_of_the_settings(opened, tmp_path):
     settings, dataset = opened(
-        "evaluation.num_visualizations=2", f"evaluation.pictures_directory={tmp_path}/shown"
+        "evaluation.num_visualizations=2", "evaluation.pictures_directory=shown"
     )
     result = score_dataset(perfect(dataset), settings, dataset)
     write_evaluation(result, settings, dataset, tmp_path / "out", source="w", history=History())
-    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "out/shown").iterdir()) == [
         "export-image-0.png",
         "export-image-1.png",
     ]

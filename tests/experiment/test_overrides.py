@@ -135,7 +135,7 @@ def test_origins_follow_what_is_set():
         ("train.steps=many", "train.steps is a whole number, not 'many'", None),
         ("train.steps=1.5", "train.steps is a whole number, not 1.5", None),
         ("train.steps=true", "train.steps is a whole number, not True", None),
-        ("train.steps=", "train.steps is a whole number, not None", None),
+        ("train.steps=", "train.steps is a whole number, not null", None),
         ("train.regularization=1", "is true or false, not 1", None),
         ("train.steps.x=1", "train.steps is a whole number, not a section", None),
         ("train.optimizer.schedule.gamma=1", "(kind cosine) has no field 'gamma'", "valid here"),

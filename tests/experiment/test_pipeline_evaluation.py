@@ -104,6 +104,16 @@ def test_pictures_are_read():
     assert (evaluation.min_score, evaluation.max_boxes_drawn) == (0.2, 9)
 
 
+@pytest.mark.parametrize(
+    ("place", "own"), [("/data/eval/shown", "shown"), ("../shown", "shown"), ("x/..", "exported")]
+)
+def test_a_folder_of_pictures_elsewhere_becomes_one_of_the_results(place, own):
+    reading = read(f'visualization_export_dir: "{place}"')
+    assert reading.experiment.evaluation.pictures_directory == own
+    (note,) = [note for note in reading.notes if "visualization_export_dir" in note]
+    assert note.endswith(f"pictures are written into the folder {own!r} of the results")
+
+
 def test_numbers_of_classes_are_read():
     evaluation = read("include_metrics_per_category: false all_metrics_per_category: true")
     assert not evaluation.experiment.evaluation.per_category

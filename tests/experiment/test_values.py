@@ -69,7 +69,7 @@ def test_every_class_has_defaults_throughout():
         ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
         ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
         ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
-        ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not None", None),
+        ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not null", None),
         ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
         ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
         ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),

@@ -42,6 +42,14 @@ def test_detections_in_the_padding_are_left_out(padded: TrainedModel, exported):
     assert np.mean(same) > 0.8
 
 
+def test_it_is_said_that_a_program_is_run(exported):
+    said = []
+    stillbox.load(exported.folder, say=said.append)
+    assert said == [
+        f"{exported.folder} (stablehlo): an export, a program that runs with your rights"
+    ]
+
+
 def test_raw_predictions_that_are_not_finite_are_refused(exported, monkeypatch):
     predictor = stillbox.load(exported.folder)
     run = predictor.backend._run

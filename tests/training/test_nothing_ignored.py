@@ -63,8 +63,6 @@ ELSEWHERE = {
     "train.evaluate_every": "the loop: tests/training/test_periodic.py",
     "train.early_stopping": "the loop: tests/training/test_periodic.py",
     "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
-    "devices.program_cache": "where programs are kept: tests/devices/test_setup.py",
-    "devices.program_cache_gib": "likewise",
     "devices.cpu_convolutions": "shows on 64 channels: tests/training/test_program.py",
     "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
 }

@@ -60,7 +60,7 @@ def scored(monkeypatch):
         return SimpleNamespace(scores=text, truths=[], records=[])
 
     monkeypatch.setattr(periodic, "score_dataset", score)
-    monkeypatch.setattr(PeriodicEvaluation, "_pictures", lambda self, result: iter(()))
+    monkeypatch.setattr(PeriodicEvaluation, "_pictures", lambda self, result, folder: iter(()))
     return scores
 
 
@@ -109,7 +109,8 @@ def test_evaluations_are_limited_and_the_last_one_is_for_the_end(
     for step in range(1, 10):
         if evaluation.due(step):
             seen.append(step)
-            evaluate(evaluation, SimpleNamespace(best=lambda: None, mark_best=print), step)
+            directory = SimpleNamespace(best=lambda: None, mark_best=print, path=None)
+            evaluate(evaluation, directory, step)
     assert seen == scored_at
 
 
@@ -301,12 +302,12 @@ def test_inputs_are_drawn_with_their_boxes():
 
 
 def test_a_run_follows_what_evaluation_says(experiment, tmp_path):
-    folder = tmp_path / "shown"
+    folder = tmp_path / "model/shown"
     settings = experiment(
         *("train.steps=4", "train.evaluate_every=1", "train.checkpoint_every=4"),
         *("evaluation.metrics=[pascal_voc]", "evaluation.best_metric=VOC_mAP"),
         *("evaluation.max_evaluations=2", "evaluation.max_examples=5"),
-        *("evaluation.num_visualizations=5", f"evaluation.pictures_directory={folder}"),
+        *("evaluation.num_visualizations=5", "evaluation.pictures_directory=shown"),
     )
     outcome = train(settings, tmp_path / "model")
     assert set(outcome.scores) == {"VOC_mAP"}

@@ -64,7 +64,7 @@ def check_step(
     )
     failure = None
     try:
-        compiled = Compilation(lowered, step, experiment.devices).result()
+        compiled = Compilation(lowered, step).result()
     except jax.errors.JaxRuntimeError as error:
         failure = explain_failure(
             str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes

@@ -19,9 +19,11 @@ from stillbox.checkpoints.model_directory import ModelDirectory, is_model_direct
 from stillbox.checkpoints.pretrained import find_weights
 from stillbox.devices.job import main_process_first
 from stillbox.experiment.known_weights import known_weights
-from stillbox.experiment.resolve import Resolved, read_config
+from stillbox.experiment.resolve import Resolved, overridden, read_config
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.yaml_config import read_stored
+from stillbox.records.files import refuse_links
 from stillbox.training.length import set_length
 
 Say = Callable[[str], None]
@@ -62,10 +64,14 @@ def plan_run(
     own = model_directory / EXPERIMENT
     if is_model_directory(model_directory) and ModelDirectory.open(model_directory).steps():
         say(f"the experiment is that of the run in {model_directory}; {data} is not read again")
-        return set_length(read_config(own, overrides), overrides, steps=steps, epochs=epochs)
+        stored = read_stored(ModelDirectory.open(model_directory).experiment, str(own))
+        resumed = overridden(stored, overrides, str(own))
+        return set_length(resumed, overrides, steps=steps, epochs=epochs)
+    converted = model_directory / _RECORDS_FOLDER
+    refuse_links(converted, below=model_directory)
     # The other processes of a job use what the first one has converted.
     with main_process_first():
-        records = records_of(Path(data), model_directory / _RECORDS_FOLDER, on_image)
+        records = records_of(Path(data), converted, on_image)
     for line in records.said:
         say(line)
     facts = read_facts(Records(paths=records.train, label_map=records.label_map))

@@ -1,5 +1,6 @@
 """`EvalConfig`: how the model is scored."""
 
+from pathlib import Path
 from typing import Any
 
 from stillbox.experiment.pipeline_config.section import MessageSection
@@ -50,9 +51,19 @@ _read = part(
     max_boxes_drawn="max_num_boxes_to_visualize",
     draw_truth_on_predictions="visualize_groundtruth_boxes",
     truth_color="groundtruth_box_visualization_color",
-    pictures_directory="visualization_export_dir",
     name_pictures_by_image="keep_image_id_for_visualization_export",
 )
+
+
+def _read_pictures_directory(section: MessageSection) -> str:
+    """Returns a folder below that of the results; the original's may be anywhere."""
+    name = "visualization_export_dir"
+    given = Path(str(section.value(name, "evaluation.pictures_directory")))
+    if not given.anchor and ".." not in given.parts:
+        return str(section.get(name))
+    own = given.name if given.name != ".." else "exported"
+    section.note(name, f"{name}: pictures are written into the folder {own!r} of the results")
+    return own
 
 
 def read_evaluation(section: MessageSection) -> Evaluation:
@@ -65,6 +76,7 @@ def read_evaluation(section: MessageSection) -> Evaluation:
         "evaluation",
         metrics=metrics,
         best_metric=_BEST[metrics[0]],
+        pictures_directory=_read_pictures_directory(section),
         show_labels=not section.value("skip_labels", "evaluation.show_labels"),
         show_scores=not section.value("skip_scores", "evaluation.show_scores"),
     )

@@ -1,6 +1,7 @@
 """Rules about scoring and its pictures."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from PIL import ImageColor
 
@@ -37,6 +38,18 @@ def images_are_scored_once(experiment: Experiment) -> Iterator[Broken]:
     if (epochs := experiment.data.evaluation.num_epochs) > 1:
         path = "data.evaluation.num_epochs"
         yield Broken(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
+
+
+@rule(Evaluation)
+def pictures_stay_below_the_results(evaluation: Evaluation) -> Iterator[Broken]:
+    """The folder of exported pictures lies in that of the report or of the training run."""
+    given = Path(evaluation.pictures_directory)
+    if given.anchor or ".." in given.parts or not str(given).isprintable():
+        yield Broken(
+            "pictures_directory",
+            f"{evaluation.pictures_directory!r} leads out of the folder of the results",
+            "give a plain name such as exported; evaluate's --output names the folder around it",
+        )
 
 
 @rule(Evaluation)

@@ -1,7 +1,7 @@
 """The records and how they are read."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.ranges import *
 
@@ -10,9 +10,9 @@ from stillbox.experiment.schema.ranges import *
 class Records:
     """A set of TFRecord shards with its label map."""
 
-    paths: tuple[str, ...] = ()
+    paths: tuple[InputPath, ...] = ()
     """TFRecord files or glob patterns; `?????` and `name@100` shard patterns are understood."""
-    label_map: str = ""
+    label_map: InputPath = ""
     """Label map (`.pbtxt`) that gives every class name its id; COCO's is built in as `coco`."""
     use_display_name: bool = False
     """Match the records' class text against `display_name` instead of `name`."""
@@ -27,7 +27,7 @@ class Records:
     crowds: Literal["train", "ignore", "drop"] = "train"
     """Crowd boxes are ordinary targets as in the original, targets of weight 0, or no targets, so
     that their anchors are background. In evaluation they are always crowds."""
-    annotations: str = ""
+    annotations: InputPath = ""
     """COCO JSON whose boxes, areas and crowds are the ground truth of evaluation, instead of the
     records'; images are matched by their id. Empty: the records'."""
 
@@ -42,17 +42,18 @@ class Data:
     """Records to score on."""
     seed: Seed = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
-    workers: NonNegativeInt | None = None
+    workers: Annotated[NonNegativeInt | None, MACHINE] = None
     """Threads that decode and augment; no result depends on it. None: one for each processor of the
     process, at most 32. 0: in the caller's thread."""
-    prefetch: NonNegativeInt = 2
+    prefetch: Annotated[NonNegativeInt, MACHINE] = 2
     """Batches that are prepared ahead."""
     bad_records: Literal["fail", "drop"] = "fail"
     """On an unreadable record or image: stop and name it, or skip and count it."""
     bad_boxes: Literal["fix", "drop", "fail"] = "fix"
     """On a box that is inverted, outside, degenerate or of an unknown class: `fix` clips and swaps
     edges and drops the rest; every case is counted."""
-    cache_images: bool = False
+    # The cache takes free memory only, whoever asks for it.
+    cache_images: Annotated[bool, Outside(stored=True)] = False
     """Keep decoded images in memory, as far as memory allows."""
     pixels: Literal["float32", "uint8"] = "float32"
     """Type of the images of training on their way to the device. `uint8` rounds resized pixels and

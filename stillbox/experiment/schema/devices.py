@@ -1,7 +1,8 @@
 """How one program is distributed over the devices."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stillbox.experiment.schema.ranges import *
 
@@ -14,6 +15,12 @@ class Devices:
     replica" means in other fields, for any number of devices.
     """
 
+    # Fields of older versions with their defaults, and what takes their place.
+    retired: ClassVar[Mapping[str, tuple[object, str]]] = {
+        "program_cache": (None, "STILLBOX_CACHE=FOLDER moves the compiled programs"),
+        "program_cache_gib": (10.0, "STILLBOX_CACHE_GIB=N limits them to N gibibytes"),
+    }
+
     spatial_partitions: PositiveInt = 1
     """Devices that share an image, which is partitioned along its height, for images whose
     activations do not fit into one device."""
@@ -23,12 +30,6 @@ class Devices:
     replicas: NonNegativeInt = 0
     """Equal parts of a batch that count as replicas where a field says `per_replica`, so that a
     recipe of eight replicas gives the same on one device; 0: as many as devices share a batch."""
-    program_cache: str | None = None
-    """Folder of compiled programs, which later starts read; None: `$STILLBOX_CACHE/xla`, by default
-    `~/.cache/stillbox/xla`."""
-    program_cache_gib: Positive = 10.0
-    """Most gibibytes in that folder when a program is compiled; the programs that were used least
-    recently are removed."""
     cpu_convolutions: Literal["exact", "fast"] = "fast"
     """Algorithms of 3x3 convolutions on CPUs; other devices have their own. `exact`: sums of
     products alone. `fast`: where it is faster, Winograd's, which adds a rounding error of about

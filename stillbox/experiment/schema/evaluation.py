@@ -1,7 +1,7 @@
 """How the model is scored."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.ranges import *
 
@@ -76,7 +76,8 @@ class Evaluation:
     """Draw the ground truth among the predictions too, not only beside them."""
     truth_color: str = "black"
     """Colour of that ground truth: a name of HTML, or `#rrggbb`."""
-    pictures_directory: str = ""
-    """Folder into which each evaluation also writes the pictures as PNG; empty: none."""
+    pictures_directory: Annotated[str, MACHINE] = ""
+    """Folder, below that of the report or of the training run, into which each evaluation also
+    writes the pictures as PNG; empty: none."""
     name_pictures_by_image: bool = False
     """Put the image's id into the names of those files."""

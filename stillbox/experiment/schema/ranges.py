@@ -1,7 +1,11 @@
-"""Types of numbers with a range, for the fields of the schema.
+"""Annotations of the schema's fields: ranges of numbers, and what leads out of the experiment.
 
 `gamma: NonNegative = 2.0` declares a number of at least 0. `rules/limits.py` reads the range from
 the annotation and refuses other values.
+
+`label_map: InputPath = ""` declares a file that is read. A field that names a file, a folder, a
+service, or an amount of threads or memory is marked as `Outside`. Those of the machine have no
+effect in an experiment that is stored with a model: see `yaml_config.from_stored`.
 """
 
 import math
@@ -28,6 +32,16 @@ class Range:
         return f"{least} and {greatest}"
 
 
+@dataclass(frozen=True)
+class Outside:
+    """Marks a field that leads out of the experiment."""
+
+    stored: bool
+    """Whether an experiment that is stored with a model may set it."""
+
+
+INPUT, MACHINE = Outside(stored=True), Outside(stored=False)
+InputPath = Annotated[str, INPUT]
 Positive = Annotated[float, Range(ABOVE_ZERO)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]

@@ -1,7 +1,7 @@
 """How the model is trained."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.quantization import *
@@ -157,7 +157,7 @@ class Adadelta(Optimizer, kind="adadelta"):
 class FineTune:
     """Where the first weights come from when there is nothing to resume."""
 
-    checkpoint: str = ""
+    checkpoint: InputPath = ""
     """TF1 or TF2 checkpoint prefix, `.npz`, `.safetensors`, `.pth`, `.pt`, frozen graph (`.pb`),
     SavedModel or stillbox model directory; empty: random weights."""
     scope: Literal["classification", "detection"] = "detection"
@@ -225,7 +225,7 @@ class Training:
     """Steps between two lines of metrics."""
     summary_every: NonNegativeInt = 0
     """Steps between two entries of metrics in history and TensorBoard; 0: as `log_every`."""
-    loggers: tuple[LoggerName, ...] = ("tensorboard",)
+    loggers: Annotated[tuple[LoggerName, ...], MACHINE] = ("tensorboard",)
     """What receives metrics, configuration, scores and pictures, beside `metrics.jsonl`."""
     checkpoint_every: PositiveInt = 500
     """Steps between two checkpoints; the last step always has one."""

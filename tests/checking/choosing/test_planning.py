@@ -145,6 +145,25 @@ def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
     assert "nowhere is not read again" in said
 
 
+def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=4096")
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    experiment, _ = plan(data="nowhere")
+    assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
+    experiment, _ = plan(data="nowhere", overrides=["data.workers=3"])
+    assert experiment.data.workers == 3
+
+
+def test_records_of_a_run_are_not_written_through_a_link(plan, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/data").symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="nothing is written there"):
+        plan(data=tmp_path / "photos")
+    assert not any((tmp_path / "home").iterdir())
+
+
 def test_records_without_a_label_map_are_refused(plan, tmp_path):
     (tmp_path / "train.record").write_bytes(b"")
     with pytest.raises(UserError, match=r"0 label maps"):
