@@ -10,17 +10,9 @@ import types
 import typing
 from collections.abc import Iterator
 
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.schema import Experiment, Range
 from stillbox.experiment.schema.ranges import Outside
-from stillbox.experiment.values import (
-    Hint,
-    Value,
-    choices,
-    field_marks,
-    field_ranges,
-    field_types,
-    to_plain,
-)
+from stillbox.experiment.values import Hint, Value, choices, field_marks, field_types, to_plain
 
 _HEADER = """\
 # All fields of an experiment
@@ -67,7 +59,7 @@ def _section(cls: type, paths: list[str]) -> str:
 
 
 def _range(cls: Hint, name: str) -> str:
-    allowed = field_ranges(cls).get(name)
+    allowed = field_marks(cls, Range).get(name)
     return f" {allowed}" if allowed else ""
 
 

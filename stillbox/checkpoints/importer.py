@@ -1,6 +1,5 @@
 """Imports weights into a detector, with a report on every array."""
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import RANGE_ENDS
+from stillbox.textformat.name_patterns import found_in
 
 _KINDS: Mapping[Library | None, str] = {
     "tensorflow": "TF1 checkpoints",
@@ -181,12 +181,8 @@ def _is_wanted(path: str, model: schema.Model, scope: Scope, load_heads: bool) -
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:
     """Returns the wanted paths that a pattern is found in, or in their names."""
     found: set[str] = set()
-    for pattern in patterns:
-        matches = {
-            path
-            for path in wanted
-            if re.search(pattern, path) or re.search(pattern, name_map.name(path))
-        }
+    named = {path: name_map.name(path) for path in wanted}
+    for pattern, matches in found_in(patterns, named, "train.fine_tune.skip"):
         if not matches:
             names = sorted(map(name_map.name, wanted))
             raise UserError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
+from stillbox.experiment.other_formats import refuse_others, refuse_python
 from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
@@ -22,6 +23,7 @@ from stillbox.textformat.yaml_tree import Node, compose
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
 _YAML_SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = _PIPELINE_SUFFIXES + _YAML_SUFFIXES
 _PIPELINE_SECTION = re.compile(
     r"^[ \t]*+(model|train_config|train_input_reader|eval_config|eval_input_reader|graph_rewriter)"
     r"\s*+:?\s*+[{<][ \t]*+(#.*)?$",
@@ -141,19 +143,39 @@ def find_config(config: str | Path) -> Path:
     # What is no regular file is refused by its kind, where it is read.
     if path.exists():
         return path
+    if not path.parent.is_dir():
+        raise _no_folder(path)
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"there is no file {path}", fix=nearest(path.name, _siblings(path)))
+        others = [entry.name for entry in _entries(path.parent) if entry.suffix in _SUFFIXES]
+        none = f"no config is in {path.parent}; `stillbox recipes` lists those that are built in"
+        raise UserError(
+            f"there is no file {path}", fix=nearest(path.name, others) if others else none
+        )
     raise UserError(
         f"there is neither a file nor a recipe {str(config)!r}",
         fix=nearest(str(config), recipe_names()),
     )
 
 
-def _siblings(path: Path) -> list[str]:
-    if not path.parent.is_dir():
+def _no_folder(path: Path) -> UserError:
+    """Names the first folder of a path that is missing."""
+    missing = path.parent
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    if missing.exists():
+        what = f"there is no file {path}: {missing} is not a folder"
+        return UserError(what, fix="give the path of a config, or the name of a recipe")
+    folders = [entry.name for entry in _entries(missing.parent) if entry.is_dir()]
+    close = nearest(missing.name, folders, limit=1)
+    fix = close if close.startswith("did you mean") else f"from {Path.cwd()}, is the path right?"
+    return UserError(f"there is no file {path}: there is no folder {missing}", fix=fix)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
         return []
-    suffixes = _PIPELINE_SUFFIXES + _YAML_SUFFIXES
-    return [other.name for other in path.parent.iterdir() if other.suffix in suffixes]
 
 
 def _read(path: Path) -> Reading:
@@ -174,6 +196,7 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     for recognizes, read in reversed(READERS):
         if recognizes(path, text):
             return None, functools.partial(_read_text, read, text, path)
+    refuse_python(path)
     # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (
         path.suffix not in _YAML_SUFFIXES and bool(_PIPELINE_SECTION.search(text))
@@ -181,6 +204,7 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     if is_pipeline:
         return parse(text, str(path)), lambda block: read_block(block, name=path.stem)
     root = compose(text, str(path))
+    refuse_others(root)
     if is_dictionary(root):
         return root, lambda tree: read_layers([tree], name=path.stem)
     return root, lambda tree: read_tree(tree, name=path.stem)

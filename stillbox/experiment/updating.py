@@ -86,6 +86,8 @@ class _Update:
         self._origins, self._notes, self._stored = origins, notes, stored
         self.left: list[str] = []
         """Fields of the machine that are not taken."""
+        # Inside a list that replaces another there is nothing to forget, for thousands of items.
+        self._is_new = False
 
     def value(self, hint: Hint, current: Value, node: Node, path: str) -> Value:
         """Returns the new value of a field of type `hint`."""
@@ -175,9 +177,11 @@ class _Update:
         # The old elements are gone, and with them what was known about their origins.
         items = node.value if isinstance(node.value, list) else [node]
         self._forget(path)
+        outside, self._is_new = self._is_new, True
         result = tuple(
             self.value(hint, None, item, f"{path}.{index}") for index, item in enumerate(items)
         )
+        self._is_new = outside
         self._origins[path] = node.where
         return result
 
@@ -203,6 +207,8 @@ class _Update:
         return value
 
     def _forget(self, path: str) -> None:
+        if self._is_new:
+            return
         for key in [k for k in self._origins if k == path or k.startswith(f"{path}.")]:
             del self._origins[key]
 

@@ -8,7 +8,6 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from stillbox.experiment.schema.ranges import Range
 from stillbox.experiment.variants import Variant
 from stillbox.textformat.yaml_tree import Node
 
@@ -110,11 +109,6 @@ def field_marks(cls: Hint, kind: type[Mark]) -> dict[str, Mark]:
     hints = typing.get_type_hints(cls, include_extras=True)
     found = {field.name: _mark_in(hints[field.name], kind) for field in dataclasses.fields(cls)}
     return {name: mark for name, mark in found.items() if mark is not None}
-
-
-def field_ranges(cls: Hint) -> dict[str, Range]:
-    """Returns the range of every field of a dataclass that has one."""
-    return field_marks(cls, Range)
 
 
 def _mark_in(hint: Hint, kind: type[Mark]) -> Mark | None:

@@ -5,10 +5,14 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.layers.initializers import ShapesOnly
 from stillbox.models.variables import bind_detector, split_detector
+
+# SpineNet-190 has 985. Tracing takes some milliseconds for each.
+_MOST_ARRAYS = 1600
 
 
 class AbstractDetector(NamedTuple):
@@ -38,4 +42,11 @@ def abstract_detector(
         lambda: build_detector(model, dtype=wanted, rng=ShapesOnly(), quantization=quantization)
     )
     graph, params, stats = split_detector(detector)
+    if len(params) > _MOST_ARRAYS:
+        raise UserError(
+            f"the model has {len(params):,} arrays of parameters, and at most {_MOST_ARRAYS:,} are "
+            "possible",
+            where="model",
+            fix="take fewer layers, repetitions or feature maps",
+        )
     return AbstractDetector(graph, params, stats)  # type: ignore[arg-type]

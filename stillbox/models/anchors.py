@@ -24,6 +24,8 @@ from stillbox.experiment.variants import implementation_of, implements
 Shape = tuple[int, int]
 Floats = NDArray[np.float32]
 Order = NDArray[np.int64] | None
+# RetinaNet has 442,368 at 1536 x 1536.
+_MOST_ANCHORS = 8_000_000
 
 
 class AnchorGenerator(NamedTuple):
@@ -84,6 +86,24 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
             fix=f"describe {maps}, or change model.neck",
         )
     return _generator(config).per_location
+
+
+def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> None:
+    """Refuses anchors that fill the memory before anything else does.
+
+    Raises:
+        UserError: the feature maps have too many.
+    """
+    locations = (rows * columns for rows, columns in feature_shapes)
+    per_location = anchors_per_location(config, len(feature_shapes))
+    number = sum(one * own for one, own in zip(locations, per_location, strict=True))
+    if number > _MOST_ANCHORS:
+        raise UserError(
+            f"an image has {number:,} anchors, and at most {_MOST_ANCHORS:,} are possible",
+            where="model.anchors",
+            fix="take a smaller network input (model.resizer, model.pad_to_multiple), coarser "
+            "maps, or fewer scales and aspect ratios",
+        )
 
 
 def prediction_order(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> Order:

@@ -32,7 +32,7 @@ from stillbox.devices.setup import versions
 from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.rules import check_trainable
+from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
@@ -336,6 +336,9 @@ def _describe_run(
     program: TrainProgram,
 ) -> Iterator[str]:
     yield start.decision
+    weightless = frozen_fresh_statistics(experiment)
+    if weightless is not None and not int(start.state.step):
+        yield f"warning: {': '.join(weightless)}"
     mesh, count = program.mesh, jax.process_count()
     parameters = sum(start.state.params[path].size for path in start.trainable)
     yield (

@@ -1,6 +1,5 @@
 """Everything that a training step changes."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import optax
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.variables import Arrays
+from stillbox.textformat.name_patterns import found_in
 from stillbox.training.optimizer import build_optimizer
 
 
@@ -83,12 +83,8 @@ def _matching(
     paths: frozenset[str], names: Mapping[str, str], patterns: Iterable[str], where: str
 ) -> frozenset[str]:
     found: frozenset[str] = frozenset()
-    for pattern in patterns:
-        matches = frozenset(
-            path
-            for path in paths
-            if re.search(pattern, path) or re.search(pattern, names.get(path, ""))
-        )
+    named = {path: names.get(path, "") for path in paths}
+    for pattern, matches in found_in(patterns, named, where):
         if not matches:
             raise UserError(
                 f"the pattern {pattern!r} matches no parameter",

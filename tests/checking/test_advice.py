@@ -215,6 +215,30 @@ CASES = [
         "statistics from one image",
         "model.freeze_batch_norm=true",
     ),
+    (
+        averages.statistics_have_weights,
+        ["model.freeze_batch_norm=true", "train.fine_tune.checkpoint="],
+        "warning",
+        "model.freeze_batch_norm",
+        "training mostly ends in NaN",
+        "--set train.fine_tune.checkpoint=PATH",
+    ),
+    (
+        averages.statistics_have_weights,
+        [*TWO_STAGES, "train.fine_tune.checkpoint="],
+        "warning",
+        "model.freeze_batch_norm",
+        "--set model.freeze_batch_norm=false",
+        "--set train.fine_tune.checkpoint=PATH",
+    ),
+    (
+        averages.statistics_have_weights,
+        ["model.backbone.conv.batch_norm.train=false", "train.fine_tune.checkpoint="],
+        "warning",
+        "model.backbone.conv.batch_norm.train",
+        "--set model.backbone.conv.batch_norm.train=true",
+        "--set train.fine_tune.checkpoint=PATH",
+    ),
     # .9999 ** 5000 = exp(-.5) = .61.
     (
         averages.averages_arrive,
@@ -565,7 +589,10 @@ EVERY = (*CHECKS, *(check for _, checks in PART_CHECKS for check in checks))
 @pytest.mark.parametrize("check", EVERY, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("overrides", [(), TWO_STAGES], ids=["one_stage", "two_stage"])
 def test_a_sound_experiment_gets_no_advice(check, overrides):
-    assert advice_of(check, overrides) == []
+    # Its batch norm is frozen, which is sound with weights alone.
+    weights = check is averages.statistics_have_weights and overrides
+    named = ["train.fine_tune.checkpoint=a.npz"] if weights else []
+    assert advice_of(check, [*overrides, *named]) == []
 
 
 @pytest.mark.parametrize(
@@ -581,6 +608,9 @@ def test_a_sound_experiment_gets_no_advice(check, overrides):
         (schedules.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
         (averages.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
         (averages.statistics_arrive, ["train.steps=0"]),
+        (averages.statistics_have_weights, ["train.fine_tune.checkpoint="]),
+        (averages.statistics_have_weights, ["model.freeze_batch_norm=true",
+                                            "train.fine_tune.checkpoint=a.npz"]),
         (averages.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
         (averages.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
         (averages.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
@@ -742,7 +772,9 @@ def test_recipes_get_no_warnings(recipe):
         for advice in advise(resolved.experiment, resolved.origins)
         if advice.severity != "note"
     ]
-    assert found == []
+    # Those with frozen statistics are made for weights, which are taken out above.
+    frozen = getattr(resolved.experiment.model, "freeze_batch_norm", False)
+    assert [advice.path for advice in found] == ["model.freeze_batch_norm"] * frozen
 
 
 def test_a_model_of_another_family_gets_no_advice_about_one_stage_models():

@@ -7,10 +7,14 @@ import pytest
 from rich.console import Console
 
 from stillbox.checking.config import check_config
+from stillbox.checking.memory import traced
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.models import abstract, anchors
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from tests.experiment.sample import SAMPLE
-from tests.small import small_overrides
+from tests.small import SMALL, small_overrides
 
 
 @pytest.fixture
@@ -195,3 +199,34 @@ def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
     text = text_of(check)
     for number, place in enumerate(("4:5", "11:21", "73:18"), start=1):
         assert f"{number}. error {place}: " in text
+
+
+def test_padding_beyond_any_memory_is_traced_at_a_small_size():
+    overrides = [*SMALL, "model.pad_to_multiple=16384", "data.train.paths=[]"]
+    found = check_config("ssd_mobilenet_v1_300x300", overrides, records="none")
+    # It is traced at 1,024 and taken 16^2 times: 4 images of 16,384^2 pixels.
+    assert any(
+        "at least 436.4 GiB of memory (activations" in finding.what for finding in found.findings
+    )
+
+
+def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
+    for module, limit, what in (
+        (abstract, "_MOST_ARRAYS", "arrays of parameters, and at most 9 are possible"),
+        (anchors, "_MOST_ANCHORS", "anchors, and at most 9 are possible"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, 9)
+            traced._traced.cache_clear()
+            overrides = [*SMALL, "train.freeze=[backbone]"]
+            found = check_config("ssd_mobilenet_v1_300x300", overrides, records="none")
+        errors = [finding for finding in found.findings if finding.severity == "error"]
+        assert len(errors) == 1
+        assert what in errors[0].what
+
+
+def test_anchors_are_counted_before_they_are_made():
+    many = schema.GridAnchors(scales=(1.0,) * 64, aspect_ratios=(1.0,) * 64)
+    anchors.check_number(many, ((40, 40),))
+    with pytest.raises(UserError, match="an image has 16,777,216 anchors"):
+        anchors.check_number(many, ((64, 64),))

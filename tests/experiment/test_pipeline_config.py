@@ -220,11 +220,14 @@ def test_the_fine_tune_checkpoint_has_a_scope(fields, scope):
     assert read(text).experiment.train.fine_tune.scope == scope
 
 
-def test_the_deprecated_limit_of_boxes_goes_to_both_readers():
+def test_the_limit_of_boxes_is_that_of_the_reader():
+    # inputs.py of the original takes max_number_of_boxes of each reader, and its default is 100.
     reading = read(changed(("sync_replicas: true", "max_number_of_boxes: 7")))
-    assert reading.experiment.data.train.max_boxes == 7
-    assert reading.experiment.data.evaluation.max_boxes == 7
-    assert any("write max_number_of_boxes of the input readers" in w for w in reading.warnings)
+    assert reading.experiment.data.train.max_boxes == 50
+    assert reading.experiment.data.evaluation.max_boxes == 100
+    warnings = "\n".join(reading.warnings)
+    assert "TrainConfig.max_number_of_boxes is deprecated and has no effect" in warnings
+    assert "of the input readers is the limit" in warnings
 
 
 def test_a_miner_is_read_and_zero_means_no_limit():
@@ -509,3 +512,34 @@ def test_every_real_config_resolves_or_is_refused_with_its_place(path):
     assert REFUSED[path.stem] in caught.value.what
     assert caught.value.where.startswith(f"{path}:")
     assert caught.value.fix
+
+
+def test_what_the_original_trains_otherwise_is_noted():
+    bias = ("sync_replicas: true", "bias_grad_multiplier: 2")
+    keras = ('type: "ssd_mobilenet_v1"', 'type: "ssd_mobilenet_v1_keras"')
+    sentences = (
+        "decay is the share of the mean square",
+        "does not read the field",
+        "train.py reads",
+    )
+    for replacements, told in (
+        ([], []),
+        ([keras], [0, 1]),
+        ([bias], [2]),
+        ([keras, bias], [0, 1, 2]),
+    ):
+        notes = "\n".join(read(changed(*replacements)).notes)
+        assert [index for index, text in enumerate(sentences) if text in notes] == told
+
+
+def test_a_center_net_is_refused_before_what_belongs_to_it():
+    text = "model { center_net {} }\ntrain_config { fine_tune_checkpoint_type: 'fine_tune' }"
+    with pytest.raises(UserError, match="center_net: stillbox has detectors with anchors"):
+        read(text)
+
+
+def test_the_old_name_of_open_images_metrics_is_read_with_a_warning():
+    old = changed(('"coco_detection_metrics"', '"open_images_V2_detection_metrics"'))
+    reading = read(old)
+    assert reading.experiment.evaluation.metrics == ("open_images",)
+    assert any("write oid_V2_detection_metrics" in warning for warning in reading.warnings)

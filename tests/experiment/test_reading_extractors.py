@@ -332,7 +332,11 @@ def test_the_second_generation_has_other_widths():
     assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 512))
     read = extractor("ssd_mobilenet_v1_fpn_keras", half + " use_depthwise: true").backbone
     assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 256))
-    assert extractor("ssd_mobilenet_v2_keras", half).backbone.min_depth == 8
+    read = extractor("ssd_mobilenet_v2_keras", half).backbone
+    assert (read.channels, read.min_depth) == ("keras", 4)
+    fpn = extractor("ssd_mobilenet_v2_fpn_keras", half + " use_depthwise: true").backbone
+    assert (fpn.channels, fpn.last_depth) == ("keras", 1280)
+    assert extractor("ssd_mobilenet_v2", half).backbone.channels == "slim"
     assert extractor("ssd_mobilenet_v2_keras", "min_depth: 12").backbone.min_depth == 12
     first = extractor("ssd_mobilenet_v1", half).backbone
     assert (first.inner_multiplier, first.last_depths) == (1.0, (1024, 1024))

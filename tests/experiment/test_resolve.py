@@ -123,3 +123,55 @@ def test_the_coco_recipe_is_the_original_apart_from_its_paths():
         data=data,
         train=dataclasses.replace(original.train, fine_tune=fine_tune),
     )
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "text").write_text("")
+    for path, message in (
+        ("config/owls.yaml", r"there is no folder \S+/config\n.*'configs'"),
+        ("a/b/c/owls.yaml", r"there is no folder \S+/a\n"),
+        ("text/owls.yaml", r"\S+/text is not a folder"),
+        ("configs/owls.yaml", r"no config is in \S+/configs"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            resolve(tmp_path / path)
+        assert "nothing" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("apiVersion: batch/v1\nkind: Job\nspec: {}", "a manifest of Kubernetes"),
+        ("runtime: {}\ntask: {}\ntrainer: {}", "TensorFlow Model Garden"),
+        ("task: {model: {}}\ntrainer: {train_steps: 5}", "TensorFlow Model Garden"),
+        ("runtime: {}\ntrainer: {}", "TensorFlow Model Garden"),
+        ("train: images/train\nval: images/val\nnames: [owl]", "data.yaml of Ultralytics"),
+        ("nc: 80\nbackbone: []\nhead: []", "a model of Ultralytics"),
+        ("task: detect\nmode: train\nmodel: yolov8n.pt\ndata: coco.yaml", "a run of Ultralytics"),
+        ('{"architectures": ["DetrForObjectDetection"], "model_type": "detr"}', "Hugging Face"),
+        ("MODEL: {}\nSOLVER: {}", "Detectron2"),
+        ("_BASE_: ../base.yaml", "Detectron2"),
+        ("services: {web: {image: x}}", "Docker Compose"),
+        ("name: env\nchannels: [defaults]\ndependencies: [numpy]", "conda"),
+        ('{"images": [], "annotations": [], "categories": []}', "annotations of COCO"),
+    ],
+)
+def test_files_of_other_programs_are_refused_by_their_names(tmp_path, text, what):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"this is .*{what}.*, not a config of stillbox"):
+        resolve(path)
+
+
+def test_a_python_config_is_refused_by_its_name(tmp_path):
+    (tmp_path / "retinanet.py").write_text("model = dict(type='RetinaNet')\n")
+    with pytest.raises(UserError, match="a Python program, as configs of MMDetection"):
+        resolve(tmp_path / "retinanet.py")
+
+
+@needs_shared
+def test_all_experiments_of_the_model_garden_are_refused_by_name():
+    for path in (SHARED / "configs/model_garden").glob("*.yaml"):
+        with pytest.raises(UserError, match="TensorFlow Model Garden"):
+            resolve(path)

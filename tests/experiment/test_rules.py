@@ -1,4 +1,6 @@
 import dataclasses
+import time
+import typing
 
 import pytest
 
@@ -81,8 +83,7 @@ COSINE = (
         ([f"model.num_classes=1{'0' * 30}"], "model.num_classes is a number of 31 digits"),
         (["model.head.dropout_keep_probability=0"], "dropout_keep_probability is 0.0"),
         (["model.neck.conv.batch_norm={decay: 1.5}"], "model.neck.conv.batch_norm.decay is 1.5"),
-        ([COSINE % (10, 10, 0)], "total_steps 10 leaves nothing after 10 warmup_steps"),
-        ([COSINE % (10, 5, 5)], "total_steps 10 leaves nothing after 5 warmup_steps and 5 hold"),
+        ([COSINE % (9, 10, 0)], "total_steps 9 is less than 10 warmup_steps"),
         (
             [COSINE % (10, 5, 0), "train.optimizer.schedule.warmup_learning_rate=1"],
             "warmup_learning_rate 1.0 is above learning_rate 0.002",
@@ -180,6 +181,8 @@ def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, messa
         [KEEP % (33, 33)],
         ["model.resizer.width=33"],
         [COSINE % (11, 10, 0)],
+        [COSINE % (10, 10, 0)],
+        [COSINE % (10, 5, 50)],
         [COSINE % (10, 0, 0), "train.optimizer.schedule.warmup_learning_rate=1"],
         [
             "model.neck.extra_depths=[]",
@@ -291,3 +294,72 @@ def test_replicas_without_effect_are_warned_about():
     assert warning.startswith("--set devices.replicas=8: replicas 8 has no effect: neither")
     experiment, origins = overridden("devices.replicas=8", "model.loss.normalizer=per_replica")
     assert warnings_about(experiment, origins) == ()
+
+
+def _numbers(hint):
+    """Yields the parts of a type that are numbers, each with the ranges around it."""
+    if typing.get_origin(hint) is typing.Annotated:
+        ranges = [limit for limit in hint.__metadata__ if isinstance(limit, schema.Range)]
+        yield from ((number, [*ranges, *more]) for number, more in _numbers(hint.__origin__))
+    elif hint in (int, float):
+        yield hint, []
+    elif typing.get_origin(hint) is not typing.Literal:
+        for part in typing.get_args(hint):
+            yield from _numbers(part)
+
+
+def test_every_number_of_the_schema_has_a_range_with_two_finite_ends():
+    classes = [value for value in vars(schema).values() if isinstance(value, type)]
+    sections = {section for section in classes if dataclasses.is_dataclass(section)}
+    found = 0
+    for section in sections - {schema.Range, schema.Items}:
+        hints = typing.get_type_hints(section, include_extras=True)
+        for field in dataclasses.fields(section):
+            for number, ranges in _numbers(hints[field.name]):
+                place = f"{section.__name__}.{field.name}"
+                assert len(ranges) == 1, f"{place} is {number.__name__} without a range"
+                assert abs(ranges[0].low) < 1e10, place
+                assert abs(ranges[0].high) < 1e10 or field.name == "seed", place
+                found += 1
+    assert found > 300
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.pad_to_multiple=65537", "give a value of at most 16,384"),
+        ("model.backbone.depth_multiplier=1e308", "give a value of at most 100"),
+        (f"model.resizer.height={2**63}", "model.resizer.height is a number of 19 digits"),
+        (f"train.steps={2**31}", "give a value of at most 2,147,483,647"),
+        ("model.pixels.mean=[1e308, 0, 0]", "give a value of at most 1e+09"),
+        ("model.pixels.mean=[-1e308, 0, 0]", "give a value of at least -1e+09"),
+        ("model.pixels.std=[1e-320, 1, 1]", "give a value above 0"),
+        (f"model.anchors.scales={[0.5] * 65}", "model.anchors.scales has 65 items"),
+        (f"train.freeze={['head'] * 1001}", "train.freeze has 1,001 items"),
+        ("data.train.label_map=" + "a" * 10_001, "a text of 10,001 characters"),
+        (r"train.freeze=['(a)\1']", "refers back to a group"),
+    ],
+)
+def test_what_would_exhaust_a_check_is_refused(override, message):
+    with pytest.raises(UserError) as caught:
+        check(*overridden(override))
+    assert message in str(caught.value)
+
+
+def test_a_cosine_without_a_decay_is_taken_with_a_warning():
+    for steps in ((10, 10, 0), (10, 5, 5), (10, 5, 50)):
+        (warning,) = warnings_about(*overridden(COSINE % steps))
+        assert f"total_steps 10 leaves nothing after {steps[1]} warmup_steps" in warning
+        assert "the rate is learning_rate at step 10" in warning
+
+
+def test_thousands_of_items_are_read_in_little_time():
+    items = [{"step": step, "learning_rate": 0.1} for step in range(1, 1001)]
+    start = time.process_time()
+    experiment, origins = overridden(
+        f"train.optimizer.schedule={{kind: manual_step, schedule: {items}}}",
+        "train.optimizer.schedule.schedule.3.learning_rate=0.2",
+    )
+    assert time.process_time() - start < 5
+    assert experiment.train.optimizer.schedule.schedule[3].learning_rate == 0.2
+    assert len(origins) > 2000

@@ -618,7 +618,7 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     sections -= {*schema.Augmentation.variants.values(), schema.FixedAspectCrop}
     # Families, and what their members have in common.
     sections -= {cls for cls in sections if cls.__subclasses__() and not hasattr(cls, "kind")}
-    sections -= {schema.Range}
+    sections -= {schema.Range, schema.Items}
     # Other blocks, mostly in the same network: tests/models/test_mobile_extractors.py.
     sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu}
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}

@@ -94,6 +94,7 @@ CHECKS: tuple[Check, ...] = (
     schedules.epochs_last,
     averages.statistics_arrive,
     averages.statistics_have_a_batch,
+    averages.statistics_have_weights,
     averages.averages_arrive,
     averages.averages_exist,
     quantization.rounding_is_trained,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from stillbox.checking.advice.advice import Advice, Findings, Origins
+from stillbox.experiment.rules import frozen_fresh_statistics
 from stillbox.experiment.schema import (
     BatchNorm,
     ConvolutionalHead,
@@ -53,6 +54,14 @@ def statistics_have_a_batch(experiment: Experiment, origins: Origins) -> Finding
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
             "--set model.freeze_batch_norm=true",
         )
+
+
+def statistics_have_weights(experiment: Experiment, origins: Origins) -> Findings:
+    """Moving statistics belong to the weights that they were measured with."""
+    found = frozen_fresh_statistics(experiment)
+    if found is not None:
+        path, sentence = found
+        yield Advice("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
 
 
 def averages_arrive(experiment: Experiment, origins: Origins) -> Findings:

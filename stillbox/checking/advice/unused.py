@@ -55,11 +55,12 @@ def patterns_match(experiment: Experiment, origins: Origins) -> Findings:
     from stillbox.training.state import select_trainable
 
     path = "train.freeze" if train.freeze else "train.trainable"
-    params = abstract_detector(experiment.model, train.precision).params
     try:
+        params = abstract_detector(experiment.model, train.precision).params
         trained = select_trainable(params, reference_names(experiment.model, params), train)
     except UserError as error:
-        named = error.where if error.where in ("train.freeze", "train.trainable") else path
+        # That one is about both.
+        named = path if error.where in (None, "train.freeze, train.trainable") else error.where
         yield Advice("error", named or path, error.what, error.fix or "")
         return
     sizes = {name: int(params[name].size) for name in params}

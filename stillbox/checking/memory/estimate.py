@@ -90,7 +90,7 @@ def estimate(
         processes: that share its preparation.
     """
     train, data, model = experiment.train, experiment.data, experiment.model
-    height, width = model.resizer.input_size
+    height, width = model.network_size
     images = max(train.batch_size / devices, 1 / experiment.devices.spatial_partitions)
     image = _FLOAT * 3 * height * width
     # Box, class and weight.

@@ -73,11 +73,13 @@ def sizes_of(
     Raises:
         UserError: the model cannot be built.
     """
-    height, width = model.resizer.input_size
+    height, width = model.network_size
     scale = 1.0
     if height * width > _MOST_PIXELS:
         small = schema.FixedShapeResizer(height=_TRACED_SIDE, width=_TRACED_SIDE)
         model, scale = replace(model, resizer=small), height * width / _TRACED_SIDE**2
+        if isinstance(model, schema.OneStage) and _TRACED_SIDE % model.pad_to_multiple:
+            model = replace(model, pad_to_multiple=1)
     # Everything else does not change the sizes, and would trace the same again.
     train = schema.Training(
         optimizer=replace(train.optimizer, schedule=schema.ConstantSchedule()),

@@ -124,7 +124,7 @@ def _knobs(experiment: Experiment) -> Iterator[_Knob]:
     if many_classes(experiment.model):
         classes = experiment.model.num_classes
         yield _Knob("model.num_classes", classes, 90, 1, _set("model.num_classes"))
-    height, width = experiment.model.resizer.input_size
+    height, width = experiment.model.network_size
     side = round(math.sqrt(height * width))
     yield _Knob("model.resizer", side, 640, 64, _with_side)
 
@@ -170,7 +170,7 @@ def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
     """Returns the sizes after a change, from traces that are there already."""
     if before.model.num_classes != after.model.num_classes:
         return sizes_of(after.model, after.train, extrapolate=True)
-    old, new = (math.prod(one.model.resizer.input_size) for one in (before, after))
+    old, new = (math.prod(one.model.network_size) for one in (before, after))
     return sizes.with_pixels(new / old)
 
 
@@ -189,6 +189,14 @@ def memory_advice(experiment: Experiment) -> Iterator[Advice]:
 
     Nothing is started: accelerators are left to the run itself.
     """
+    try:
+        sizes_of(experiment.model, experiment.train)
+    except UserError as error:
+        yield Advice("error", error.where or "model", error.what, error.fix or "")
+        return
+    except (TypeError, ValueError):
+        # As for `_shortage_if_known`.
+        return
     machine = processor()
     here = _shortage_if_known(experiment, machine) if machine else None
     anywhere = _shortage_if_known(experiment, LARGEST)

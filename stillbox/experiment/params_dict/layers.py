@@ -1,6 +1,5 @@
 """Batch norm, activation and penalties of convolutions. In 2020 every block had keys of its own."""
 
-import re
 from typing import Any, get_args
 
 from stillbox.errors import UserError
@@ -15,6 +14,7 @@ from stillbox.experiment.schema import (
     Initializer,
     VarianceScaling,
 )
+from stillbox.textformat.name_patterns import NamePattern
 
 VARIANCE_SCALING = VarianceScaling(factor=1.0, mode="fan_in", exact_cut=True)
 """`tf.variance_scaling_initializer()`, the initialiser of the backbones."""
@@ -122,9 +122,7 @@ def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
     root.value(_REGEX, f"{path}.regularize_bias", f"{path}.regularize_norm")
     pattern = compile_regex(root, _REGEX, f"the default is {KEYS[_REGEX].default!r}")
     # As in the original: from the start of the name on.
-    found = {
-        kind: {bool(pattern.match(name)) for name in names} for kind, names in _VARIABLES.items()
-    }
+    found = {kind: set(pattern.match(names)) for kind, names in _VARIABLES.items()}
     if found["kernel"] != {True} or any(len(matches) > 1 for matches in found.values()):
         root.refuse(
             _REGEX,
@@ -141,17 +139,16 @@ def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
     }
 
 
-def compile_regex(root: KeySection, key: str, fix: str) -> re.Pattern[str]:
+def compile_regex(root: KeySection, key: str, fix: str) -> NamePattern:
     """Returns the regular expression of a key.
 
     Raises:
-        UserError: it is none.
+        UserError: it is none, or one that could take for ever.
     """
     try:
-        return re.compile(root.get(key))
-    except (re.error, OverflowError, RecursionError) as error:
-        what = f"{key} = {root.get(key)!r} is no regular expression: {error}"
-        raise UserError(what, where=root.where(key), fix=fix) from error
+        return NamePattern(root.get(key))
+    except UserError as error:
+        raise UserError(f"{key}: {error.what}", where=root.where(key), fix=fix) from error
 
 
 def read_drop_block(root: KeySection, block: str, path: str) -> DropBlock | None:

@@ -12,6 +12,8 @@ METRICS: dict[str, Any] = {
     "pascal_voc_detection_metrics": "pascal_voc",
     "weighted_pascal_voc_detection_metrics": "weighted_pascal_voc",
     "oid_V2_detection_metrics": "open_images",
+    # A deprecated name of the same (`legacy/evaluator.py`).
+    "open_images_V2_detection_metrics": "open_images",
 }
 """Supported values of `metrics_set`, and their names in the schema."""
 # The number of each by which the best checkpoint is chosen.
@@ -21,6 +23,7 @@ _BEST: dict[str, Any] = {
     "weighted_pascal_voc": "VOC_weighted_mAP",
     "open_images": "OpenImages_mAP",
 }
+_OLD_NAME = "open_images_V2_detection_metrics"
 _MASKS = "it scores masks, and stillbox detects boxes"
 _IMAGE_LABELS = (
     "it needs labels of whole images, which are not read; oid_V2_detection_metrics does without"
@@ -70,6 +73,8 @@ def read_evaluation(section: MessageSection) -> Evaluation:
     """Reads `eval_config`."""
     names = section.choose("metrics_set", METRICS, "evaluation.metrics", reasons=_REFUSED_METRICS)
     # An empty set means COCO's metrics, and naming them twice does not compute them twice.
+    if _OLD_NAME in names:
+        section.warn("metrics_set", f"{_OLD_NAME} is deprecated; write oid_V2_detection_metrics")
     metrics = tuple(dict.fromkeys(METRICS[name] for name in names)) or ("coco",)
     evaluation: Evaluation = _read(
         section,

@@ -48,7 +48,6 @@ EXTRACTORS = (
 """Supported values of `feature_extractor.type`."""
 
 _OVERRIDE = "override_base_feature_extractor_hyperparams"
-_LEAST_KERAS_DEPTH = 8
 # Of the second generation's ResNets; Keras does not halve sums of squares.
 _KERAS_RESNET = dataclasses.replace(
     ResNetV1().conv,
@@ -159,14 +158,14 @@ def _as_keras(
     """Returns a MobileNet with the channels of the second generation.
 
     Its v1 applies the depth multiplier to the network of Keras, which has applied it already, but
-    not to thinner last layers. Its v2 has no thinner last layer, and no layer of less than 8. Both
+    not to thinner last layers. Its v2 has no thinner last layer, and channels of Keras. Both
     penalise depthwise kernels.
     """
     conv = dataclasses.replace(backbone.conv, regularize_depthwise=True)
     backbone = dataclasses.replace(backbone, conv=conv)
     if isinstance(backbone, MobileNetV2):
-        least = max(_LEAST_KERAS_DEPTH, backbone.min_depth)
-        return dataclasses.replace(backbone, last_depth=MobileNetV2().last_depth, min_depth=least)
+        last_depth = MobileNetV2().last_depth
+        return dataclasses.replace(backbone, last_depth=last_depth, channels="keras")
     factor = backbone.depth_multiplier
     last = narrow or {"last_depths": tuple(int(d * factor) for d in backbone.last_depths)}
     return dataclasses.replace(backbone, inner_multiplier=factor, **last)

@@ -42,14 +42,6 @@ def read_data(root: MessageSection) -> Data:
             )
         epochs = min(evaluation.num_epochs, 1)
         evaluation = dataclasses.replace(evaluation, shuffle=False, num_epochs=epochs)
-    limit = root.child("train_config")
-    if limit.has("max_number_of_boxes"):
-        # The original overwrites both readers with this deprecated field, whatever they say.
-        boxes = limit.value(
-            "max_number_of_boxes", "data.train.max_boxes", "data.evaluation.max_boxes"
-        )
-        train = dataclasses.replace(train, max_boxes=boxes)
-        evaluation = dataclasses.replace(evaluation, max_boxes=boxes)
     return Data(train=train, evaluation=evaluation)
 
 

@@ -80,6 +80,8 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "batch_queue_capacity": _NO_QUEUES,
         "num_batch_queue_threads": _NO_QUEUES,
         "prefetch_queue_capacity": _NO_QUEUES,
+        "max_number_of_boxes": "the original does not read it either; max_number_of_boxes of the "
+        "input readers is the limit, 100 where it is not set",
         "unpad_groundtruth_tensors": _STATIC + ": padded boxes have weight 0",
         "retain_original_images": "pictures are drawn from the records",
         "summarize_gradients": "the norm of the gradient is always logged",

@@ -10,7 +10,7 @@ from stillbox.experiment.pipeline_config.model import read_model
 from stillbox.experiment.pipeline_config.section import ROOT, MessageSection, load_schema
 from stillbox.experiment.pipeline_config.training import read_quantization, read_training
 from stillbox.experiment.reading import Reading
-from stillbox.experiment.schema import Experiment, Training
+from stillbox.experiment.schema import Experiment, RmsProp, Training
 from stillbox.experiment.sections import ReadLog
 from stillbox.textformat.decoder import Decoder
 from stillbox.textformat.parser import Block, parse
@@ -67,10 +67,13 @@ def read_block(
         raise NoModelError(
             "there is no model in this file", where=root.where(), fix="add model { ... }"
         )
+    # First, because what is said of the rest depends on it.
+    model = read_model(root.child("model"))
     train = read_training(root.child("train_config")) if root.has("train_config") else Training()
+    _note_differences(root, train)
     experiment = Experiment(
         name=name,
-        model=read_model(root.child("model")),
+        model=model,
         data=read_data(root),
         train=replace(train, quantization=read_quantization(root)),
         evaluation=read_evaluation(root.child("eval_config")),
@@ -89,3 +92,27 @@ def read_block(
         warnings=(*decoder.warnings, *log.warnings),
         notes=tuple(log.notes),
     )
+
+
+def _note_differences(root: MessageSection, train: Training) -> None:
+    """Notes what the original's own training makes otherwise of fields that are read here."""
+    config, model = root.child("train_config"), root.child("model")
+    detector = model.child("ssd" if model.has("ssd") else "faster_rcnn")
+    keras = str(detector.child("feature_extractor").get("type")).endswith("_keras")
+    if keras and isinstance(train.optimizer, RmsProp):
+        config.note(
+            "optimizer",
+            "rms_prop_optimizer.decay is the share of the mean square that is kept, as the format "
+            "says; for _keras models the original takes it for a decay of the learning rate",
+        )
+    if keras and train.freeze:
+        config.note(
+            "freeze_variables",
+            "these are frozen; the original's model_lib_v2.py, which trains _keras models, does "
+            "not read the field",
+        )
+    if train.bias_gradient_multiplier != 1.0:
+        config.note(
+            "bias_grad_multiplier",
+            "biases have this multiplier; in the original only the legacy train.py reads the field",
+        )

@@ -22,10 +22,14 @@ from stillbox.experiment.rules import (  # noqa: F401 (modules register their ru
     training,
     two_stage,
 )
-from stillbox.experiment.rules.limits import check_limits
+from stillbox.experiment.rules.limits import Excess, check_limits
 from stillbox.experiment.rules.rule import Broken, find
 from stillbox.experiment.rules.trainable import TRAINABLE_RULES
-from stillbox.experiment.rules.warnings import seldom_meant, warnings_about
+from stillbox.experiment.rules.warnings import (
+    frozen_fresh_statistics,
+    seldom_meant,
+    warnings_about,
+)
 from stillbox.experiment.schema import Experiment
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "check_trainable",
     "find_broken",
     "find_missing",
+    "frozen_fresh_statistics",
     "seldom_meant",
     "warnings_about",
 ]
@@ -62,7 +67,10 @@ def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
 
 def find_broken(experiment: Experiment) -> list[Broken]:
     """Returns every contradiction in an experiment, for which `check` refuses it."""
-    return [*check_limits(experiment), *find(experiment)]
+    beyond = list(check_limits(experiment))
+    if any(isinstance(broken, Excess) for broken in beyond):
+        return beyond
+    return [*beyond, *find(experiment)]
 
 
 def find_missing(experiment: Experiment) -> list[Broken]:

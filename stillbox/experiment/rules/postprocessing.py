@@ -107,11 +107,13 @@ def calibrated_slots_exist(model: OneStage | FasterRcnn) -> Iterator[Broken]:
         name, slots = "sigmoids", [sigmoid.slot for sigmoid in calibration.sigmoids]
     else:
         return
+    seen: set[int] = set()
     for index, slot in enumerate(slots):
         place = f"{path}.{name}.{index}.slot"
         if not 0 <= slot <= last:
             yield Broken(place, f"there is no class slot {slot}", f"they are 0 to {last}")
-        if slot in slots[:index]:
+        if slot in seen:
             yield Broken(place, f"class slot {slot} is calibrated twice", "take one of them out")
+        seen.add(slot)
     if not slots:
         yield Broken(f"{path}.{name}", f"no {name}", "give one, or calibration: null")

@@ -1,9 +1,9 @@
 """Rules about training and its data."""
 
 import itertools
-import re
 from collections.abc import Iterator
 
+from stillbox.errors import UserError
 from stillbox.experiment.rules.rule import Broken, rule
 from stillbox.experiment.schema import (
     CosineSchedule,
@@ -12,19 +12,16 @@ from stillbox.experiment.schema import (
     ManualStepSchedule,
     Training,
 )
+from stillbox.textformat.name_patterns import NamePattern
 
 
 @rule(CosineSchedule)
 def cosine_fits(schedule: CosineSchedule) -> Iterator[Broken]:
-    """The warm-up rises, and ends before the decay does."""
+    """The warm-up rises, and ends no later than the decay does."""
     warmup_steps = schedule.warmup_steps or 0
-    if schedule.total_steps and schedule.total_steps <= warmup_steps + schedule.hold_steps:
-        yield Broken(
-            "total_steps",
-            f"total_steps {schedule.total_steps} leaves nothing after {warmup_steps} "
-            f"warmup_steps and {schedule.hold_steps} hold_steps",
-            "raise it, or shorten the warm-up",
-        )
+    if schedule.total_steps and schedule.total_steps < warmup_steps:
+        what = f"total_steps {schedule.total_steps} is less than {warmup_steps} warmup_steps"
+        yield Broken("total_steps", what, "raise it, or shorten the warm-up")
     # Without warm-up steps its rate is never used.
     used = {"final_learning_rate": "decay would rise"}
     if warmup_steps:
@@ -84,7 +81,7 @@ def reduced_images_can_be_read(experiment: Experiment) -> Iterator[Broken]:
 
 @rule(Training)
 def patterns_compile(train: Training) -> Iterator[Broken]:
-    """Regular expressions are regular expressions."""
+    """Regular expressions are some, and are found in any name in little time."""
     patterns = {
         "freeze": train.freeze,
         "trainable": train.trainable,
@@ -93,9 +90,9 @@ def patterns_compile(train: Training) -> Iterator[Broken]:
     for path, texts in patterns.items():
         for text in texts:
             try:
-                re.compile(text)
-            except (re.error, OverflowError, RecursionError) as error:
-                yield Broken(path, f"{text!r} is no regular expression: {error}", "see Python's re")
+                NamePattern(text)
+            except UserError as error:
+                yield Broken(path, error.what, error.fix or "")
 
 
 @rule(Training)

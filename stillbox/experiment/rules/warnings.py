@@ -31,6 +31,7 @@ def seldom_meant(experiment: Experiment) -> list[tuple[str, str]]:
         *_single_shards(experiment),
         *_layers_without_depth(experiment),
         *_scores_without_records(experiment),
+        *_cosines_without_decay(experiment),
         *_steps_without_rate(experiment),
         *_one_batch_only(experiment),
         *_replicas_of_nothing(experiment),
@@ -78,6 +79,21 @@ def _scores_without_records(experiment: Experiment) -> Iterator[tuple[str, str]]
         yield (
             "train.evaluate_every",
             f"evaluate_every {every} has no effect while data.evaluation.paths is empty",
+        )
+
+
+def _cosines_without_decay(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """The original takes them, and has no number for the rate of the step between."""
+    schedule = experiment.train.optimizer.schedule
+    if not isinstance(schedule, CosineSchedule) or not schedule.total_steps:
+        return
+    warmup, hold = schedule.warmup_steps or 0, schedule.hold_steps
+    if schedule.total_steps <= warmup + hold:
+        yield (
+            "train.optimizer.schedule.total_steps",
+            f"total_steps {schedule.total_steps} leaves nothing after {warmup} warmup_steps and "
+            f"{hold} hold_steps: the rate is learning_rate at step {schedule.total_steps}, where "
+            "the original's is undefined without a hold, and final_learning_rate after it",
         )
 
 
@@ -138,3 +154,22 @@ def _statistics_of_padding(experiment: Experiment) -> Iterator[tuple[str, str]]:
             "padding, which images of the original do not have; --set model.freeze_batch_norm=true "
             "takes the moving ones",
         )
+
+
+def frozen_fresh_statistics(experiment: Experiment) -> tuple[str, str] | None:
+    """Returns field and sentence for batch norm that normalises random weights with nothing."""
+    conv = experiment.model.convolutions().get("backbone.conv")
+    norm = conv.batch_norm if conv is not None else None
+    if norm is None or experiment.train.fine_tune.checkpoint:
+        return None
+    if getattr(experiment.model, "freeze_batch_norm", False):
+        path, trained = "model.freeze_batch_norm", "false"
+    elif not norm.train:
+        path, trained = "model.backbone.conv.batch_norm.train", "true"
+    else:
+        return None
+    return path, (
+        "batch norm takes its moving statistics, which without pretrained weights are those of no "
+        "data: values grow from layer to layer, and training mostly ends in NaN; name weights by "
+        f"train.fine_tune.checkpoint, or --set {path}={trained}"
+    )

@@ -22,7 +22,7 @@ class Anchors(Variant):
 class SsdAnchors(Anchors, kind="ssd"):
     """SSD's anchors: one scale a feature map, several aspect ratios."""
 
-    num_layers: PositiveInt = 6
+    num_layers: Count = 6
     """Feature maps that carry anchors."""
     min_scale: Positive = 0.2
     """Scale of the finest map, as a share of the image's shorter side."""
@@ -40,13 +40,13 @@ class SsdAnchors(Anchors, kind="ssd"):
     """Height that scale 1 stands for."""
     base_anchor_width: Positive = 1.0
     """Width that scale 1 stands for."""
-    height_strides: tuple[PositiveInt, ...] = ()
+    height_strides: tuple[Side, ...] = ()
     """Vertical distance of the centres in pixels, one a map; empty: image over map."""
-    width_strides: tuple[PositiveInt, ...] = ()
+    width_strides: tuple[Side, ...] = ()
     """Horizontal distance of the centres in pixels."""
-    height_offsets: tuple[int, ...] = ()
+    height_offsets: tuple[Offset, ...] = ()
     """First centre from the top in pixels, one a map; empty: half a stride."""
-    width_offsets: tuple[int, ...] = ()
+    width_offsets: tuple[Offset, ...] = ()
     """First centre from the left in pixels."""
 
     def count_maps(self) -> int:
@@ -66,7 +66,7 @@ class MultiscaleAnchors(Anchors, kind="multiscale"):
     """Side of the smallest square anchor of a level, in strides."""
     aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)
     """Width over height, in the order of the head's channels."""
-    scales_per_octave: PositiveInt = 2
+    scales_per_octave: Count = 2
     """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
     order: Literal["ratio_major", "scale_major"] = "ratio_major"
     """Order at a location, which is that of the head's channels: the sizes of one aspect ratio
@@ -81,21 +81,21 @@ class MultiscaleAnchors(Anchors, kind="multiscale"):
 class GridAnchors(Anchors, kind="grid"):
     """One feature map with every scale at every aspect ratio; in pixels of the network input."""
 
-    base_height: PositiveInt = 256
+    base_height: Side = 256
     """Height of an anchor of scale 1 and aspect ratio 1."""
-    base_width: PositiveInt = 256
+    base_width: Side = 256
     """Width of an anchor of scale 1 and aspect ratio 1."""
     scales: tuple[Positive, ...] = (0.5, 1.0, 2.0)
     """Multiples of the base size; those of one aspect ratio stand together."""
     aspect_ratios: tuple[Positive, ...] = (0.5, 1.0, 2.0)
     """Width over height, for a square base."""
-    height_stride: PositiveInt = 16
+    height_stride: Side = 16
     """Vertical distance of the centres."""
-    width_stride: PositiveInt = 16
+    width_stride: Side = 16
     """Horizontal distance of the centres."""
-    height_offset: int = 0
+    height_offset: Offset = 0
     """First centre from the top."""
-    width_offset: int = 0
+    width_offset: Offset = 0
     """First centre from the left."""
 
     def count_maps(self) -> int:
@@ -111,13 +111,13 @@ class AnchorGrid:
     """Side of the square with the anchor's area, for each of the anchors of a location."""
     aspect_ratios: tuple[Positive, ...] = (1.0,)
     """Width over height, one for each of the sizes."""
-    height_stride: PositiveInt = 16
+    height_stride: Side = 16
     """Vertical distance of the centres."""
-    width_stride: PositiveInt = 16
+    width_stride: Side = 16
     """Horizontal distance of the centres."""
-    height_offset: int = 0
+    height_offset: Offset = 0
     """First centre from the top."""
-    width_offset: int = 0
+    width_offset: Offset = 0
     """First centre from the left."""
 
 

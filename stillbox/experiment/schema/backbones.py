@@ -86,14 +86,14 @@ class MobileNetV1(Backbone, kind="mobilenet_v1"):
     }
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
-    inner_multiplier: Positive = 1.0
+    inner_multiplier: Multiplier = 1.0
     """Factor on all but `last_depths` before that, rounded down: the `_keras` extractors multiply
     twice."""
-    last_depths: tuple[PositiveInt, ...] = (1024, 1024)
+    last_depths: tuple[Channels, ...] = (1024, 1024)
     """Channels of the last two pairs before the multiplier; depthwise pyramids have 512, 256."""
     last_layer: str = ""
     """Layers up to this one exist, are penalised and saved, even where nothing reads them, as in
@@ -117,11 +117,15 @@ class MobileNetV2(Backbone, kind="mobilenet_v2"):
 
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No bottleneck has fewer channels than this."""
-    last_depth: NonNegativeInt = 1280
+    channels: Literal["slim", "keras"] = "slim"
+    """`keras`: those of the `_keras` extractors. They decide on shortcuts by the channels before
+    `min_depth`, round bottlenecks down first, and widen the last convolution by no multiplier above
+    1."""
+    last_depth: OptionalChannels = 1280
     """Channels of the last convolution before the multiplier; depthwise pyramids have 256. 0: there
     is none, and level 5 is block 16, as in front of MnasFPN."""
     last_layer: str = ""
@@ -154,7 +158,7 @@ class ResNetV1(Backbone, kind="resnet_v1"):
     layers: ClassVar[tuple[str, ...]] = ("root", "block_1", "block_2", "block_3", "block_4")
     min_side: ClassVar[int] = 129
 
-    depth: int = 50
+    depth: PositiveInt = 50
     """Layers by the usual count: 50, 101 or 152."""
     output_stride: Literal[8, 16, 32] = 32
     """Stride of the last block. Blocks that it leaves without a stride of their own dilate their
@@ -207,9 +211,9 @@ class InceptionV2(Backbone, kind="inception_v2"):
     }
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
@@ -224,7 +228,7 @@ class DropBlock:
 
     keep_probability: PositiveFraction = 0.9
     """Share of the values that stays; they are divided by what the squares really left."""
-    block_size: PositiveInt = 7
+    block_size: KernelSide = 7
     """Side of a square in pixels of the map."""
 
 
@@ -240,7 +244,7 @@ class ResNet(Backbone, kind="resnet"):
     layers: ClassVar[tuple[str, ...]] = ("stem", "group_1", "group_2", "group_3", "group_4")
     min_side: ClassVar[int] = 33
 
-    depth: int = 50
+    depth: PositiveInt = 50
     """Layers by the usual count: 10, 14, 18, 26, 34, 50, 101, 152 or 200."""
     group_strides: tuple[Annotated[int, Range(1, 2)], ...] = (1, 2, 2, 2)
     """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at that of group 2."""

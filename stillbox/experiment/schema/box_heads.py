@@ -50,9 +50,9 @@ class ResNetBlockHead(BoxHead, kind="resnet_v1_block"):
 class InceptionV2BlockHead(BoxHead, kind="inception_v2_block"):
     """The last three blocks of Inception v2, `mixed_5a` to `mixed_5c`, then the mean."""
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
     conv: ConvHyperparams = InceptionV2().conv
     """Hyperparameters of the blocks; most 1x1 convolutions are drawn as in the backbone."""
@@ -64,7 +64,7 @@ class FullyConnectedHead(BoxHead, kind="fully_connected"):
 
     ends_classifier: ClassVar[bool] = False
 
-    widths: tuple[PositiveInt, ...] = (1024, 1024)
+    widths: tuple[Channels, ...] = (1024, 1024)
     """Outputs of each layer."""
     conv: ConvHyperparams = _FULLY_CONNECTED
     """Hyperparameters of the layers."""

@@ -6,6 +6,7 @@ Class slots are counted as the head has them: slot 0 is the background, if any.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
@@ -22,9 +23,9 @@ class Calibration(Variant):
 class CurveCalibration(Calibration, kind="curve"):
     """One curve for the scores of all classes: straight lines between points."""
 
-    scores: tuple[float, ...] = (0.0, 1.0)
+    scores: Annotated[tuple[Real, ...], Many] = (0.0, 1.0)
     """Scores of the points, rising."""
-    calibrated: tuple[float, ...] = (0.0, 1.0)
+    calibrated: Annotated[tuple[Real, ...], Many] = (0.0, 1.0)
     """Probabilities of the points; scores beyond the outer points have theirs."""
 
 
@@ -32,11 +33,11 @@ class CurveCalibration(Calibration, kind="curve"):
 class ClassCurve:
     """The curve of one class."""
 
-    slot: int = 1
+    slot: Slot = 1
     """Class slot."""
-    scores: tuple[float, ...] = (0.0, 1.0)
+    scores: Annotated[tuple[Real, ...], Many] = (0.0, 1.0)
     """Scores of the points, rising."""
-    calibrated: tuple[float, ...] = (0.0, 1.0)
+    calibrated: Annotated[tuple[Real, ...], Many] = (0.0, 1.0)
     """Probabilities of the points; scores beyond the outer points have theirs."""
 
 
@@ -44,7 +45,7 @@ class ClassCurve:
 class ClassCurveCalibration(Calibration, kind="class_curves"):
     """A curve for each of some classes; the scores of the others stay."""
 
-    curves: tuple[ClassCurve, ...] = (ClassCurve(),)
+    curves: Annotated[tuple[ClassCurve, ...], PerClass] = (ClassCurve(),)
     """One for each class that has one."""
 
 
@@ -52,9 +53,9 @@ class ClassCurveCalibration(Calibration, kind="class_curves"):
 class SigmoidCalibration(Calibration, kind="sigmoid"):
     """Platt's scaling, `1 / (1 + exp(a score + b))`, of all classes alike."""
 
-    a: float = -1.0
+    a: Real = -1.0
     """Slope; below 0 it keeps the order of the scores."""
-    b: float = 0.0
+    b: Real = 0.0
     """Offset."""
 
 
@@ -62,11 +63,11 @@ class SigmoidCalibration(Calibration, kind="sigmoid"):
 class ClassSigmoid:
     """Platt's numbers of one class."""
 
-    slot: int = 1
+    slot: Slot = 1
     """Class slot."""
-    a: float = -1.0
+    a: Real = -1.0
     """Slope; below 0 it keeps the order of the scores."""
-    b: float = 0.0
+    b: Real = 0.0
     """Offset."""
 
 
@@ -74,7 +75,7 @@ class ClassSigmoid:
 class ClassSigmoidCalibration(Calibration, kind="class_sigmoids"):
     """Platt's scaling of some classes; the scores of the others stay."""
 
-    sigmoids: tuple[ClassSigmoid, ...] = (ClassSigmoid(),)
+    sigmoids: Annotated[tuple[ClassSigmoid, ...], PerClass] = (ClassSigmoid(),)
     """One for each class that has one."""
 
 

@@ -10,13 +10,13 @@ from stillbox.experiment.schema.ranges import *
 class Records:
     """A set of TFRecord shards with its label map."""
 
-    paths: tuple[InputPath, ...] = ()
+    paths: Annotated[tuple[InputPath, ...], PerClass] = ()
     """TFRecord files or glob patterns; `?????` and `name@100` shard patterns are understood."""
     label_map: InputPath = ""
     """Label map (`.pbtxt`) that gives every class name its id; COCO's is built in as `coco`."""
     use_display_name: bool = False
     """Match the records' class text against `display_name` instead of `name`."""
-    max_boxes: PositiveInt = 100
+    max_boxes: Boxes = 100
     """The N of `Batch`: boxes beyond it are cut off, and the share of them is reported."""
     shuffle: bool = True
     """A fresh global permutation every epoch."""
@@ -42,10 +42,10 @@ class Data:
     """Records to score on."""
     seed: Seed = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
-    workers: Annotated[NonNegativeInt | None, MACHINE] = None
+    workers: Annotated[int | None, Range(0, 1024), MACHINE] = None
     """Threads that decode and augment; no result depends on it. None: one for each processor of the
     process, at most 32. 0: in the caller's thread."""
-    prefetch: Annotated[NonNegativeInt, MACHINE] = 2
+    prefetch: Annotated[int, Range(0, 100_000), MACHINE] = 2
     """Batches that are prepared ahead."""
     bad_records: Literal["fail", "drop"] = "fail"
     """On an unreadable record or image: stop and name it, or skip and count it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stillbox.experiment.schema.ranges import *
 
@@ -21,13 +21,13 @@ class Devices:
         "program_cache_gib": (10.0, "STILLBOX_CACHE_GIB=N limits them to N gibibytes"),
     }
 
-    spatial_partitions: PositiveInt = 1
+    spatial_partitions: Annotated[int, Range(1, 65_536)] = 1
     """Devices that share an image, which is partitioned along its height, for images whose
     activations do not fit into one device."""
     shard: Literal["nothing", "optimizer"] = "nothing"
     """What is sharded over the devices that share a batch instead of replicated: nothing, or the
     optimiser's accumulators and the moving average of the parameters."""
-    replicas: NonNegativeInt = 0
+    replicas: Annotated[int, Range(0, 1_048_576)] = 0
     """Equal parts of a batch that count as replicas where a field says `per_replica`, so that a
     recipe of eight replicas gives the same on one device; 0: as many as devices share a batch."""
     cpu_convolutions: Literal["exact", "fast"] = "fast"

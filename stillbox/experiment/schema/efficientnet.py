@@ -33,9 +33,9 @@ class EfficientNet(Backbone, kind="efficientnet"):
 
     min_side: ClassVar[int] = 129
 
-    width_coefficient: Positive = 1.0
+    width_coefficient: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    depth_coefficient: Positive = 1.0
+    depth_coefficient: Annotated[float, Range(0.01, 5)] = 1.0
     """Factor on the number of blocks of every stack, rounded up."""
     se_ratio: Fraction = 0.25
     """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""

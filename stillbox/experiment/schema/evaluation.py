@@ -30,7 +30,7 @@ Score = Literal[
 class Evaluation:
     """Metrics, and the pictures and tables of a report."""
 
-    batch_size: PositiveInt = 8
+    batch_size: Batch = 8
     """Images of one evaluation step, rounded up so that each device has as many; the last step is
     padded and masked."""
     precision: Literal["float32", "bfloat16"] = "float32"

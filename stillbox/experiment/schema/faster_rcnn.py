@@ -39,11 +39,11 @@ _SOFTMAX = Postprocessing(score_converter="softmax", nms=Nms(max_per_class=100, 
 class ProposalStage:
     """The first stage: a region proposal network, its loss, and the choice of its proposals."""
 
-    depth: PositiveInt = 512
+    depth: Channels = 512
     """Channels of its convolution."""
-    kernel_size: PositiveInt = 3
+    kernel_size: KernelSide = 3
     """Side of its kernel."""
-    dilation: PositiveInt = 1
+    dilation: KernelSide = 1
     """Distance of the kernel's taps in pixels of the map (`first_stage_atrous_rate`)."""
     conv: ConvHyperparams = _RPN
     """Hyperparameters; regulariser and initialiser are those of the two 1x1 heads too."""
@@ -58,7 +58,7 @@ class ProposalStage:
     """Assigns ground-truth boxes to anchors."""
     similarity: Similarity = field(default_factory=IouSimilarity)
     """What the matcher compares."""
-    sample_size: PositiveInt = 256
+    sample_size: Boxes = 256
     """Anchors of an image that the loss is computed from; they are drawn at random."""
     positive_fraction: Fraction = 0.5
     """Largest share of matched anchors among them."""
@@ -66,7 +66,7 @@ class ProposalStage:
     """Factor on the localisation loss."""
     objectness_weight: NonNegative = 1.0
     """Factor on the objectness loss."""
-    score_threshold: float = 0.0
+    score_threshold: Real = 0.0
     """Only boxes with an objectness strictly above this become proposals."""
     iou_threshold: Fraction = 0.7
     """A box that overlaps a better one by more than this is no proposal."""
@@ -74,7 +74,7 @@ class ProposalStage:
     """Drop a box that overlaps by exactly the threshold too, as the original's static form."""
     keep_outside: bool = False
     """Keep proposals that clipping leaves without area, as the original's combined NMS."""
-    max_proposals: PositiveInt = 300
+    max_proposals: Boxes = 300
     """Most proposals of an image."""
 
     @property
@@ -111,7 +111,7 @@ class BoxStage:
     """Assigns ground-truth boxes to proposals."""
     similarity: Similarity = field(default_factory=IouSimilarity)
     """What the matcher compares."""
-    sample_size: PositiveInt = 64
+    sample_size: Boxes = 64
     """Proposals of an image that training uses; they are drawn at random. With a hard example
     miner all are used."""
     positive_fraction: Fraction = 0.25

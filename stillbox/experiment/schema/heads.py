@@ -32,21 +32,21 @@ class Head(Variant):
 class ConvolutionalHead(Head, kind="convolutional"):
     """One box and one class convolution for each feature map, nothing shared."""
 
-    layers_before: NonNegativeInt = 0
+    layers_before: Layers = 0
     """1x1 convolutions between the feature map and the two heads."""
-    min_depth: NonNegativeInt = 0
+    min_depth: OptionalChannels = 0
     """Floor of their channel count."""
-    max_depth: NonNegativeInt = 0
+    max_depth: OptionalChannels = 0
     """Ceiling of their channel count; 0 disables the layers, as the original does."""
     dropout: bool = True
     """Dropout before the class convolution in training; on by default, as in the original."""
     dropout_keep_probability: PositiveFraction = 0.8
     """Share of the activations that dropout keeps."""
-    kernel_size: PositiveInt = 1
+    kernel_size: KernelSide = 1
     """Side of the two head kernels."""
     depthwise: bool = False
     """A depthwise convolution with normalisation, then a 1x1, instead of a full one (SSDLite)."""
-    class_bias_init: float = 0.0
+    class_bias_init: Real = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
     conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters; normalisation and activation concern the layers before the heads only."""
@@ -60,11 +60,11 @@ class WeightSharedHead(Head, kind="weight_shared"):
     than most are projected to that number first.
     """
 
-    depth: PositiveInt = 256
+    depth: Channels = 256
     """Channels of the towers."""
-    layers_before: NonNegativeInt = 4
+    layers_before: Layers = 4
     """Convolutions of a tower."""
-    kernel_size: PositiveInt = 3
+    kernel_size: KernelSide = 3
     """Side of all kernels."""
     share_tower: bool = False
     """One tower for boxes and classes instead of one for each."""
@@ -77,7 +77,7 @@ class WeightSharedHead(Head, kind="weight_shared"):
     """Dropout before the class convolution in training."""
     dropout_keep_probability: PositiveFraction = 0.8
     """Share of the activations that dropout keeps."""
-    class_bias_init: float = 0.0
+    class_bias_init: Real = 0.0
     """Start of the class biases; -4.6 makes every score 0.01 at first."""
     predictor_defaults: bool = False
     """All kernels of the separable box and class convolutions have them too."""

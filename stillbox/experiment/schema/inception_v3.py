@@ -27,9 +27,9 @@ class InceptionV3(Backbone, kind="inception_v3"):
     # 75 pixels are 37, 35, 17, 15, 7, 3 and 1.
     min_side: ClassVar[int] = 75
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""

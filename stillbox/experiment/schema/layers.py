@@ -48,7 +48,7 @@ class Initializer(Variant):
 class TruncatedNormal(Initializer, kind="truncated_normal"):
     """A normal distribution cut at two standard deviations."""
 
-    mean: float = 0.0
+    mean: Real = 0.0
     """Mean of the distribution before the cut."""
     stddev: NonNegative = 1.0
     """Standard deviation before the cut."""
@@ -58,7 +58,7 @@ class TruncatedNormal(Initializer, kind="truncated_normal"):
 class RandomNormal(Initializer, kind="random_normal"):
     """A normal distribution."""
 
-    mean: float = 0.0
+    mean: Real = 0.0
     """Mean of the distribution."""
     stddev: NonNegative = 1.0
     """Standard deviation of the distribution."""

@@ -1,7 +1,7 @@
 """What training minimises (`object_detection/core/losses.py`)."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import Variant
@@ -145,7 +145,7 @@ class Loss:
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
     negative_class_weight: NonNegative = 1.0
     """Weight of background anchors in the classification loss."""
-    class_weights: tuple[NonNegative, ...] = ()
+    class_weights: Annotated[tuple[NonNegative, ...], PerClass] = ()
     """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
     hard_example_miner: HardExampleMiner | None = None
     """None: every anchor counts."""

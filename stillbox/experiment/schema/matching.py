@@ -76,9 +76,9 @@ class Matcher(Variant):
 class ArgmaxMatcher(Matcher, kind="argmax"):
     """Assigns each anchor its most similar ground-truth box, or none (`argmax_matcher.py`)."""
 
-    matched_threshold: float = 0.5
+    matched_threshold: Real = 0.5
     """At or above this similarity an anchor is matched."""
-    unmatched_threshold: float = 0.5
+    unmatched_threshold: Real = 0.5
     """Below this similarity an anchor is background; in between it is ignored."""
     ignore_thresholds: bool = False
     """Match every anchor, whatever its similarity."""

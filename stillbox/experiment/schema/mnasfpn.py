@@ -30,15 +30,15 @@ class MnasFpn(Pyramid, kind="mnasfpn"):
     max-pooled before it is widened, a coarser one repeated after that.
     """
 
-    max_level: PositiveInt = 6
+    max_level: Level = 6
     """Coarsest level. The cell has four levels, so that it is `min_level` + 3."""
-    depth: PositiveInt = 48
+    depth: Channels = 48
     """Channels of every feature map, before the depth multiplier."""
-    num_repeats: PositiveInt = 4
+    num_repeats: Repeats = 4
     """Cells in sequence."""
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
     explicit_padding: bool = False
     """Pad max pooling by zeros, which may be the maximum, alike on all sides."""

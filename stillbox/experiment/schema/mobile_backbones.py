@@ -45,11 +45,11 @@ class MobileNetV3(Backbone):
 
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No convolution but the inner ones of blocks has fewer channels than this."""
-    end_multiplier: Positive = 0.5
+    end_multiplier: Multiplier = 0.5
     """Further factor on the channels from the last strided block on; classifiers have 1."""
     minimalistic: bool = False
     """No gates and no 5x5 kernels. Published weights of this form also have
@@ -93,9 +93,9 @@ class MobileNetEdgeTpu(Backbone, kind="mobilenet_edgetpu"):
     }
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No block, and not the first convolution, hands on fewer channels than this."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
@@ -113,7 +113,7 @@ class MobileDet(Backbone):
 
     min_side: ClassVar[int] = 33
 
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""

@@ -39,7 +39,7 @@ class Model(Variant):
     Called as `(config, options)`; returns a `models.detector.Detector`.
     """
 
-    num_classes: PositiveInt = 90
+    num_classes: Classes = 90
     """Foreground classes; `class_slots` says how many a label map needs."""
     class_slots: Literal["label_map_id", "contiguous"] = "label_map_id"
     """Class of the label map that class index c stands for. `label_map_id`: the one of id c + 1;
@@ -47,6 +47,11 @@ class Model(Variant):
     `contiguous`: the c-th in the order of the ids; `num_classes` is their number."""
     resizer: Resizer = field(default_factory=FixedShapeResizer)
     """From an image of any size to the network input."""
+
+    @property
+    def network_size(self) -> tuple[int, int]:
+        """Height and width in pixels of what its first layer takes."""
+        return self.resizer.input_size
 
     @property
     def max_detections(self) -> int:

@@ -66,16 +66,16 @@ class SsdLayers(Neck, kind="ssd_layers"):
 
     taps: tuple[str, ...] = ("conv_11_pointwise", "conv_13_pointwise")
     """Backbone layers that feed the first feature maps, from fine to coarse."""
-    extra_depths: tuple[PositiveInt, ...] = (512, 256, 256, 128)
+    extra_depths: tuple[Channels, ...] = (512, 256, 256, 128)
     """Channels of each extra feature map before the depth multiplier."""
     extra_strides: tuple[Annotated[int, Range(1, 2)], ...] = ()
     """Stride of each extra 3x3 convolution; empty: 2 for all. A convolution of stride 1 is not
     padded (the coarsest two of SSD300): its map loses a pixel at every edge."""
-    extra_kernel_sizes: tuple[PositiveInt, ...] = ()
+    extra_kernel_sizes: tuple[KernelSide, ...] = ()
     """Side of each extra kernel that shrinks; empty: 3 for all."""
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on the extra channel counts."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No extra layer has fewer channels than this."""
     depthwise: bool = False
     """Halve with a depthwise and a 1x1 convolution instead of a full one (SSDLite)."""
@@ -99,9 +99,9 @@ class Ppn(Neck, kind="ppn"):
 
     tap: str = "conv_11_pointwise"
     """Backbone layer that is pooled."""
-    num_maps: PositiveInt = 6
+    num_maps: Count = 6
     """Feature maps, the tap's own included."""
-    depth: NonNegativeInt = 0
+    depth: OptionalChannels = 0
     """Channels of a 1x1 convolution before the pooling; 0: there is none."""
     conv: ConvHyperparams = _FEATURES
     """Hyperparameters of that convolution."""
@@ -119,9 +119,9 @@ class Ppn(Neck, kind="ppn"):
 class Pyramid(Neck):
     """Base of the necks that make one map for each level; not a neck itself."""
 
-    min_level: int = 3
+    min_level: Level = 3
     """Finest level; the map of level l has a stride of 2^l pixels."""
-    max_level: PositiveInt = 7
+    max_level: Level = 7
     """Coarsest level."""
 
     def taps_of(self, backbone: Backbone) -> tuple[str, ...]:
@@ -150,11 +150,11 @@ class Fpn(Pyramid, kind="fpn"):
     Coarser levels are strided convolutions of it.
     """
 
-    depth: NonNegativeInt = 256
+    depth: OptionalChannels = 256
     """Channels of every feature map, before the depth multiplier."""
-    depth_multiplier: Positive = 1.0
+    depth_multiplier: Multiplier = 1.0
     """Factor on the channels."""
-    min_depth: PositiveInt = 16
+    min_depth: Channels = 16
     """No layer has fewer channels than this."""
     depthwise: bool = False
     """Separable 3x3 convolutions instead of full ones (FPNLite)."""
@@ -178,7 +178,7 @@ class RetinaNetFpn(Pyramid, kind="retinanet_fpn"):
     from its output, and every level is normalised last, after coarser ones were made from it.
     """
 
-    depth: NonNegativeInt = 256
+    depth: OptionalChannels = 256
     """Channels of every feature map."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
@@ -191,12 +191,12 @@ class RetinaNetFpn(Pyramid, kind="retinanet_fpn"):
 class NasFpnNode:
     """One node of NAS-FPN's cell: two maps are combined, activated and convolved."""
 
-    level: int = 4
+    level: Level = 4
     """Level of the map that it makes; both inputs are brought to it."""
     combine: Literal["sum", "attention"] = "sum"
     """`attention`: the sum of the coarser input and the other one times, channel by channel, the
     sigmoid of the coarser input's maximum."""
-    inputs: tuple[int, ...] = (0, 1)
+    inputs: tuple[NodeNumber, ...] = (0, 1)
     """Two numbers: the maps that enter the cell from 0, fine to coarse, then the nodes."""
     output: bool = False
     """Whether it is the cell's map of its level. It then also adds all maps of this level that no
@@ -222,9 +222,9 @@ class NasFpn(Pyramid, kind="nas_fpn"):
     another level by max pooling or nearest-neighbour upsampling.
     """
 
-    depth: NonNegativeInt = 256
+    depth: OptionalChannels = 256
     """Channels of every feature map; bottlenecks return four times as many."""
-    num_repeats: PositiveInt = 5
+    num_repeats: Repeats = 5
     """Cells in sequence."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
@@ -254,9 +254,9 @@ class BiFpn(Pyramid, kind="bifpn"):
     of neighbouring levels from coarse to fine, and then from fine to coarse.
     """
 
-    depth: PositiveInt = 64
+    depth: Channels = 64
     """Channels of every feature map."""
-    num_repeats: PositiveInt = 3
+    num_repeats: Repeats = 3
     """How often maps are summed in both directions."""
     combine: Literal["fast_attention", "weighted_sum", "sum"] = "fast_attention"
     """Sum of maps: each has a learnt weight, of at least 0 and divided by the sum of the weights;

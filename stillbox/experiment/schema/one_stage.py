@@ -20,7 +20,7 @@ from stillbox.experiment.schema.ranges import *
 class PixelNormalization:
     """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
 
-    mean: tuple[float, ...] = (127.5, 127.5, 127.5)
+    mean: tuple[Real, ...] = (127.5, 127.5, 127.5)
     """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
     std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
     """Divides afterwards."""
@@ -30,7 +30,7 @@ class PixelNormalization:
 class OneStage(Model, kind="one_stage"):
     """Anchor-based detector of one stage: backbone, neck, head, anchors, targets, losses, NMS."""
 
-    pad_to_multiple: PositiveInt = 1
+    pad_to_multiple: Side = 1
     """Pad the normalised network input with zeros, at the bottom and right, to a multiple of this
     side. Anchors are relative to the unpadded input, as in the original."""
     pixels: PixelNormalization = field(default_factory=PixelNormalization)
@@ -57,6 +57,13 @@ class OneStage(Model, kind="one_stage"):
     """What training minimises."""
     postprocessing: Postprocessing = field(default_factory=Postprocessing)
     """From raw predictions to detections."""
+
+    @property
+    def network_size(self) -> tuple[int, int]:
+        """Height and width in pixels of the network input with its padding."""
+        height, width = self.resizer.input_size
+        multiple = max(self.pad_to_multiple, 1)
+        return height + -height % multiple, width + -width % multiple
 
     @property
     def nms(self) -> Nms:

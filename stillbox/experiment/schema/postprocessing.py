@@ -11,7 +11,7 @@ from stillbox.experiment.schema.ranges import *
 class Nms:
     """Greedy non-maximum suppression, class by class unless it says otherwise."""
 
-    score_threshold: float = 0.0
+    score_threshold: Real = 0.0
     """Only scores strictly above this take part."""
     iou_threshold: Fraction = 0.6
     """A box that overlaps a better one of its class by more than this is dropped."""
@@ -22,9 +22,9 @@ class Nms:
     soft_sigma))` instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
     max_candidates_per_class: NonNegativeInt = 0
     """Only so many boxes of one class, those with the best scores, take part; 0: all."""
-    max_per_class: PositiveInt = 100
+    max_per_class: Boxes = 100
     """Most boxes of one class in one image."""
-    max_total: PositiveInt = 100
+    max_total: Boxes = 100
     """Most boxes in one image: the K of `Detections`."""
     class_agnostic: bool = False
     """A box has its best class alone and is suppressed by better boxes of any class;
@@ -49,9 +49,9 @@ class Nms:
 class BoxEncodingsClip:
     """The range that box encodings are clipped to before they are decoded."""
 
-    min: float = -10.0
+    min: Real = -10.0
     """Least value of a code."""
-    max: float = 10.0
+    max: Real = 10.0
     """Greatest value of a code."""
 
 

@@ -43,9 +43,9 @@ class Resizer(Variant):
 class FixedShapeResizer(Resizer, kind="fixed_shape"):
     """Stretches every image to one shape; the aspect ratio is not kept."""
 
-    height: PositiveInt = 300
+    height: Side = 300
     """Rows of the network input, in pixels."""
-    width: PositiveInt = 300
+    width: Side = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation. `bilinear` is TF1's form without half-pixel centres,
@@ -65,9 +65,9 @@ class KeepAspectRatioResizer(Resizer, kind="keep_aspect_ratio"):
     image has no fixed shape. The padding is masked and changes no result.
     """
 
-    min_dimension: PositiveInt = 600
+    min_dimension: Side = 600
     """Length that the short side aims for, in pixels."""
-    max_dimension: PositiveInt = 1024
+    max_dimension: Side = 1024
     """Length that the long side may not pass, and the side of the padded canvas, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""
@@ -87,7 +87,7 @@ class CanvasResizer(Resizer):
     An image that does not fit is a bad record: it is never shrunk silently.
     """
 
-    canvas: tuple[PositiveInt, ...] = ()
+    canvas: tuple[Side, ...] = ()
     """Height and width of the network input, in pixels. It must be given: the original has as many
     input shapes as there are image sizes."""
     pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
@@ -116,7 +116,7 @@ class ConditionalShapeResizer(CanvasResizer, kind="conditional_shape"):
     condition: Literal["greater", "smaller"] = "greater"
     """`greater`: a long side above `threshold` becomes `threshold`; `smaller`: a short side below
     `threshold` becomes `threshold`. Other images keep their size."""
-    threshold: PositiveInt = 300
+    threshold: Side = 300
     """Length of a side, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation."""
@@ -130,7 +130,7 @@ class PadToMultipleResizer(CanvasResizer, kind="pad_to_multiple"):
     The original pads to the next multiple; here the one canvas is a multiple.
     """
 
-    multiple: PositiveInt = 1
+    multiple: Side = 1
     """What height and width of the canvas are a multiple of, in pixels."""
 
 
@@ -146,15 +146,15 @@ class ScaleJitterResizer(Resizer, kind="scale_jitter"):
     (`tpu/models/official/detection/utils/input_utils.py`).
     """
 
-    height: PositiveInt = 640
+    height: Side = 640
     """Rows that the image is fitted into, in pixels."""
-    width: PositiveInt = 640
+    width: Side = 640
     """Columns that the image is fitted into, in pixels."""
     min_scale: Positive = 1.0
     """Least number that height and width are multiplied by, in training."""
     max_scale: Positive = 1.0
     """Greatest number that height and width are multiplied by, in training."""
-    multiple: PositiveInt = 1
+    multiple: Side = 1
     """Pad height and width of the network input to a multiple of this, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""

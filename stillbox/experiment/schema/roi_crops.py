@@ -27,11 +27,11 @@ class RoiCrop(Variant):
 class CropAndResize(RoiCrop, kind="crop_and_resize"):
     """Bilinear samples at evenly spaced points from edge to edge of a box, then max pooling."""
 
-    size: PositiveInt = 14
+    size: KernelSide = 14
     """Points in a row and in a column of a box (`initial_crop_size`)."""
-    pool_size: PositiveInt = 2
+    pool_size: KernelSide = 2
     """Side of the window of max pooling, without padding (`maxpool_kernel_size`)."""
-    pool_stride: PositiveInt = 2
+    pool_stride: KernelSide = 2
     """Distance of the windows (`maxpool_stride`)."""
     outside: Literal["zero", "fade"] = "zero"
     """Value of a point outside of the map: 0, as in `tf.image.crop_and_resize`, or from those of
@@ -47,9 +47,9 @@ class CropAndResize(RoiCrop, kind="crop_and_resize"):
 class RoiAlign(RoiCrop, kind="roi_align"):
     """The mean of bilinear samples in each cell of a box (arXiv:1703.06870)."""
 
-    size: PositiveInt = 7
+    size: KernelSide = 7
     """Rows and columns of cells."""
-    samples: PositiveInt = 2
+    samples: Count = 2
     """Points in a row and in a column of a cell."""
 
     @property

@@ -33,7 +33,7 @@ class ScalePermutedBlock:
 
     level: Annotated[int, Range(1, 7)] = 3
     """Its map has a stride of 2^level pixels."""
-    inputs: tuple[NonNegativeInt, ...] = (0, 1)
+    inputs: tuple[NodeNumber, ...] = (0, 1)
     """Numbers of the two nodes whose sum it gets; 0 and 1 are the stem's, the first block is 2."""
     output: bool = False
     """Whether it makes the map of its level. Such a block also adds up the earlier ones of its kind
@@ -74,11 +74,11 @@ class ScalePermuted(Backbone):
 
     blocks: tuple[ScalePermutedBlock, ...]
     """In the order in which they are computed."""
-    filter_scale: Positive = 1.0
+    filter_scale: Multiplier = 1.0
     """Factor on the channels of all blocks."""
-    repeats: PositiveInt = 1
+    repeats: Annotated[int, Range(1, 8)] = 1
     """How often each block is repeated."""
-    endpoints_depth: PositiveInt = 256
+    endpoints_depth: Channels = 256
     """Channels of every map that the neck gets."""
     min_level: Annotated[int, Range(1, 7)] = 3
     """Finest map that the neck gets."""
@@ -147,9 +147,9 @@ class SpineNet(ScalePermuted, kind="spinenet"):
 
     stem: ClassVar[tuple[ScalePermutedBlock, ...]] = (SpineBlock(level=2), SpineBlock(level=2))
 
-    blocks: tuple[SpineBlock, ...] = _spine_blocks()
+    blocks: Annotated[tuple[SpineBlock, ...], Items(32)] = _spine_blocks()
     """In the order in which they are computed; by default those of the paper."""
-    resample_alpha: Positive = 0.5
+    resample_alpha: Multiplier = 0.5
     """Share of an input's channels (a quarter of a bottleneck's) in which it is brought to another
     level."""
     conv: ConvHyperparams = _SPINENET
@@ -190,9 +190,9 @@ class SpineNetMbConv(ScalePermuted, kind="spinenet_mbconv"):
         MbConvSpineBlock(level=2),
     )
 
-    blocks: tuple[MbConvSpineBlock, ...] = _mbconv_blocks()
+    blocks: Annotated[tuple[MbConvSpineBlock, ...], Items(32)] = _mbconv_blocks()
     """In the order in which they are computed; by default those of the paper's authors."""
-    endpoints_depth: PositiveInt = 48
+    endpoints_depth: Channels = 48
     """Channels of every map that the neck gets."""
     se_ratio: Fraction = 0.2
     """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""

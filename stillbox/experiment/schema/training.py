@@ -85,7 +85,7 @@ class ManualStepSchedule(Schedule, kind="manual_step"):
 
     learning_rate: NonNegative = 0.002
     """Rate before the first boundary."""
-    schedule: tuple[ScheduleStep, ...] = ()
+    schedule: Annotated[tuple[ScheduleStep, ...], Many] = ()
     """Boundaries in rising order."""
     warmup: bool = False
     """Go in a straight line from `learning_rate` to the first scheduled rate."""
@@ -166,7 +166,7 @@ class FineTune:
     """Take the predictor's weights of a detector too, where their shapes fit."""
     min_loaded: Fraction = 0.5
     """Refuse to start when a smaller share of the wanted parameters was found."""
-    skip: tuple[str, ...] = ()
+    skip: Annotated[tuple[str, ...], Texts] = ()
     """Regular expressions; an array whose path (or name in the file) matches one is not wanted and
     keeps its fresh value."""
 
@@ -187,7 +187,7 @@ class EarlyStopping:
 class Training:
     """Steps, optimiser, augmentation, checkpoints."""
 
-    batch_size: PositiveInt = 32
+    batch_size: Batch = 32
     """Images of one step, over all devices."""
     steps: NonNegativeInt = 0
     """Steps to train; 0: no limit."""
@@ -205,9 +205,9 @@ class Training:
     """Scale the gradient down to this global norm; 0 leaves it."""
     regularization: bool = True
     """Add the kernels' penalties to the loss."""
-    freeze: tuple[str, ...] = ()
+    freeze: Annotated[tuple[str, ...], Texts] = ()
     """Regular expressions; a parameter whose path (or TF1 name) matches one is not trained."""
-    trainable: tuple[str, ...] = ()
+    trainable: Annotated[tuple[str, ...], Texts] = ()
     """Regular expressions; when given, only parameters that match one of them are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and gradients inside the network; parameters and losses stay float32."""

@@ -42,7 +42,7 @@ class MobileNetV2Backbone(Part):
         self.taps = taps
         widths = _add_layers(self, config, built, options)
         self.channels = tuple(widths[tap] for tap in taps)
-        self.residual = _residual_blocks(widths)
+        self.residual = _residual_blocks(widths, config)
         for name in self.residual:
             options.add_rounding(self, f"{name}_sum")
 
@@ -74,15 +74,12 @@ def _add_layers(
 ) -> dict[str, int]:
     """Adds its layers to `part`; returns the channels after each name."""
 
-    def width(depth: int) -> int:
-        return make_divisible(depth * config.depth_multiplier, config.min_depth)
-
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
     filtered = config.conv
     if config.depthwise_initializer is not None:
         filtered = replace(filtered, initializer=config.depthwise_initializer)
-    channels = width(_ROOT_CHANNELS)
+    channels = _width(_ROOT_CHANNELS * config.depth_multiplier, config)
     part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
     widths = {"conv_0": channels}
     for name in names[1:]:
@@ -90,26 +87,50 @@ def _add_layers(
         expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
         before = channels
         if name == "conv_1":
-            channels = width(config.last_depth)
+            # In Keras's network a multiplier above 1 leaves the last convolution alone.
+            factor = config.depth_multiplier
+            factor = min(factor, 1.0) if config.channels == "keras" else factor
+            channels = _width(config.last_depth * factor, config)
             part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
         elif layer == "expand":
-            channels = make_divisible(before * expansion)
+            channels = before * expansion
+            if config.channels == "slim":
+                channels = make_divisible(channels)
             setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
         elif layer == "depthwise":
             setattr(part, name, DepthwiseConv2d(channels, 3, stride, filtered, **layers))
         elif layer == "project":
-            channels = width(depth)
+            channels = _width(_bottleneck(depth, config), config)
             setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))
         widths[name] = channels
     return widths
 
 
-def _residual_blocks(widths: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the blocks whose input and output have one shape and are added."""
+def _width(channels: float, config: schema.MobileNetV2) -> int:
+    """Returns a whole number of channels, of at least `min_depth`."""
+    if config.channels == "keras":
+        return max(make_divisible(channels), config.min_depth)
+    return make_divisible(channels, config.min_depth)
+
+
+def _bottleneck(depth: int, config: schema.MobileNetV2) -> float:
+    """Returns the channels that a block asks for; Keras rounds them down first."""
+    scaled = depth * config.depth_multiplier
+    return int(scaled) if config.channels == "keras" else scaled
+
+
+def _residual_blocks(widths: Mapping[str, int], config: schema.MobileNetV2) -> tuple[str, ...]:
+    """Returns the blocks whose input is added to their output: stride 1 and equal channels.
+
+    Keras compares with the channels that it asked for, before `min_depth`.
+    """
     before, residual = "conv_0", []
-    for block, (_, stride, _) in enumerate(_BLOCKS):
+    for block, (_, stride, depth) in enumerate(_BLOCKS):
         name = f"block_{block}"
-        if stride == 1 and name in widths and widths[name] == widths[before]:
-            residual.append(name)
+        if stride == 1 and name in widths:
+            keras = config.channels == "keras"
+            own = make_divisible(_bottleneck(depth, config)) if keras else widths[name]
+            if widths[before] == own:
+                residual.append(name)
         before = name
     return tuple(residual)

@@ -13,7 +13,12 @@ from stillbox.boxes.detections import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
-from stillbox.models.anchors import anchors_per_location, build_anchors, prediction_order
+from stillbox.models.anchors import (
+    anchors_per_location,
+    build_anchors,
+    check_number,
+    prediction_order,
+)
 from stillbox.models.detector import Detector, LossOutput, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.quantization import training_step
@@ -59,6 +64,7 @@ class OneStageDetector(Detector):
         self.dtype = jnp.dtype(options.dtype)
         _name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
+        check_number(model.anchors, self.feature_shapes)
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
     def loss(

@@ -16,7 +16,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.replicas import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
-from stillbox.models.anchors import build_anchors
+from stillbox.models.anchors import build_anchors, check_number
 from stillbox.models.detector import Detector, LossOutput, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.masking import masked_padding
@@ -76,6 +76,7 @@ class FasterRcnnDetector(Detector):
         self.dtype = jnp.dtype(options.dtype)
         _name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
+        check_number(model.proposals.anchors, self.feature_shapes)
 
     def loss(
         self,

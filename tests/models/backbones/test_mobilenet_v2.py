@@ -99,3 +99,40 @@ def test_layers_behind_the_last_tap_exist_on_demand():
 def test_an_unknown_tap_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match="block_13_expand"):
         _build(("block_13_expnd",))
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "min_depth", "without"),
+    [
+        # Where Keras's own width is at least min_depth, no shortcut is missing.
+        (1.0, 16, ()),
+        (0.75, 16, ()),
+        # 32 * .5 = 16 channels come into block 0, which asks for 16 * .5 = 8 and gets 16.
+        (0.5, 16, (0,)),
+        # Block 0 asks for int(5.6) -> 8, block 2 for int(8.4) -> 8; 16 come in. 4 and 5 ask for
+        # int(11.2) = 11 -> 8, less than nine tenths, -> 16.
+        (0.35, 16, (0, 2)),
+        # 4 -> 8, 6 -> 8, 8; 16 come in. Block 7 asks for 16.
+        (0.25, 16, (0, 2, 4, 5)),
+        # Without a minimum what comes into block 0 is 32 * .25 = 8 too.
+        (0.25, 8, ()),
+    ],
+)
+def test_keras_decides_on_shortcuts_before_the_minimum(multiplier, min_depth, without):
+    sizes = {"depth_multiplier": multiplier, "min_depth": min_depth}
+    keras = _build(("conv_1",), channels="keras", **sizes)
+    # slim compares the channels that there are.
+    slim = _build(("conv_1",), **sizes)
+    assert set(slim.residual) - set(keras.residual) == {f"block_{block}" for block in without}
+    assert set(keras.residual) <= set(slim.residual)
+
+
+def test_keras_rounds_down_first_and_never_widens_the_last_convolution():
+    taps = ("conv_0", "block_0", "conv_1")
+    # 32 * .56 = 17.92 -> 16, less than nine tenths, -> 24; int(16 * .56) = int(8.96) = 8.
+    backbone = _build(taps, channels="keras", depth_multiplier=0.56, min_depth=8)
+    assert backbone.channels == (24, 8, 720)
+    # slim takes 8.96 -> 8, less than nine tenths, -> 16. Of 1280 * .56 = 716.8 both make 720.
+    assert _build(taps, depth_multiplier=0.56, min_depth=8).channels == (24, 16, 720)
+    # 32 * 1.4 = 44.8 -> 48; int(22.4) -> 24; 1280 and not 1792.
+    assert _build(taps, channels="keras", depth_multiplier=1.4).channels == (48, 24, 1280)

@@ -15,7 +15,7 @@ class RandomCropImage(Augmentation, kind="random_crop_image"):
     """Share of at least one box that the window holds."""
     min_aspect_ratio: Positive = 0.75
     """Least width over height of the window."""
-    max_aspect_ratio: float = 1.33
+    max_aspect_ratio: Real = 1.33
     """Greatest width over height of the window."""
     min_area: Fraction = 0.1
     """Least area of the window, as a share of the image's."""
@@ -120,15 +120,15 @@ class SsdIouCrop(Augmentation, kind="ssd_iou_crop"):
     """Least height and width of the window, as a share of the image's."""
     max_side: PositiveFraction = 1.0
     """Greatest height and width of the window, as a share of the image's."""
-    max_aspect_ratio: float = 2.0
+    max_aspect_ratio: Real = 2.0
     """Each side of the window is less than so many times the other, both as shares of the
     image's."""
-    candidates: PositiveInt = 50
+    candidates: Draws = 50
     """Windows that a draw tries; the last valid one is taken. MLPerf allows 50 and 1."""
-    max_draws: PositiveInt = 100
+    max_draws: Draws = 100
     """Draws without success after which the whole image is taken. With the usual fields fewer than
     one image in a million comes so far, whatever its boxes: (6/7) ** 100 is 2e-7."""
-    resize_to: tuple[PositiveInt, ...] = (300, 300)
+    resize_to: tuple[Side, ...] = (300, 300)
     """Height and width that the window is resized to, bilinearly between its corners and without
     antialiasing (TensorFlow's crop_and_resize), the whole image too. Empty: whole pixels are cut,
     and `model.resizer` does the rest."""
@@ -187,14 +187,14 @@ class SsdRandomCropPadFixedAspectRatio(Augmentation, kind="ssd_random_crop_pad_f
 class RandomSquareCropByScale(Augmentation, kind="random_square_crop_by_scale"):
     """Cuts a square whose side is a share of the image's long one; black where it sticks out."""
 
-    max_border: PositiveInt = 128
+    max_border: Side = 128
     """Distance in pixels that the square's centre keeps from the edges, halved until the image
     has room for it."""
     min_scale: Positive = 0.6
     """Least side of the square, relative to the image's long side."""
-    max_scale: float = 1.3
+    max_scale: Real = 1.3
     """Greatest side of the square, relative to the image's long side."""
-    num_scales: PositiveInt = 8
+    num_scales: Count = 8
     """How many sides there are from least to greatest, evenly spaced."""
 
 
@@ -202,9 +202,9 @@ class RandomSquareCropByScale(Augmentation, kind="random_square_crop_by_scale"):
 class RandomScaleCropAndPadToSquare(Augmentation, kind="random_scale_crop_and_pad_to_square"):
     """Scales at random, then cuts or pads with black to a square (EfficientDet's way)."""
 
-    output_size: PositiveInt = 512
+    output_size: Side = 512
     """Side of the result, in pixels."""
     min_scale: Positive = 0.1
     """Least length of the long side, relative to `output_size`."""
-    max_scale: float = 2.0
+    max_scale: Real = 2.0
     """Greatest length of the long side, relative to `output_size`."""

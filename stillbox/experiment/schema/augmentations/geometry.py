@@ -1,7 +1,7 @@
 """Other places of pixels and boxes, other sizes of images, other boxes and classes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.augmentations.base import Augmentation
 from stillbox.experiment.schema.ranges import *
@@ -55,13 +55,13 @@ class RandomSelfConcatImage(Augmentation, kind="random_self_concat_image"):
 class RandomPadImage(Augmentation, kind="random_pad_image"):
     """Puts the image at a random place on a larger canvas of random size."""
 
-    min_height: PositiveInt | None = None
+    min_height: Side | None = None
     """Least height of the canvas, in pixels; the image's own where that is more, or for null."""
-    min_width: PositiveInt | None = None
+    min_width: Side | None = None
     """Least width of the canvas, likewise."""
-    max_height: PositiveInt | None = None
+    max_height: Side | None = None
     """Greatest height of the canvas (excluded), in pixels; null: twice the image's."""
-    max_width: PositiveInt | None = None
+    max_width: Side | None = None
     """Greatest width of the canvas, likewise."""
     pad_color: tuple[ColorValue, ...] = ()
     """Red, green and blue of the canvas, in 0..255; empty: the mean colour of the image."""
@@ -85,7 +85,7 @@ class RandomImageScale(Augmentation, kind="random_image_scale"):
 
     min_ratio: Positive = 0.5
     """Least factor."""
-    max_ratio: float = 2.0
+    max_ratio: Real = 2.0
     """Greatest factor."""
 
 
@@ -93,9 +93,9 @@ class RandomImageScale(Augmentation, kind="random_image_scale"):
 class RandomResizeMethod(Augmentation, kind="random_resize_method"):
     """Stretches the image to one size with a method of interpolation drawn from four."""
 
-    height: PositiveInt = 300
+    height: Side = 300
     """Rows of the result."""
-    width: PositiveInt = 300
+    width: Side = 300
     """Columns of the result."""
 
 
@@ -103,9 +103,9 @@ class RandomResizeMethod(Augmentation, kind="random_resize_method"):
 class ResizeImage(Augmentation, kind="resize_image"):
     """Stretches the image to one size, always."""
 
-    height: PositiveInt = 300
+    height: Side = 300
     """Rows of the result."""
-    width: PositiveInt = 300
+    width: Side = 300
     """Columns of the result."""
     method: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
     """Interpolation, in TF1's form without half-pixel centres."""
@@ -138,7 +138,7 @@ class RandomJitterBoxes(Augmentation, kind="random_jitter_boxes"):
 class DropLabelProbabilistically(Augmentation, kind="drop_label_probabilistically"):
     """Drops boxes of one class at random."""
 
-    label: PositiveInt = 1
+    label: Classes = 1
     """Label map id of the class."""
     probability: Fraction = 1.0
     """How likely each of its boxes is dropped."""
@@ -148,7 +148,7 @@ class DropLabelProbabilistically(Augmentation, kind="drop_label_probabilisticall
 class RemapLabels(Augmentation, kind="remap_labels"):
     """Makes one class of several."""
 
-    original_labels: tuple[PositiveInt, ...] = ()
+    original_labels: Annotated[tuple[Classes, ...], PerClass] = ()
     """Label map ids of the classes that change."""
-    new_label: PositiveInt = 1
+    new_label: Classes = 1
     """Label map id that they become."""

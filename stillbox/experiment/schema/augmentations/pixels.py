@@ -23,7 +23,7 @@ class RandomAdjustContrast(Augmentation, kind="random_adjust_contrast"):
 
     min_factor: NonNegative = 0.8
     """Least factor of the distance from the mean."""
-    max_factor: float = 1.25
+    max_factor: Real = 1.25
     """Greatest factor."""
     clip: bool = True
     """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
@@ -45,7 +45,7 @@ class RandomAdjustSaturation(Augmentation, kind="random_adjust_saturation"):
 
     min_factor: NonNegative = 0.8
     """Least factor."""
-    max_factor: float = 1.25
+    max_factor: Real = 1.25
     """Greatest factor."""
     clip: bool = True
     """Clip to 0..255; false leaves values beyond it as they are, as the MLPerf recipe does."""
@@ -65,7 +65,7 @@ class RandomPixelValueScale(Augmentation, kind="random_pixel_value_scale"):
 
     min_factor: NonNegative = 0.9
     """Least factor."""
-    max_factor: float = 1.1
+    max_factor: Real = 1.1
     """Greatest factor."""
 
 
@@ -96,13 +96,13 @@ class AdjustGamma(Augmentation, kind="adjust_gamma"):
 class NormalizeImage(Augmentation, kind="normalize_image"):
     """Maps one range of values linearly to another; not clipped."""
 
-    original_min: float = 0.0
+    original_min: Real = 0.0
     """What becomes `target_min`."""
-    original_max: float = 255.0
+    original_max: Real = 255.0
     """What becomes `target_max`."""
-    target_min: float = 0.0
+    target_min: Real = 0.0
     """See `original_min`."""
-    target_max: float = 1.0
+    target_max: Real = 1.0
     """See `original_max`."""
 
 
@@ -110,7 +110,7 @@ class NormalizeImage(Augmentation, kind="normalize_image"):
 class SubtractChannelMean(Augmentation, kind="subtract_channel_mean"):
     """Subtracts a number from each channel; not clipped."""
 
-    means: tuple[float, ...] = (0.0, 0.0, 0.0)
+    means: tuple[Real, ...] = (0.0, 0.0, 0.0)
     """Red, green and blue."""
 
 
@@ -135,7 +135,7 @@ class AutoAugment(Augmentation, kind="autoaugment"):
 class RandomBlackPatches(Augmentation, kind="random_black_patches"):
     """Covers the image with black squares."""
 
-    max_patches: NonNegativeInt = 10
+    max_patches: Annotated[int, Range(0, 10_000)] = 10
     """How many squares there may be."""
     probability: Fraction = 0.5
     """How likely each of them is."""
@@ -159,13 +159,13 @@ class RandomJpegQuality(Augmentation, kind="random_jpeg_quality"):
 class RandomPatchGaussian(Augmentation, kind="random_patch_gaussian"):
     """Adds Gaussian noise to a square patch (arXiv:1906.02611); clipped to 0..255."""
 
-    min_patch_size: PositiveInt = 1
+    min_patch_size: Side = 1
     """Least side of the patch, in pixels."""
-    max_patch_size: int = 250
+    max_patch_size: Side = 250
     """Greatest side of the patch (excluded), in pixels."""
     min_stddev: NonNegative = 0.0
     """Least standard deviation of the noise, as a share of 255."""
-    max_stddev: float = 1.0
+    max_stddev: Real = 1.0
     """Greatest standard deviation of the noise, as a share of 255."""
     random_coef: Fraction = 0.0
     """Probability of leaving the image as it is."""
