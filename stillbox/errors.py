@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from stillbox.printing import printable, printable_line
+
 # What is wrong and how to mend it take so many rows each: together they fit on one screen.
 _COLUMNS, _ROWS = 100, 11
 _LONG_WORD = re.compile(r"(\S{100})\S{60,}(\S{20})")
@@ -23,7 +25,7 @@ class UserError(ValueError):
 
     def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
         self.what, self.where, self.fix = what, where, fix
-        place = f"{where}: " if where else ""
+        place = f"{printable_line(where)}: " if where else ""
         remedy = f"\n  fix: {_fit(fix)}" if fix else ""
         super().__init__(f"{place}{_fit(what)}{remedy}")
 
@@ -34,9 +36,7 @@ def _fit(text: str) -> str:
     A file can hold a value of a million characters or of none that can be printed, and messages
     quote what they mean.
     """
-    # What cannot be printed is spelt out: a terminal would act on it.
-    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-    left, lines = _ROWS, _LONG_WORD.sub(r"\1...\2", text).split("\n")
+    left, lines = _ROWS, _LONG_WORD.sub(r"\1...\2", printable(text)).split("\n")
     for number, line in enumerate(lines):
         left -= 1 + len(line) // _COLUMNS
         if left < 0:
@@ -53,7 +53,7 @@ def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:
 
     `did you mean 'batch_size'?` where something is close, otherwise the list of what there is.
     """
-    names = sorted(valid)
+    names = sorted(map(printable_line, valid))
     close = difflib.get_close_matches(name, names, n=limit, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"

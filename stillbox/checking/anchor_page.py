@@ -9,6 +9,7 @@ from stillbox.checking.anchor_overlaps import Coverage
 from stillbox.checking.anchors import AnchorReport
 from stillbox.evaluation.charts import add_legend, label_axes, new_figure
 from stillbox.evaluation.palette import PALETTE, css
+from stillbox.printing import printable_line
 
 _CLASSES_SHOWN = 12
 _RECALLS = ("recall .4", "recall .5", "mean IoU")
@@ -78,7 +79,7 @@ def _coverage(title: str, name: str, rows: tuple[Coverage, ...]) -> Table:
     for row in rows:
         values = (row.recall_40, row.recall_50, row.mean_iou)
         shown = [f"{value:.3f}" if row.boxes else "-" for value in values]
-        table.add_row(Text(row.name), f"{row.boxes:,}", *shown)
+        table.add_row(Text(printable_line(row.name)), f"{row.boxes:,}", *shown)
     return table
 
 

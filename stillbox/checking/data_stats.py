@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from stillbox.printing import printable_line
 from stillbox.records.example import Example
 from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
@@ -108,7 +109,13 @@ class RecordsStats:
             table.add_column(name, justify="left" if name == "class" else "right")
         for row in self.classes:
             share = f"{100 * row.boxes / max(1, self.boxes):.1f} %"
-            table.add_row(str(row.id), Text(row.name), f"{row.boxes:,}", share, f"{row.images:,}")
+            table.add_row(
+                str(row.id),
+                Text(printable_line(row.name)),
+                f"{row.boxes:,}",
+                share,
+                f"{row.images:,}",
+            )
         return table
 
 

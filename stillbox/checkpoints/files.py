@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stillbox.printing import printable_line
 from stillbox.records.files import create_file, remove_tree
 
 DELETED = ".deleted-"
@@ -81,4 +82,5 @@ def list_folder(path: Path, limit: int = 12) -> str:
     """Returns the names in a folder, for a message."""
     names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
     rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "") or "nothing"
+    shown = printable_line(", ".join(names[:limit])) or "nothing"
+    return shown + (f" and {rest} more" if rest > 0 else "")

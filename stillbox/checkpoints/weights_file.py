@@ -22,6 +22,7 @@ from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.experiment.known_weights import advise_weights
+from stillbox.printing import printable_line
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 _READABLE = (
@@ -130,7 +131,7 @@ def _prefix_in_folder(path: Path) -> Path | None:
                 return prefix
     prefixes = sorted(Path(str(entry).removesuffix(".index")) for entry in path.glob("*.index"))
     if len(prefixes) > 1:
-        names = ", ".join(prefix.name for prefix in prefixes)
+        names = printable_line(", ".join(prefix.name for prefix in prefixes))
         what = f"the folder holds {len(prefixes)} checkpoints: {names}"
         raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
     return prefixes[0] if prefixes else None

@@ -1,7 +1,6 @@
 """`stillbox anchors`: how well the anchors of a config cover the boxes of a data set."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from stillbox.cli.arguments import (
 )
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError
+from stillbox.printing import json_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report and writes the picture."""
     import jax
-    from rich.console import Console
 
     # Only shapes are computed; an accelerator may be in use by another program.
     jax.config.update("jax_platforms", "cpu")
@@ -38,20 +37,21 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checking.anchors import examine_anchors
     from stillbox.evaluation.charts import figure_png
     from stillbox.records.files import write_whole
+    from stillbox.training.console import PrintableConsole
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     with progress_bar("records") as progress:
         report = examine_anchors(experiment, limit=arguments.limit, on_record=progress)
-    text = json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    text = json_text(report.to_dict()) + "\n"
     write_whole(arguments.output / "anchors.json", text.encode())
     picture = arguments.output / "anchors.png"
     write_whole(picture, figure_png(overlap_figure(report)))
     if arguments.json:
         sys.stdout.write(text)
         return 0
-    console = Console()
+    console = PrintableConsole()
     for table in coverage_tables(report):
         console.print(table)
     for line in conclusions(report):

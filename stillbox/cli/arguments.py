@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import json_text
 
 if TYPE_CHECKING:
     from stillbox.devices.launcher import ProcessInfo
@@ -192,6 +193,11 @@ def show_remarks(resolved: Resolved) -> None:
 def warn(text: str) -> None:
     """Prints a possible fault to standard error."""
     print(f"warning: {text}", file=sys.stderr)
+
+
+def print_json(content: object) -> None:
+    """Prints content as JSON."""
+    print(json_text(content))
 
 
 def note(text: str) -> None:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,8 @@ from rich.progress import (
 from rich.text import Text
 
 from stillbox.devices.announcing import announcing
+from stillbox.printing import printable_output
+from stillbox.training.console import PrintableConsole
 
 
 @contextmanager
@@ -26,12 +27,14 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
 
     Without a terminal a line now and then says how far it is; short work prints none.
     """
-    if not Console(stderr=True).is_terminal:
+    if not PrintableConsole(stderr=True).is_terminal:
         with _progress_lines(name) as update:
             yield update
         return
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, _Speed(), console=Console(stderr=True)) as bar:
+    console = PrintableConsole(stderr=True)
+    # The bar has streams of its own while it is shown, which take colours from what is printed.
+    with Progress(*columns, _Speed(), console=console) as bar, printable_output():
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

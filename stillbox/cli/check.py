@@ -5,17 +5,14 @@ Ends with 2 if something is refused or does not fit on the target, with 1 if the
 """
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from stillbox.cli.arguments import add_config
+from stillbox.cli.arguments import add_config, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
+from stillbox.training.console import PrintableConsole
 
 if TYPE_CHECKING:  # jax takes a second to import
     from stillbox.checking.ahead_of_time.report import TargetCheck
@@ -81,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
         content = check.to_dict()
         if compiled is not None:
             content["target"] = compiled.to_dict()
-        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        print_json(content)
     else:
-        console = Console(highlight=False)
+        console = PrintableConsole(highlight=False)
         console.print(check.render(all_notes=arguments.notes))
         if compiled is not None:
             console.print(compiled.render())

@@ -2,14 +2,13 @@
 
 import argparse
 
-from rich.console import Console
-
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
 from stillbox.cli import data_augmentations, data_convert, data_export, data_scenes, data_tile
-from stillbox.cli.arguments import add_option
+from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.data_arguments import add_common, label_map_of, print_json
+from stillbox.cli.data_arguments import add_common, label_map_of
+from stillbox.training.console import PrintableConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +66,7 @@ def run_check(args: argparse.Namespace) -> int:
     if args.json:
         print_json(check.to_dict())
     else:
-        console = Console()
+        console = PrintableConsole()
         if check.findings:
             console.print(check.table())
         console.print(*check.summary(), sep="\n", markup=False, highlight=False)
@@ -88,5 +87,5 @@ def run_stats(args: argparse.Namespace) -> int:
         print_json(stats.to_dict())
     else:
         for table in stats.tables():
-            Console().print(table)
+            PrintableConsole().print(table)
     return 0

@@ -1,8 +1,6 @@
 """Arguments that verbs of `stillbox data` share."""
 
 import argparse
-import json
-import sys
 
 from stillbox.cli.arguments import add_option
 from stillbox.records.label_map import LabelMap
@@ -44,8 +42,3 @@ def add_conversion(parser: argparse.ArgumentParser) -> None:
 def label_map_of(path: str | None) -> LabelMap | None:
     """Returns the label map of --label-map."""
     return LabelMap.from_file(path) if path else None
-
-
-def print_json(content: object) -> None:
-    """Prints content as JSON."""
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.cli import data_convert_folder
+from stillbox.cli.arguments import print_json
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.data_arguments import add_conversion, label_map_of, print_json
+from stillbox.cli.data_arguments import add_conversion, label_map_of
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco

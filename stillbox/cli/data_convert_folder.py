@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from stillbox.cli.arguments import add_option
+from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.data_arguments import add_conversion, label_map_of, print_json
+from stillbox.cli.data_arguments import add_conversion, label_map_of
+from stillbox.printing import printable_line
 from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.converted_folder import ConvertedFolder
 from stillbox.records.folder import Progress, convert_folder
@@ -70,7 +71,8 @@ def _bars(stack: ExitStack) -> Progress:
 def _show(converted: ConvertedFolder) -> None:
     print(f"format: {converted.title}")
     print(f"split: {converted.split}")
-    print(f"classes: {len(converted.classes)}: {', '.join(converted.classes[:20])}", end="")
+    shown = printable_line(", ".join(converted.classes[:20]))
+    print(f"classes: {len(converted.classes)}: {shown}", end="")
     print(f" and {len(converted.classes) - 20} more" if len(converted.classes) > 20 else "")
     for name, records, images in (
         ("train", converted.train, converted.train_images),

@@ -19,6 +19,7 @@ from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
+from stillbox.printing import make_output_printable, printable_line, printable_output
 from stillbox.training.signals import RunInterrupted
 
 _TPU_PAGE = '"Object Detection Models on TPU"'
@@ -91,9 +92,12 @@ def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
 def command() -> int:
     """The program `stillbox`: runs `main`, with large pages where the system has them."""
     restart_with_large_pages()
+    # To the end of the process: a traceback is printed after `main`.
+    make_output_printable()
     return main()
 
 
+@printable_output()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     # XLA prints pages of tuning flags whenever it loads a cached program, since it takes them for
@@ -170,7 +174,7 @@ def _describe(error: OSError) -> str:
     """Returns a sentence about a full disk, a read-only folder and the like."""
     if error.strerror is None:
         return str(error)
-    where = f"{error.filename}: " if error.filename is not None else ""
+    where = f"{printable_line(str(error.filename))}: " if error.filename is not None else ""
     fix = {
         errno.ENOSPC: "make room on the disk, or choose a folder on another one",
         errno.EDQUOT: "make room within your quota, or choose a folder on another disk",

@@ -21,6 +21,7 @@ from stillbox.predicting.listing import Inputs
 from stillbox.predicting.prediction_files import json_lines, write_list
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.video import Video, VideoFile
+from stillbox.printing import printable_line
 from stillbox.records.parallel import ordered_map
 from stillbox.training.signals import StopRequest
 
@@ -106,7 +107,7 @@ class PredictRun:
         with json_lines(lines) as append, closing(written), closing(found):  # type: ignore[type-var]
             for one in written:
                 append(one.entry)
-                print(_printable(one.line))
+                print(printable_line(one.line))
                 done += 1
                 if self._stop.signal is not None:
                     break
@@ -155,12 +156,12 @@ class PredictRun:
         rate = count / max(time.perf_counter() - began, 1e-9)
         target = path if self._draws else lines
         line = f"{video.name}: {count} frames, {objects} objects, {rate:.1f} frames/s -> {target}"
-        print(_printable(line))
+        print(printable_line(line))
 
     def _pass_over(self, name: str, error: UserError | OSError) -> None:
         what = error.what if isinstance(error, UserError) else str(error.strerror or error)
         self._unread.append(f"{name}: {what}")
-        say_aside(_printable(f"passed over: {self._unread[-1]}"))
+        say_aside(printable_line(f"passed over: {self._unread[-1]}"))
 
     def _first_unread(self) -> tuple[str]:
         more = f"; so it is with all {len(self._unread)}" if len(self._unread) > 1 else ""
@@ -171,14 +172,9 @@ class PredictRun:
             count = len(self._unread)
             say_aside(f"{count} of {total} could not be read:")
             for line in self._unread[:_UNREAD_SHOWN]:
-                say_aside(_printable(f"  {line}"))
+                say_aside(printable_line(f"  {line}"))
             if count > _UNREAD_SHOWN:
                 say_aside(f"  and {count - _UNREAD_SHOWN} more, listed above")
-
-
-def _printable(line: str) -> str:
-    """Spells out what is no text in a file's name, and what a terminal would act on."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:

@@ -1,12 +1,12 @@
 """`stillbox recipes`: list the recipes with input, size, published score, memory and speed."""
 
 import argparse
-import json
 import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from stillbox.cli.arguments import print_json
 from stillbox.experiment.recipes.headers import RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [(header, _input(header.name)) for header in read_headers()]
     if arguments.json:
         content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
-        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        print_json(content)
         return 0
     sys.stdout.write("\n".join((*_lines(rows), "", *textwrap.wrap(_NOTE, 100), "")))
     return 0

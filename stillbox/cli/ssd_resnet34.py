@@ -19,6 +19,7 @@ from stillbox.cli.ssd_resnet34_overrides import (
     training_overrides,
 )
 from stillbox.devices.announcing import say_aside
+from stillbox.printing import printable_line
 
 if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores
@@ -103,7 +104,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     for one in islice(found, _SHOWN):
         ymin, xmin, ymax, xmax = one.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"
-        print(f"{one.score:.3f} ({one.class_id}) {one.name} {corners}")
+        print(f"{one.score:.3f} ({one.class_id}) {printable_line(one.name)} {corners}")
     if not len(found):
         print("nothing found")
     found.save(_PICTURE, min_score=0.0, max_boxes=_SHOWN)

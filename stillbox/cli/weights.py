@@ -1,17 +1,14 @@
 """`stillbox weights`: pretrained weights by name, and a trained model's weights for others."""
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from stillbox.cli.arguments import add_option, parse_step
+from stillbox.cli.arguments import add_option, parse_step, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.experiment.known_weights import KnownWeights, known_weights
+from stillbox.training.console import PrintableConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     rows = [_describe(row) for row in known_weights().values()]
     if arguments.json:
-        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        print_json(rows)
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = PrintableConsole(highlight=False, soft_wrap=True)
     for row in rows:
         here = "  [green]downloaded[/]" if row["downloaded"] else ""
         console.print(f"[bold]{row['name']}[/]{here}")

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
+from stillbox.printing import printable
 
 Tree = TypeVar("Tree")
 
@@ -86,7 +87,8 @@ def print_as_process(text: str) -> None:
     """Prints a line to standard error with the index of this process, even where it is silenced."""
     if jax.process_count() > 1:
         text = f"process {jax.process_index()} of {jax.process_count()}: {text}"
-    print(text, file=sys.stderr if is_main_process() else sys.__stderr__, flush=True)
+    stream = sys.stderr if is_main_process() else sys.__stderr__
+    print(printable(text), file=stream, flush=True)
 
 
 def replicated_tree(tree: Tree) -> Tree:

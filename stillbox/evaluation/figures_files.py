@@ -2,7 +2,7 @@
 
 import csv
 import io
-import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from stillbox.evaluation.confidence import IOU, Confidence
 from stillbox.evaluation.flat import Floats
 from stillbox.evaluation.mistakes import KINDS, MISSED
 from stillbox.evaluation.shapes import Group, Histogram
+from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
 FIGURES = "report.json"
 """Name of the JSON file."""
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
+_FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
 Row = Sequence[object]
 
 
@@ -29,7 +31,7 @@ def write_figures(analysis: Analysis, directory: Path) -> None:
     Raises:
         UserError: the folder cannot be written to.
     """
-    content = json.dumps(figures(analysis), indent=1, ensure_ascii=False)
+    content = json_text(figures(analysis), indent=1)
     write_whole(directory / FIGURES, content.encode())
     tables = {
         "classes": _classes(analysis),
@@ -105,8 +107,18 @@ def _histogram(one: Histogram) -> dict[str, list[float | None] | list[int]]:
 
 def _csv(rows: Iterable[Row]) -> bytes:
     buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    # Quoted, since spreadsheets of some languages divide a line at semicolons.
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerows([_inert(cell) for cell in row] for row in rows)
     return buffer.getvalue().encode()
+
+
+def _inert(cell: object) -> object:
+    """Returns a cell that no spreadsheet takes for a formula: a text gets an apostrophe in front.
+
+    Source: OWASP, "CSV Injection".
+    """
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def _classes(analysis: Analysis) -> Iterator[Row]:

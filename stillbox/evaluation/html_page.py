@@ -2,11 +2,11 @@
 
 import base64
 import hashlib
-import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import stillbox
+from stillbox.printing import html_text
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
@@ -43,24 +43,24 @@ def html_page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     return _PAGE.format(
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        title=html.escape(title),
-        subtitle=f"<p>{html.escape(subtitle)}</p>" if subtitle else "",
+        title=html_text(title),
+        subtitle=f"<p>{html_text(subtitle)}</p>" if subtitle else "",
         style=_STYLE.read_text(encoding="utf-8"),
         body="\n".join(part for part in sections if part),
-        version=html.escape(stillbox.__version__),
+        version=html_text(stillbox.__version__),
     )
 
 
 def section(title: str, body: str) -> str:
     """Returns a section with its heading, nothing if the body is empty."""
-    return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>" if body else ""
+    return f"<section><h2>{html_text(title)}</h2>\n{body}\n</section>" if body else ""
 
 
 def card_row(cards: Iterable[tuple[str, str]]) -> str:
     """Returns a row of (value, description); the first is highlighted."""
     cells = "".join(
-        f'<div class="card{" first" if number == 0 else ""}"><b>{html.escape(value)}</b>'
-        f"<span>{html.escape(about)}</span></div>"
+        f'<div class="card{" first" if number == 0 else ""}"><b>{html_text(value)}</b>'
+        f"<span>{html_text(about)}</span></div>"
         for number, (value, about) in enumerate(cards)
     )
     return f'<div class="cards">{cells}</div>'
@@ -68,7 +68,7 @@ def card_row(cards: Iterable[tuple[str, str]]) -> str:
 
 def table(caption: str, head: str | None, rows: Sequence[str], *, sortable: bool = False) -> str:
     """Returns a table of rows in HTML; a sortable one needs a head with a cell for each column."""
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    title = f"<caption>{html_text(caption)}</caption>" if caption else ""
     top = f"<thead>{head}</thead>" if head else ""
     kind = ' class="sortable"' if sortable else ""
     return (
@@ -78,7 +78,7 @@ def table(caption: str, head: str | None, rows: Sequence[str], *, sortable: bool
 
 def fact_row(name: str, value: str) -> str:
     """Returns a row of a name and its value."""
-    return f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+    return f'<tr><th scope="row">{html_text(name)}</th><td>{html_text(value)}</td></tr>'
 
 
 def bar_cell(share: float) -> str:
@@ -92,10 +92,10 @@ def head_row(text: Sequence[str], numbers: Sequence[str], more: Sequence[str] = 
     An empty name is a column of bars.
     """
     before, after = (
-        [f'<th scope="col">{html.escape(name)}</th>' for name in names] for names in (text, more)
+        [f'<th scope="col">{html_text(name)}</th>' for name in names] for names in (text, more)
     )
     cells = [
-        f'<th scope="col" class="number">{html.escape(name)}</th>' if name else "<td></td>"
+        f'<th scope="col" class="number">{html_text(name)}</th>' if name else "<td></td>"
         for name in numbers
     ]
     return f"<tr>{''.join([*before, *cells, *after])}</tr>"
@@ -104,6 +104,6 @@ def head_row(text: Sequence[str], numbers: Sequence[str], more: Sequence[str] = 
 def number_cell(value: float | None, places: int = 3, *, why: str = "") -> str:
     """Returns a cell of a number; of none, with a tooltip."""
     if value is None:
-        return f'<td class="number none" title="{html.escape(why)}">&ndash;</td>'
+        return f'<td class="number none" title="{html_text(why)}">&ndash;</td>'
     text = f"{value:,}" if isinstance(value, int) else f"{value:.{places}f}"
     return f'<td class="number">{text}</td>'

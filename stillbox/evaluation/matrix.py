@@ -1,11 +1,10 @@
 """The confusion matrix as SVG: sharp at any size, with the browser's fonts."""
 
-import html
-
 import numpy as np
 
 from stillbox.evaluation.confusion import Confusion
 from stillbox.evaluation.fonts import clipped, text_width
+from stillbox.printing import html_text
 
 _NAME_WIDTH = 150
 
@@ -60,9 +59,9 @@ def _names(texts: list[str], margin: int, cell: int, size: int) -> str:
         row, column = text or "background", text or "missed"
         start = '<text fill="var(--ink)"'
         parts.append(
-            f'{start} text-anchor="end" x="{margin - 6}" y="{line}">{html.escape(row)}</text>'
+            f'{start} text-anchor="end" x="{margin - 6}" y="{line}">{html_text(row)}</text>'
             f'{start} transform="translate({line} {margin - 6}) rotate(-90)">'
-            f"{html.escape(column)}</text>"
+            f"{html_text(column)}</text>"
         )
     return "".join(parts)
 
@@ -79,7 +78,7 @@ def _cell(x: int, y: int, cell: int, count: int, share: float, about: str, *, co
     # As many digits as fit.
     size = min(13.0, 1.5 * cell / max(len(str(count)), 2))
     return (
-        f'<g><title>{html.escape(about)}</title><rect x="{x}" y="{y}" width="{cell}" '
+        f'<g><title>{html_text(about)}</title><rect x="{x}" y="{y}" width="{cell}" '
         f'height="{cell}" fill="var({color})" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
         f'<text fill="var(--ink)" text-anchor="middle" font-size="{size:.1f}" x="{x + cell / 2}" '
         f'y="{y + cell / 2 + size / 3:.1f}">{count}</text></g>'

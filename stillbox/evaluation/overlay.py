@@ -1,7 +1,6 @@
 """Images with boxes as SVG: the browser supplies the glyphs of all scripts."""
 
 import base64
-import html
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from stillbox.evaluation.pictures import (
     picture_bytes,
     place_labels,
 )
+from stillbox.printing import html_text
 
 
 def panels_svg(
@@ -67,7 +67,7 @@ def _panel(
     boxes = "".join(_box(mark, factor) for mark in marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{html.escape(caption)}">{shared}<use href="#{key}"/>{boxes}'
+        f'aria-label="{html_text(caption)}">{shared}<use href="#{key}"/>{boxes}'
         f"{_labels(marks, size, factor) if labels else ''}</svg>"
     )
 
@@ -82,7 +82,7 @@ def _box(mark: Mark, factor: int) -> str:
     )
     # The dark rim contrasts with grounds of the box's colour.
     return (
-        f"<g><title>{html.escape(mark.text)}</title>"
+        f"<g><title>{html_text(mark.text)}</title>"
         f'<rect {place} stroke="#000" stroke-opacity="0.6" stroke-width="4"/>'
         f'<rect {place} stroke="{css(mark.color)}" stroke-width="2"/></g>'
     )
@@ -107,6 +107,6 @@ def _labels(marks: Sequence[Mark], size: tuple[int, int], factor: int) -> str:
             f'fill="{color}"/><text x="{left + pad}" y="{(top + bottom) / 2:.1f}" '
             f'font-size="{label.size}" dominant-baseline="central" '
             f'textLength="{right - left - 2 * pad}" lengthAdjust="spacingAndGlyphs" '
-            f'fill="{css(text_color(label.color))}">{html.escape(label.text)}</text>'
+            f'fill="{css(text_color(label.color))}">{html_text(label.text)}</text>'
         )
     return "".join(parts)

@@ -1,6 +1,5 @@
 """The report of an evaluation as one self-contained HTML page."""
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 
 from stillbox.evaluation.analysis import Analysis
@@ -18,6 +17,7 @@ from stillbox.evaluation.report_tables import (
     shape_tables,
 )
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.printing import html_text
 
 _FIGURE_TEXTS = {
     "loss": "Training loss and its parts over steps",
@@ -84,12 +84,12 @@ def _cards(scores: Scores, analysis: Analysis) -> str:
 
 
 def _warnings(warnings: Sequence[str]) -> str:
-    items = "".join(f"<li>{html.escape(warning)}</li>" for warning in warnings)
+    items = "".join(f"<li>{html_text(warning)}</li>" for warning in warnings)
     return items and f'<ul class="warnings">{items}</ul>'
 
 
 def _note(text: str) -> str:
-    return f'<p class="note">{html.escape(text)}</p>'
+    return f'<p class="note">{html_text(text)}</p>'
 
 
 def _above(analysis: Analysis) -> str:
@@ -116,7 +116,7 @@ def _mistakes(report: Report) -> str:
         shown = [each for each in enumerate(report.cutouts) if each[1].kind == kind]
         if shown:
             parts.append(
-                f"<h3>{kind} <small>{html.escape(MEANINGS[kind])}</small></h3>"
+                f"<h3>{kind} <small>{html_text(MEANINGS[kind])}</small></h3>"
                 f'<div class="pictures small">{"".join(_cutout(*one) for one in shown)}</div>'
             )
     return "".join(parts)
@@ -127,7 +127,7 @@ def _cutout(number: int, cutout: Cutout) -> str:
     key = f"mistake-{number}"
     panel = cutout.about, cutout.marks
     (svg,) = panels_svg(key, cutout.image, [panel], labels=False, longest=400)
-    return f"<figure>{svg}<figcaption>{html.escape(cutout.about)}</figcaption></figure>"
+    return f"<figure>{svg}<figcaption>{html_text(cutout.about)}</figcaption></figure>"
 
 
 def _confusion(analysis: Analysis) -> str:
@@ -158,10 +158,10 @@ def _pictures(pictures: Sequence[ReportPicture]) -> str:
     for number, picture in enumerate(pictures):
         panels = panels_svg(f"picture-{number}", picture.image, picture.panels)
         figures = "".join(
-            f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+            f"<figure>{svg}<figcaption>{html_text(caption)}</figcaption></figure>"
             for svg, (caption, _) in zip(panels, picture.panels, strict=True)
         )
-        name, about = html.escape(picture.name), html.escape(picture.about)
+        name, about = html_text(picture.name), html_text(picture.about)
         shown.append(f'<h3>{name} <small>{about}</small></h3><div class="figures">{figures}</div>')
     return "".join(shown)
 
@@ -171,6 +171,6 @@ def _experiment(report: Report) -> str:
     if report.config_text:
         body += (
             "<details><summary>The whole configuration, as YAML</summary>"
-            f"<pre>{html.escape(report.config_text)}</pre></details>"
+            f"<pre>{html_text(report.config_text)}</pre></details>"
         )
     return body

@@ -1,6 +1,5 @@
 """The tables of a report."""
 
-import html
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +10,7 @@ from stillbox.evaluation.html_page import bar_cell, fact_row, head_row, number_c
 from stillbox.evaluation.mistakes import KINDS, MEANINGS
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 from stillbox.evaluation.shapes import Group
+from stillbox.printing import html_text
 
 _NOTHING_CORRECT = "no detection of this class is correct"
 # Rows of the table of confusions.
@@ -39,7 +39,7 @@ def _score_row(scores: Scores, key: str) -> str:
         about = f"{about}: {scores.text(key)}"
     return (
         f'<tr><th scope="row">{key}</th>{number_cell(value, why=NO_TRUTH)}'
-        f'<td class="about">{html.escape(about)}</td></tr>'
+        f'<td class="about">{html_text(about)}</td></tr>'
     )
 
 
@@ -68,7 +68,7 @@ def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str
                 for key in columns
             ),
         ]
-        rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{"".join(cells)}</tr>')
+        rows.append(f'<tr><th scope="row">{html_text(name)}</th>{"".join(cells)}</tr>')
     metrics = [part for key in columns for part in ([key, ""] if key == drawn else [key])]
     head = head_row(
         ["class"], ["objects", "found", "precision", "recall", "F1", "threshold", *metrics]
@@ -87,7 +87,7 @@ def mistake_table(analysis: Analysis) -> str:
         cost = costs.kinds[kind]
         rows.append(
             f'<tr><th scope="row">{kind}</th>{number_cell(cost)}{bar_cell(cost / longest)}'
-            f'{number_cell(counts[kind])}<td class="about">{html.escape(MEANINGS[kind])}</td></tr>'
+            f'{number_cell(counts[kind])}<td class="about">{html_text(MEANINGS[kind])}</td></tr>'
         )
     head = head_row(["mistake"], ["costs AP50", "", "count"], ["meaning"])
     both = (
@@ -109,8 +109,8 @@ def confusion_table(analysis: Analysis) -> str:
         if count := int(counts[row, column]):
             share = count / int(totals[row])
             rows.append(
-                f'<tr><th scope="row">{html.escape(names[row])}</th>'
-                f"<td>{html.escape(names[column])}</td>{number_cell(count)}{number_cell(share)}"
+                f'<tr><th scope="row">{html_text(names[row])}</th>'
+                f"<td>{html_text(names[column])}</td>{number_cell(count)}{number_cell(share)}"
                 f"{bar_cell(share)}</tr>"
             )
     if not rows:
@@ -141,7 +141,7 @@ def _shape_row(name: str, one: Group, more: list[float | None]) -> str:
     cells = [number_cell(one.truths), number_cell(numbers["recall"], why=NO_TRUTH)]
     cells.append(number_cell(numbers["precision"], why="no detections"))
     cells += [number_cell(value, why=NO_TRUTH) for value in more]
-    return f'<tr><th scope="row" title="{html.escape(one.about)}">{name}</th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row" title="{html_text(one.about)}">{name}</th>{"".join(cells)}</tr>'
 
 
 def fact_tables(groups: Mapping[str, Mapping[str, str]]) -> str:

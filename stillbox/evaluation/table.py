@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.confidence import Confidence
 from stillbox.evaluation.scores import Scores
+from stillbox.printing import printable_line
 
 # The numbers by which checkpoints are compared.
 _HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP", "OpenImages_mAP")
@@ -49,7 +50,7 @@ def _class_lines(scores: Scores, all_metrics: bool) -> list[str]:
         if one.truths:
             numbers = scores.class_numbers(name, all_metrics=all_metrics)
             row = " ".join(f"{_number(numbers[column]):>{len(column)}}" for column in columns)
-            lines.append(f"{name:24} {row} {one.truths:6d}")
+            lines.append(f"{printable_line(name):24} {row} {one.truths:6d}")
     return lines
 
 

@@ -1,10 +1,10 @@
 """The summary of a trace as text for the terminal and as an HTML page."""
 
-import html
 import statistics
 from collections.abc import Iterator, Sequence
 
 from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
+from stillbox.printing import html_text
 from stillbox.profiling.summary import Summary
 
 _IDLE = "nothing running inside a step"
@@ -81,7 +81,7 @@ def summary_page(summary: Summary, title: str, notes: Sequence[str] = ()) -> str
         _row(kind, _number(_ms(time)), _text(_HIDDEN)) for kind, time in summary.hidden.items()
     ]
     memory = [_row(name, _number(size)) for name, size in _memory(summary)]
-    paragraphs = "".join(f"<p>{html.escape(note)}</p>" for note in (*_NOTES, *notes))
+    paragraphs = "".join(f"<p>{html_text(note)}</p>" for note in (*_NOTES, *notes))
     sections = [
         card_row(cards),
         section(
@@ -135,7 +135,7 @@ def _operations(summary: Summary) -> str:
 
 
 def _row(name: str, *cells: str) -> str:
-    return f'<tr><th scope="row">{html.escape(name)}</th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row">{html_text(name)}</th>{"".join(cells)}</tr>'
 
 
 def _number(text: str) -> str:
@@ -143,7 +143,7 @@ def _number(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return f'<td class="about">{html.escape(text)}</td>'
+    return f'<td class="about">{html_text(text)}</td>'
 
 
 def _seconds(seconds: float, summary: Summary) -> tuple[str, str]:

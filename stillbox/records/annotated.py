@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.printing import file_name_text, printable_line
 from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
 from stillbox.records.problems import ProblemLog
@@ -24,9 +25,9 @@ class AnnotatedImage:
     path: Path
     """The image file; it need not exist."""
     where: str
-    """Annotation file and image, for messages."""
+    """Annotation file and image, for messages; what cannot be printed is spelt out."""
     image_id: str
-    """Becomes `image/source_id`."""
+    """Becomes `image/source_id`; bytes that are no text become `%E9`, and so in `filename`."""
     filename: str
     """Becomes `image/filename`."""
     height: int
@@ -51,6 +52,11 @@ class AnnotatedImage:
     """`[N]`, segment area in square pixels of the claimed size, NaN if unknown."""
     stored: Callable[[], bytes] | None = None
     """Returns the image file of a format that keeps images in files of its own."""
+
+    def __post_init__(self) -> None:
+        for name in ("image_id", "filename"):
+            object.__setattr__(self, name, file_name_text(getattr(self, name)))
+        object.__setattr__(self, "where", printable_line(self.where))
 
     def content(self) -> bytes:
         """Returns the bytes of the image file.

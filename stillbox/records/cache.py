@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 
 def path_key(path: Path) -> str:
     """Returns a short name that is unique to a path."""
-    return hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
 
 
 def decompressed(path: Path) -> Path:

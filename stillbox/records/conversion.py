@@ -3,7 +3,6 @@
 The shards get their names all together at the end: a conversion that is killed leaves none.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
+from stillbox.printing import json_text, printable_line
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion_job import (
     ConversionJob,
@@ -62,7 +62,9 @@ class ConversionReport:
         lines = [f"Set {self.name!r}", f"  {'':15} {'found':>11} {'written':>11}"]
         lines += [f"  {what:15} {found:>11} {written:>11}" for what, found, written in counts]
         lines += ["Boxes written"]
-        lines += [f"  {boxes:11,}  {name}" for name, boxes in self.boxes_per_class.items()]
+        lines += [
+            f"  {boxes:11,}  {printable_line(name)}" for name, boxes in self.boxes_per_class.items()
+        ]
         if self.problems:
             lines += ["Special or wrong"]
         for problem in self.problems:
@@ -153,7 +155,7 @@ def convert(
     report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
     report.problems = list(log)
-    content = json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    content = json_text(asdict(report)) + "\n"
     write_whole(output / f"{name}.report.json", content.encode())
     write_whole(output / f"{name}.report.txt", report.to_text().encode())
     return report

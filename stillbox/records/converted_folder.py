@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
+from stillbox.printing import json_text
 from stillbox.records.conversion import ConversionReport
 from stillbox.records.data_folder import FINISHED, DataFolder, Split
 from stillbox.records.files import write_whole
@@ -56,7 +57,7 @@ def conversion_key(data: DataFolder, settings: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
     for file in data.files:
         state = file.stat()
-        line = f"{data.relative(file)}\0{state.st_size}\0{state.st_mtime_ns}\n"
+        line = f"{file.relative_to(data.root)}\0{state.st_size}\0{state.st_mtime_ns}\n"
         digest.update(line.encode(errors="surrogateescape"))
     return digest.hexdigest()
 
@@ -126,5 +127,5 @@ def write_conversion(
         "result": asdict(converted),
         "problems": [asdict(problem) for problem in log],
     }
-    encoded = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
+    encoded = json_text(content) + "\n"
     write_whole(partial / FINISHED, encoded.encode())

@@ -1,7 +1,7 @@
 """Records back to annotation formats: YOLO, COCO JSON, Pascal VOC XML. Images keep their bytes."""
 
 import hashlib
-import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from stillbox.errors import UserError
+from stillbox.printing import json_text, printable
 from stillbox.records.example import Example
 from stillbox.records.files import make_folder, refuse_links, write_whole
 from stillbox.records.image_files import inspect_image
@@ -20,6 +21,11 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.new_folder import partial_folder
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
+
+_LONGEST_NAME = 200
+"""Bytes of a name; file systems take 255, which a suffix and a number need some of."""
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 has no spelling for."""
 
 
 @dataclass
@@ -105,7 +111,7 @@ def _written(
     source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
 ) -> list[_Image]:
     """Writes the images and returns all of them without their bytes."""
-    taken: set[PurePosixPath] = set()  # without suffix: labels have the same name
+    taken: set[str] = set()
     images = []
     for index in range(len(source)):
         on_image(index + 1, len(source))
@@ -126,19 +132,33 @@ def _written(
     return images
 
 
-def _file_name(example: Example, taken: set[PurePosixPath]) -> PurePosixPath:
-    """Returns a name inside the folder that no other image has, with the suffix of the bytes."""
+def _file_name(example: Example, taken: set[str]) -> PurePosixPath:
+    """Returns a name inside the folder that no other image has, with the suffix of the bytes.
+
+    It has no character that cannot be printed, differs from others by more than case, and is short
+    enough for file systems.
+    """
     suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
     given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))
-    parts = [p for p in given.parts if p not in ("/", "..", ".") and "\0" not in p]
+    parts = [_plain(part) for part in given.parts if part not in ("/", "..", ".")]
     plain = PurePosixPath(*[part.lstrip(".") or "image" for part in parts or ["image"]])
     if plain.suffix.lower() not in suffixes:
         plain = plain.with_name(plain.name + suffixes[0])
-    if plain.with_suffix("") in taken:
+    if _key(plain) in taken:
         digest = hashlib.sha256(f"{example.image_id}{len(taken)}".encode()).hexdigest()[:8]
         plain = plain.with_name(f"{plain.stem}-{digest}{plain.suffix}")
-    taken.add(plain.with_suffix(""))
+    taken.add(_key(plain))
     return plain
+
+
+def _plain(part: str) -> str:
+    seen = "".join(character if character.isprintable() else "_" for character in part)
+    return seen.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def _key(name: PurePosixPath) -> str:
+    """Returns what no two files of a folder may share: labels have the names without suffix."""
+    return str(name.with_suffix("")).casefold()
 
 
 def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
@@ -189,7 +209,7 @@ def _write_coco(output: Path, split: str, label_map: LabelMap, images: Sequence[
     categories = [{"id": item.id, "name": item.name} for item in label_map]
     content = {"images": entries, "annotations": annotations, "categories": categories}
     path = output / "annotations" / f"instances_{split}.json"
-    write_whole(path, json.dumps(content, ensure_ascii=False).encode(), below=output)
+    write_whole(path, json_text(content, indent=None).encode(), below=output)
 
 
 def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
@@ -221,7 +241,8 @@ def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_
 
 def _texts(parent: ElementTree.Element, **values: object) -> None:
     for name, value in values.items():
-        ElementTree.SubElement(parent, name).text = str(value)
+        text = _NO_XML.sub(lambda one: printable(one[0]), str(value))
+        ElementTree.SubElement(parent, name).text = text
 
 
 def _short(value: float) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stillbox.errors import UserError
+from stillbox.printing import printable_line
 
 _EXAMPLES_KEPT = 5
 
@@ -52,7 +53,7 @@ class ProblemLog:
 
     def add(self, reason: str, where: str, detail: str = "", *, action: str = "") -> None:
         """Counts one case of a reason, at `where` (file, record, object), and the action taken."""
-        self.extend([Problem(reason, action, 1, [with_detail(where, detail)])])
+        self.extend([Problem(reason, action, 1, [printable_line(with_detail(where, detail))])])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Adds the cases that another log has counted."""

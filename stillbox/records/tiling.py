@@ -1,7 +1,6 @@
 """Cuts the images of records into overlapping tiles, for training on large images."""
 
 import io
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.errors import UserError
+from stillbox.printing import json_text
 from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
@@ -154,7 +154,7 @@ def tile_records(
         if label_map is not None:
             write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     report.problems = list(source.problems)
-    content = json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n"
+    content = json_text(asdict(report)) + "\n"
     write_whole(output / f"{name}.report.json", content.encode())
     return report
 

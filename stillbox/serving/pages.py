@@ -1,12 +1,12 @@
 """The page at `/` and its files; it uses only `POST /detect`."""
 
-import html
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stillbox.printing import html_text
 from stillbox.serving.settings import ServeSettings
 
 _FOLDER = Path(__file__).parent / "page"
@@ -22,7 +22,7 @@ def page_routes(settings: ServeSettings) -> list[Route]:
     """Returns a route for each file; `index.html` gets values of the settings."""
     index = (_FOLDER / "index.html").read_text()
     for field in ("name", "min_score", "max_body"):
-        index = index.replace(f"{{{field.upper()}}}", html.escape(str(getattr(settings, field))))
+        index = index.replace(f"{{{field.upper()}}}", html_text(str(getattr(settings, field))))
     files = sorted(_FOLDER.iterdir())
     return [_route("/", index.encode(), ".html")] + [
         _route(f"/page/{file.name}", file.read_bytes(), file.suffix)

@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from stillbox.printing import printable_output
+from stillbox.training.console import PrintableConsole
 
 
 class RunProgress:
@@ -19,26 +22,28 @@ class RunProgress:
 
     def __init__(self, start: int, stop: int | None, *, quiet: bool = False) -> None:
         self._stop = stop
-        self._console = Console(stderr=True, highlight=False, quiet=quiet)
+        self._console = PrintableConsole(stderr=True, highlight=False, quiet=quiet)
         self._bar: Progress | None = None
+        self._shown = ExitStack()
         if sys.stderr.isatty() and not quiet:
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[numbers]}"),
+                TextColumn("{task.fields[numbers]}", markup=False),
                 console=self._console,
             )
             self._task = self._bar.add_task("training", total=stop, completed=start, numbers="")
 
     def __enter__(self) -> "RunProgress":
         if self._bar:
-            self._bar.start()
+            self._shown.enter_context(self._bar)
+            # The bar has streams of its own, which take colours from what is printed.
+            self._shown.enter_context(printable_output())
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._shown.close()
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

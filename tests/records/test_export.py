@@ -10,6 +10,7 @@ from stillbox.records.export import FORMS, export_records
 from stillbox.records.folder import convert_folder
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import serialize_example
 from tests.records.builders import CAT_DOG, make_example, write_records
 from tests.records.test_folder import examples, picture, voc_xml
 
@@ -96,6 +97,20 @@ def test_a_link_in_the_output_folder_is_not_followed(tmp_path, form, name):
         export_records([str(path)], CAT_DOG, tmp_path / "out", form)
     assert caught.value.where == str(link)
     assert not any((tmp_path / "home").iterdir())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_become_such_as_files_and_formats_can_have(tmp_path, form):
+    names = ["a\n\x1b[2J\u202e.jpg", "CASE.jpg", "case.jpg", "long" * 99 + ".jpg", "-x #%.jpg"]
+    label_map = LabelMap.from_names(["cat\x1b\ufffe", "dog"])
+    given = [make_example(filename=name, image_id=str(n)) for n, name in enumerate(names)]
+    payloads = [serialize_example(one, label_map) for one in given]
+    path = write_records(tmp_path / "a.record", payloads)
+    export_records([str(path)], label_map, tmp_path / form, form)
+    files = [file.name for file in (tmp_path / form).rglob("*.jpg")]
+    assert len({name.casefold() for name in files}) == len(names)
+    assert {"CASE.jpg", "a__[2J_.jpg", "-x #%.jpg"} <= set(files)
+    assert convert_folder(tmp_path / form, tmp_path / "again").boxes == len(names)
 
 
 def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):

@@ -7,6 +7,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.inputs.augment.labels import labels_without_slots
+from stillbox.printing import printable_line
 from stillbox.records.class_slots import assign_slots, required_classes
 from stillbox.records.label_map import LabelMap, is_label_map
 
@@ -130,7 +131,7 @@ def sets_differ(experiment: Experiment, origins: Origins) -> Findings:
         yield Advice(
             "warning",
             "data.evaluation.paths",
-            f"{min(common)} is trained on and scored on",
+            f"{printable_line(min(common))} is trained on and scored on",
             "score on records that training does not see",
         )
 

@@ -204,9 +204,9 @@ def _with_variable_scales(weights: Weights, images: jax.Array) -> Weights:
 
 
 def class_labels(model: TrainedModel) -> list[str]:
-    """Returns the name of every class index, `???` for an unused one."""
+    """Returns the name of every class index, each on one line; `???` for an unused one."""
     names = model.class_names()
-    return [names.get(one, _UNUSED) for one in model.slots().ids]
+    return [" ".join(names.get(one, _UNUSED).splitlines()) for one in model.slots().ids]
 
 
 def _description(program: ExportProgram) -> Description:

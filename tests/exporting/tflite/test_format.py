@@ -79,9 +79,10 @@ def test_labels_follow_class_indices(export, model):
 
 def test_unused_ids_have_a_line_too(model):
     items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
+    items = items.replace("n3", "n3\\nforged")
     sparse = dataclasses.replace(model, label_map=LabelMap.from_text(items))
     unused = ["???"] * (model.experiment.model.num_classes - 3)
-    assert class_labels(sparse) == ["n1", "???", "n3", *unused]
+    assert class_labels(sparse) == ["n1", "???", "n3 forged", *unused]
 
 
 def test_classes_of_a_run_are_label_map_ids(export, images):

@@ -1,0 +1,102 @@
+"""Text for terminals: what they would act on, and what nobody can see, is spelt out.
+
+Names of files and classes come from other people. One with a control character could clear a
+screen, hide a line or write another one; one of bytes that are no UTF-8 has no text to be printed.
+"""
+
+import html
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+_SUSPECT = re.compile(r"[^ -~\n]")
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Returns text in which only lines and visible characters are left; others become `\x1b`.
+
+    Direction marks, characters without width and halves of characters are among the others.
+    """
+    return _spelt(text, lambda character: ascii(character)[1:-1])
+
+
+def printable_line(text: str) -> str:
+    """Returns text as `printable` does, on one line: a name with line breaks forges none."""
+    return printable(text).replace("\n", "\\n")
+
+
+def json_text(content: object, *, indent: int | None = 2) -> str:
+    """Returns JSON whose names are readable, exact, and harmless to a terminal."""
+    text = json.dumps(content, indent=indent, ensure_ascii=False, default=str)
+    return _spelt(text, lambda character: json.dumps(character)[1:-1])
+
+
+def html_text(text: str) -> str:
+    """Returns text as a page shows it, without what would change its direction."""
+    return html.escape(printable(text))
+
+
+def file_name_text(name: str) -> str:
+    """Returns a file's name as UTF-8 can hold it: bytes that are no text become `%E9`."""
+    return _HALF.sub(lambda half: f"%{ord(half[0]) & 0xFF:02X}", name)
+
+
+def _spelt(text: str, spell: Callable[[str], str]) -> str:
+    return _SUSPECT.sub(lambda one: one[0] if one[0].isprintable() else spell(one[0]), text)
+
+
+class PrintableStream:
+    """A text stream that gets printable text only.
+
+    Args:
+        stream: where the text goes; all but writing is its own.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes text as `printable` returns it."""
+        self.stream.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self.stream, name)
+
+
+def own_stream(stream: TextIO) -> TextIO:
+    """Returns the stream below a `PrintableStream`, for a writer that spells text out itself."""
+    return stream.stream if isinstance(stream, PrintableStream) else stream
+
+
+def make_output_printable() -> None:
+    """Makes standard output and standard error printable."""
+    sys.stdout, sys.stderr = map(_printable_stream, (sys.stdout, sys.stderr))
+
+
+@contextmanager
+def printable_output() -> Iterator[None]:
+    """Makes standard output and standard error printable while it is entered."""
+    former = sys.stdout, sys.stderr
+    make_output_printable()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = former
+
+
+def _printable_stream(stream: TextIO) -> TextIO:
+    if stream is None or isinstance(stream, PrintableStream):
+        return stream
+    if hasattr(stream, "reconfigure"):  # an encoding may lack what can be printed
+        stream.reconfigure(errors="backslashreplace")
+    return cast(TextIO, PrintableStream(stream))

@@ -1,0 +1,183 @@
+"""Names of files and classes that a terminal would act on, or that are no text, in every verb."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stillbox.cli.main import main
+from stillbox.experiment.yaml_config import from_yaml
+from stillbox.records.label_map import LabelMap
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import tfrecord_writer
+from tests import shared_programs
+from tests.small import small_overrides
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
+
+# Clear the screen, ring, the same in eight bits, write to the left, no width, a line of its own.
+HOSTILE = "\x1b[2J\x07\x9b2J\u202e\u200b\nstillbox: all is well\r\x7f"
+SPELT = r"\x1b[2J\x07\x9b2J\u202e\u200b\nstillbox: all is well\r\x7f"
+# Latin-1, which is no UTF-8.
+BYTES = os.fsdecode(b"caf\xe9")
+# A person types the names of folders, and breaks no line.
+FOLDER = HOSTILE.replace("\n", "")
+
+
+def option(field, value):
+    """Returns `--set` with a value in quotes."""
+    return ["--set", f"{field}={json.dumps(value)}"]
+
+
+@pytest.fixture(scope="module")
+def world(scenes, tmp_path_factory):
+    """A folder with records, photographs and a model, all of them with hostile names."""
+    folder = tmp_path_factory.mktemp("names") / FOLDER
+    folder.mkdir()
+    plain = LabelMap.from_file(scenes / "label_map.pbtxt")
+    hostile = LabelMap.from_names([f"={HOSTILE}{item.id}" for item in plain])
+    (folder / "map.pbtxt").write_text(hostile.to_text())
+    source = ExampleSource([f"{scenes}/val.record-*"], plain, bad_records="drop")
+    with tfrecord_writer(folder / f"{HOSTILE}.record") as write:
+        for index in range(len(source)):
+            name = f"{HOSTILE}{index}.jpg"
+            example = replace(source.example(index), filename=name, image_id=name)
+            write(serialize_example(example, hostile))
+        write(b"no record")
+    (folder / "photos").mkdir()
+    for name, photo in zip((HOSTILE, BYTES), (scenes / "images/val").iterdir(), strict=False):
+        shutil.copy(photo, folder / f"photos/{name}.jpg")
+    (folder / f"photos/{HOSTILE}bad.jpg").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def training(world):
+    """What training a model on the records prints."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        shared_programs.share(patch)
+        assert main(["train", *small(world), "--model-dir", str(world / "model")]) == 0
+    return out.getvalue()
+
+
+@pytest.fixture
+def told(capfd, here, monkeypatch):
+    """The function from a command line to its code and output, which is printable text."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words):
+        capfd.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = end.code
+        out, err = capfd.readouterr()
+        assert [c for c in out + err if not c.isprintable() and c != "\n"] == []
+        lines = (out + err).splitlines()
+        assert [line for line in lines if line.startswith("stillbox: all is well")] == []
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
+
+
+def records_options(world):
+    """Returns what makes a config train and score on the hostile records."""
+    words = []
+    for part in ("train", "evaluation"):
+        words += option(f"data.{part}.paths", [f"{world}/{HOSTILE}.record"])
+        words += option(f"data.{part}.label_map", f"{world}/map.pbtxt")
+    return [*words, "--set", "data.bad_records=drop"]
+
+
+def small(world):
+    everything = small_overrides(
+        Path("unused"),
+        # The programs of `trained_once`.
+        "train.steps=2",
+        "train.checkpoint_every=1",
+        "train.optimizer.schedule.learning_rate=0.1",
+        "model.postprocessing.nms.score_threshold=0.001",
+    )
+    return [
+        "demo_scenes",
+        *(word for override in everything for word in ("--set", override)),
+        *records_options(world),
+    ]
+
+
+def records(world, *words):
+    return [*words, world / f"{HOSTILE}.record", "--label-map", world / "map.pbtxt"]
+
+
+VERBS = {
+    "data check": (1, lambda w: ["data", "check", w / f"{HOSTILE}.record"]),
+    "data check of classes": (1, lambda w: records(w, "data", "check")),
+    "data stats": (0, lambda w: records(w, "data", "stats")),
+    "data tile": (0, lambda w: [*records(w, "data", "tile"), "--tile", 99, "--output", FOLDER]),
+    "data export": (0, lambda w: [*records(w, "data", "export", "coco"), "--output", FOLDER]),
+    "data augmentations": (
+        *(0, lambda w: ["data", "augmentations", *small(w), "--output", f"{FOLDER}.png"]),
+    ),
+    "data convert": (2, lambda w: ["data", "convert", w, "--output", FOLDER]),
+    "check": (2, lambda w: ["check", *small(w)]),
+    "check of a folder": (2, lambda w: ["check", w / "photos"]),
+    "config": (0, lambda w: ["config", *small(w)]),
+    "anchors": (0, lambda w: ["anchors", *small(w), "--output", FOLDER]),
+    "train": (2, lambda w: ["train", *small(w), "--model-dir", w / "map.pbtxt"]),
+    "evaluate": (0, lambda w: ["evaluate", w / "model", "--output", FOLDER]),
+    "predict": (2, lambda w: ["predict", w / "model", w / "nothing"]),
+    "export": (2, lambda w: ["export", w / "model", "--format", HOSTILE]),
+    "serve": (2, lambda w: ["serve", w / "photos"]),
+    "a verb": (2, lambda w: [HOSTILE]),
+    "an option": (2, lambda w: ["doctor", f"--{FOLDER}"]),
+    "a field": (2, lambda w: ["config", "demo_scenes", "--set", f"{HOSTILE}=1"]),
+    "a module": (2, lambda w: ["config", "demo_scenes", "--import", f"{FOLDER}.py"]),
+    "model_main": (
+        2,
+        lambda w: ["model_main", f"--pipeline_config_path={w}/none", "--model_dir=m"],
+    ),
+    "retinanet": (2, lambda w: ["retinanet", "--model_dir=m", f"--config_file={w}/none"]),
+    "weights": (2, lambda w: ["weights", "get", HOSTILE]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_prints_what_a_terminal_would_act_on(world, training, told, verb):
+    expected, words = VERBS[verb]
+    code, out, err = told(*words(world))
+    assert code == expected, out + err
+    # Tables break lines, and rich leaves some characters out.
+    assert "\\u202e" in re.sub(r"[\s│]", "", out + err)
+
+
+def test_training_prints_no_such_character(training):
+    assert [c for c in training if not c.isprintable() and c != "\n"] == []
+    assert SPELT in training
+
+
+def test_json_and_reports_keep_names_exactly(world, training, told):
+    names = [f"={HOSTILE}{number}" for number in range(1, 7)]
+    stats = json.loads(told(*records(world, "data", "stats"), "--json")[1])
+    assert [one["name"] for one in stats["classes"]] == names
+    assert told("evaluate", world / "model", "--output", "out")[0] == 0
+    assert list(json.loads(Path("out/report.json").read_text())["per_class"]) == names
+    with open("out/csv/classes.csv", newline="") as file:  # noqa: PTH123
+        assert [row[0] for row in csv.reader(file)][1:] == [f"'{name}" for name in names]
+    page = Path("out/report.html").read_text()
+    assert SPELT.replace("\\n", "\n") in page
+    assert not set(page) & {"\x1b", "\x9b", "\u202e", "\u200b"}
+
+
+def test_a_config_with_such_names_reads_back(world, told):
+    out = told("config", *small(world))[1]
+    assert from_yaml(out, "it").data.train.paths == (f"{world}/{HOSTILE}.record",)

@@ -1,0 +1,126 @@
+"""What reaches a terminal: text that it shows, and control sequences of our own only."""
+
+import io
+import json
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from stillbox.cli.bars import progress_bar
+from stillbox.printing import (
+    file_name_text,
+    json_text,
+    printable,
+    printable_line,
+    printable_output,
+)
+from stillbox.training.console import PrintableConsole
+from stillbox.training.progress import RunProgress
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@contextmanager
+def terminal():
+    """Replaces standard output and standard error by a terminal, which it yields."""
+    stream = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", "xterm")
+        for name in ("NO_COLOR", "FORCE_COLOR", "CI"):
+            patch.delenv(name, raising=False)
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr(sys, "stderr", stream)
+        yield stream
+        assert (sys.stdout, sys.stderr) == (stream, stream)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ASCII, Grüße, 電車 🚲\n", "plain ASCII, Grüße, 電車 🚲\n"),
+        ("\x1b[2J\x07\r\t\x7f", r"\x1b[2J\x07\r\t\x7f"),
+        ("\x9b31m\x85", r"\x9b31m\x85"),
+        ("\u202e\u2066\u200b\u200d\ufeff\xad", r"\u202e\u2066\u200b\u200d\ufeff\xad"),
+        ("\u2028\u2029\xa0", r"\u2028\u2029\xa0"),
+        ("\U000e0041", r"\U000e0041"),
+        (os.fsdecode(b"\xe9"), r"\udce9"),
+    ],
+)
+def test_what_a_terminal_would_act_on_is_spelt_out(text, shown):
+    assert printable(text) == shown
+    assert printable_line(text) == shown.replace("\n", r"\n")
+
+
+def test_json_holds_every_name_exactly_and_no_control_character():
+    names = ["\x1b\x9b\u202e\n\x7f", "\U000e0041é電", os.fsdecode(b"\xff"), '"\\u001b']
+    text = json_text({"names": names})
+    assert json.loads(text)["names"] == names
+    assert printable(text) == text
+    assert "é電" in text
+
+
+def test_bytes_that_are_no_text_have_a_spelling_in_records():
+    assert file_name_text(os.fsdecode("caf\xe9 é.png".encode("latin-1"))) == "caf%E9 %E9.png"
+    assert file_name_text("電.png") == "電.png"
+
+
+def test_streams_are_printable_until_the_end():
+    with terminal() as stream, pytest.raises(ZeroDivisionError), printable_output():
+        with printable_output():
+            print("\x1b[2J", end="")
+        sys.stderr.writelines(["\x07", "b\n"])
+        raise ZeroDivisionError
+    assert stream.getvalue() == "\\x1b[2J\\x07b\n"
+
+
+def test_an_encoding_without_a_character_gets_its_spelling(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1"))
+    with printable_output():
+        print("電 é", flush=True)
+    assert raw.getvalue() == b"\\u96fb \xe9\n"
+
+
+def test_tables_have_the_colours_of_rich_and_none_of_a_name():
+    table = Table(title="Classes", title_justify="left")
+    table.add_row(Text("\x1b[8m\x9b2J\u202ecat"), "[/] [red]x")
+    with terminal() as stream, printable_output():
+        console = PrintableConsole(stderr=False, width=80)
+        console.print(table, markup=False)
+        console.print("\x1b[2J", markup=False)
+    out = stream.getvalue()
+    assert "\x1b[3m" in out  # rich's own italics of titles
+    assert r"\x1b[8m" in out
+    assert not [code for code in ("\x1b[8m", "\x9b", "\u202e", "\x1b[2J") if code in out]
+
+
+def show_bar():
+    return progress_bar("images")
+
+
+def show_run():
+    return RunProgress(0, 2)
+
+
+@pytest.mark.parametrize("show", [show_bar, show_run])
+def test_lines_beside_a_progress_bar_have_no_codes_of_a_name(show):
+    with terminal() as stream, printable_output(), show() as bar:
+        print("\x1b[31m\x1b[2J\x07name")
+        if isinstance(bar, RunProgress):
+            bar.say("\x1b[31msaid")
+            bar.doing("\x1b[2J [/] doing")
+    out = stream.getvalue()
+    assert "\x1b[?25l" in out  # the bar hides the cursor
+    assert r"\x1b[31m\x1b[2J\x07name" in out
+    assert not [code for code in ("\x1b[31m", "\x1b[2J", "\x07") if code in out]
