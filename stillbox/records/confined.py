@@ -39,11 +39,15 @@ class ImageRoot:
         absolute = PurePosixPath(written).is_absolute() or PureWindowsPath(name).drive
         path = Path(os.path.normpath((near or self.folder) / written))
         if absolute or "\0" in name or not self.holds(path):
+            linked = not absolute and path.is_relative_to(self.folder)
+            through = ", through a symbolic link" if linked else ""
+            fix = f"let the name be relative to {self.folder} and stay in it"
+            if linked:
+                fix = f"copy the images to {path.parent}, or give a folder that holds both"
             raise UserError(
-                f"the image name {name!r} leads out of the folder of the images",
+                f"the image name {name!r} leads out of the folder of the images{through}",
                 where=line_of(annotation, name),
-                fix=f"let the name be relative to {self.folder} and stay in it, without links "
-                "that lead elsewhere",
+                fix=fix,
             )
         return path
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from stillbox.errors import UserError
+from stillbox.printing import printable_line
 from stillbox.records.confined import ImageRoot, line_of
 from stillbox.records.guarded import read_json
 from stillbox.records.problems import ConversionLog
@@ -104,8 +105,23 @@ class DataFolder:
         self._parsed = (None, 0, None)
 
     def relative(self, path: Path) -> str:
-        """Returns the name of a file within the folder."""
-        return path.relative_to(self.root).as_posix()
+        """Returns the name of a file within the folder, for a message."""
+        return printable_line(path.relative_to(self.root).as_posix())
+
+    def behind_links(self) -> UserError | None:
+        """Returns the error for files that are missing, if a link out of the folder hides some."""
+        if not self.links:
+            return None
+        link, target = self.links[0], os.path.realpath(self.links[0])
+        fix, parent = f"copy {target} to its place", os.path.commonpath([self.root, target])
+        if parent != Path(parent).anchor:
+            fix += f", or give {parent}, which holds both"
+        return UserError(
+            f"images or annotations are missing, and {self.relative(link)} is a symbolic link that "
+            "leads out of the folder, which is not followed",
+            where=str(self.shown),
+            fix=fix,
+        )
 
     def image(self, name: str, annotation: Path, near: Path, log: ConversionLog) -> Path | None:
         """Returns the image that an annotation names.
@@ -118,8 +134,9 @@ class DataFolder:
             UserError: the name leads out of the folder.
         """
         path = self.images_root.path(name, annotation, near)
-        if path in self._image_set:
-            return path
+        for known in (path, Path(os.path.realpath(path))):
+            if known in self._image_set:
+                return known
         wanted = PurePosixPath(name.replace("\\", "/")).parts
         found = self._by_name.get(path.name, [])
         best = _best(found, lambda other: (_tail(other.parts, wanted), _shared(other, path)))

@@ -23,10 +23,9 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.new_folder import new_folder
 from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
 from stillbox.records.splits import (
-    own_split,
+    assign_splits,
     report_duplicates,
     report_similar_classes,
-    stated_split,
 )
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
@@ -92,7 +91,7 @@ def convert_folder(
     recognised = recognise(data, format)
     reading = _read(data, recognised, log)
     items, label_map = reading.with_ids(label_map)
-    splits, origin = _split(items, reading, validation_share, seed, options, log, on_image)
+    splits, origin = _split(items, reading, data, validation_share, seed, options, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
     items = _own_names(items, data)
 
@@ -121,9 +120,8 @@ def convert_folder(
 def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Reading:
     assert recognised.format.read is not None  # `recognise` returns no other
     for link in data.links:
-        log.add(
-            "symbolic link that leads out of the folder", data.relative(link), action="not followed"
-        )
+        reason, to = "symbolic link that leads out of the folder", f"to {os.path.realpath(link)}"
+        log.add(reason, data.relative(link), to, action="not followed")
     for file in data.special:
         log.add("no regular file", data.relative(file), action="not opened")
     for title, count in recognised.others.items():
@@ -132,7 +130,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
     data.forget()
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
-        raise UserError(
+        raise data.behind_links() or UserError(
             f"the annotations ({title}) have no box for any of {len(reading.images):,} images",
             where=f"{data.shown}: {where}",
             fix="see that the whole export is in the folder"
@@ -144,6 +142,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
 def _split(
     items: Sequence[AnnotatedImage],
     reading: Reading,
+    data: DataFolder,
     share: float,
     seed: int,
     options: ConversionOptions,
@@ -157,19 +156,14 @@ def _split(
         on_image=lambda done, total: on_image("comparing", done, total),
     )
     if not len(prints.rows):
-        raise UserError(
+        raise data.behind_links() or UserError(
             f"none of the {len(items):,} images of the annotations is there and can be read; the "
             f"first is {items[0].path.name}",
             where=items[0].where,
             fix="put the images into the folder, with the names that the annotations have",
         )
-    splits = stated_split([one.split for one in reading.images])
-    origin = "stated by the data set"
-    if not any(splits):
-        splits = list(own_split(items, prints, share, seed, log))
-        origin = (
-            f"{share:.0%} of the images validate, chosen by a hash of their content, seed {seed}"
-        )
+    stated = [one.split for one in reading.images]
+    splits, origin = assign_splits(items, stated, prints, share, seed, log)
     left_out = [item.where for item, split in zip(items, splits, strict=True) if split is None]
     for where in left_out:
         log.add("image in no split", where, action="image left out")
@@ -183,7 +177,9 @@ def _own_names(items: Sequence[AnnotatedImage], data: DataFolder) -> list[Annota
     ids = Counter(item.image_id for item in items)
     own = []
     for item in items:
-        long = data.relative(item.path) if item.path.is_relative_to(data.root) else item.filename
+        long = item.filename
+        if item.path.is_relative_to(data.root):
+            long = item.path.relative_to(data.root).as_posix()
         if ids[item.image_id] > 1:
             item = replace(item, image_id=long)
         own.append(replace(item, filename=long) if names[item.filename] > 1 else item)

@@ -14,18 +14,32 @@ _MOST_IN_A_GROUP = 0.5
 """Share of the images that may be near-identical before each is taken by itself."""
 
 
-def stated_split(splits: Sequence[Split | None]) -> list[Split | None]:
-    """Returns the split that a data set states for its images, all None if it is not usable.
+def assign_splits(
+    items: Sequence[AnnotatedImage],
+    stated: Sequence[Split | None],
+    prints: Fingerprints,
+    share: float,
+    seed: int,
+    log: ProblemLog,
+) -> tuple[list[Split | None], str]:
+    """Returns the split of each image, None for one in no split, and the origin in words.
 
-    Usable is one with images to train on and others to validate on. Without `val`, `test` takes its
-    place.
+    The split that the data set states counts; without `val`, `test` takes its place. If it states
+    neither, a share of all images validates. Images to score are never trained on.
+
+    Raises:
+        UserError: see `own_split`.
     """
-    found = set(splits)
-    if "train" not in found or not found & {"val", "test"}:
-        return [None] * len(splits)
-    if "val" not in found:
-        return ["val" if split == "test" else split for split in splits]
-    return list(splits)
+    names = set(stated) - {None}
+    if names - {"train"}:
+        if "val" not in names:
+            stated = ["val" if split == "test" else split for split in stated]
+        only = "" if "train" in names else ": images to score on, none to train on"
+        return list(stated), f"stated by the data set{only}"
+    origin = f"{share:.0%} of the images validate, chosen by a hash of their content, seed {seed}"
+    if names:
+        origin = f"the data set states no image to score on; {origin}"
+    return list(own_split(items, prints, share, seed, log)), origin
 
 
 def own_split(

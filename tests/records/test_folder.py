@@ -1,12 +1,15 @@
 """Folders of annotated images as people have them, converted whole."""
 
 import json
+import os
+import re
 import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.checking.choosing.records import records_of
 from stillbox.errors import UserError
 from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.folder import convert_folder
@@ -160,6 +163,141 @@ def test_lists_that_leave_no_image_to_validate_on_are_not_used(tmp_path):
     (lists / "train.txt").write_text("a\n")
     converted = convert_folder(folder, tmp_path / "out")
     assert converted.train_images + converted.validation_images == 4
+
+
+def yolo_set(root, images, labels, names=("a", "b", "c"), **stated):
+    """Writes images, their labels and a `data.yaml` with the `stated` folders."""
+    for number, name in enumerate(names):
+        picture(root / images / f"{name}.png", number)
+        (root / labels).mkdir(parents=True, exist_ok=True)
+        (root / labels / f"{name}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (root / "data.yaml").write_text(json.dumps({"names": ["cat"], **stated}))
+    return root
+
+
+def voc_list(root):
+    lists = voc_folder(root) / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "val.txt").write_text("a\nb\nc\n")
+    return root
+
+
+def coco_file(root):
+    box = {"category_id": 1, "bbox": [6, 4, 30, 20]}
+    for number in range(3):
+        picture(root / "photos" / f"{number}.png", number)
+    (root / "annotations").mkdir()
+    content = {
+        "images": [{"id": n, "file_name": f"{n}.png"} for n in range(3)],
+        "annotations": [{"id": n, "image_id": n, **box} for n in range(3)],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    (root / "annotations/instances_val2017.json").write_text(json.dumps(content))
+    return root
+
+
+def rows_of(root, part):
+    objects = {"bbox": [[6, 4, 30, 20]], "categories": ["cat"]}
+    lines = []
+    for number in range(3):
+        picture(root / part / f"{number}.png", number)
+        lines.append(json.dumps({"file_name": f"{number}.png", "objects": objects}))
+    (root / part / "metadata.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def cvat_subset(root):
+    box = '<box label="cat" xtl="6" ytl="4" xbr="36" ybr="24"/>'
+    for number in range(3):
+        picture(root / f"{number}.png", number)
+    images = "".join(
+        f'<image id="{n}" name="{n}.png" subset="Validation">{box}</image>' for n in range(3)
+    )
+    (root / "annotations.xml").write_text(f"<annotations>{images}</annotations>")
+    return root
+
+
+COCO_YAML = {"train": "images/train2017", "val": "images/val2017"}
+LONE = {
+    "data.yaml": lambda root: yolo_set(root, "images/val2017", "labels/val2017", **COCO_YAML),
+    "data.yaml of another folder": lambda root: yolo_set(
+        root, "seen/images", "seen/labels", train="../train/images", val="seen"
+    ),
+    "Roboflow": lambda root: yolo_set(root, "valid/images", "valid/labels"),
+    "Roboflow's test": lambda root: yolo_set(root, "test/images", "test/labels"),
+    "list of VOC": voc_list,
+    "COCO": coco_file,
+    "Hugging Face": lambda root: rows_of(root, "validation"),
+    "CVAT": cvat_subset,
+}
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_images_to_score_on_are_never_trained_on(tmp_path, kind):
+    converted = convert_folder(LONE[kind](tmp_path / "set"), tmp_path / "out")
+    assert (converted.train, converted.train_images, converted.validation_images) == ("", 0, 3)
+    assert converted.split == "stated by the data set: images to score on, none to train on"
+    assert len(examples(converted, "validation")) == 3
+    with pytest.raises(UserError, match="states 3 images to score on and none to train on"):
+        records_of(tmp_path / "set", tmp_path / "out")
+
+
+def test_an_empty_folder_to_train_on_is_none(tmp_path):
+    folder = yolo_set(tmp_path / "set", "images/val", "labels/val", train="images/train")
+    (folder / "images/train").mkdir()
+    assert convert_folder(folder, tmp_path / "out").train_images == 0
+
+
+def test_a_lone_set_to_train_on_is_split_and_that_is_said(tmp_path):
+    folder = yolo_set(tmp_path / "set", "train/images", "train/labels", val="../valid/images")
+    converted = convert_folder(folder, tmp_path / "out", validation_share=0.4)
+    assert converted.train_images
+    assert converted.train_images + converted.validation_images == 3
+    assert converted.split == (
+        "the data set states no image to score on; 40% of the images validate, chosen by a hash of "
+        "their content, seed 0"
+    )
+
+
+@pytest.mark.parametrize("linked", ["images", "labels", "images/a.png"])
+def test_a_link_out_of_the_folder_is_named_with_its_remedy(tmp_path, linked):
+    folder = yolo_set(tmp_path / "set", "images", "labels", names="a")
+    outside = tmp_path / "elsewhere" / linked
+    outside.parent.mkdir(parents=True, exist_ok=True)
+    (folder / linked).rename(outside)
+    (folder / linked).symlink_to(outside)
+    with pytest.raises(UserError) as caught:
+        convert_folder(folder, tmp_path / "out")
+    assert linked in str(caught.value)
+    assert "symbolic link" in caught.value.what
+    assert re.search("^copy .* or give .* both$", caught.value.fix)
+
+
+def test_a_linked_annotation_file_is_named(tmp_path):
+    folder = coco_file(tmp_path / "set")
+    file = folder / "annotations/instances_val2017.json"
+    file.symlink_to(file.rename(tmp_path / "moved.json"))
+    with pytest.raises(UserError, match=r"annotations/instances_val2017.json is a symbolic link"):
+        convert_folder(folder, tmp_path / "out")
+
+
+def test_links_that_stay_inside_are_followed(tmp_path):
+    folder = yolo_set(tmp_path / "set", "pool/one", "labels/one", train="first", val="second")
+    yolo_set(folder, "pool/two", "labels/two", names=("d", "e"), train="first", val="second")
+    for link, target in (("first", "pool/one"), ("second", "pool/two"), ("e.png", "pool/two/e")):
+        (folder / link).symlink_to(folder / target)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert sorted(examples(converted)) == ["a.png", "b.png", "c.png"]
+    assert sorted(examples(converted, "validation")) == ["d.png", "e.png"]
+
+
+@pytest.mark.parametrize("write", [voc_folder, lambda root, names: yolo_set(root, ".", ".", names)])
+def test_names_that_are_no_utf_8_get_through(tmp_path, write):
+    folder = write(tmp_path / "set", names=(os.fsdecode(b"caf\xe9"), os.fsdecode(b"\xff"), "c"))
+    converted = convert_folder(folder, tmp_path / "out")
+    both = examples(converted) | examples(converted, "validation")
+    assert sorted(both) == ["%FF.png", "c.png", "caf%E9.png"]
+    assert convert_folder(folder, tmp_path / "out").reused
 
 
 def test_copies_of_one_image_are_split_all_the_same(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.printing import printable_line
 from stillbox.records.folder import convert_folder
 
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
@@ -42,6 +43,13 @@ def records_of(
     if finished is not None:
         return finished
     converted = convert_folder(folder, output, on_image=on_image)
+    if not converted.train:
+        raise UserError(
+            f"the data set states {converted.validation_images:,} images to score on and none to "
+            "train on",
+            where=str(folder),
+            fix="give the folder that has its images to train on as well",
+        )
     how = "used again, converted before from" if converted.reused else "converted from"
     lines = [
         f"{folder} is {converted.title}: {converted.train_images:,} training and "
@@ -77,12 +85,13 @@ def _finished(folder: Path) -> FolderRecords | None:
     if not train and len(validation) < len(names):
         train = [name for name in names if name not in validation]
     if not train:
+        shown = printable_line(", ".join(names[:3]))
         raise UserError(
-            f"no file of the folder is named as records of training: {', '.join(names[:3])}",
+            f"no file of the folder is named as records of training: {shown}",
             where=str(folder),
             fix="rename them, such as train.record and val.record",
         )
     said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
     score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
     paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
-    return FolderRecords(paths[0], paths[1], str(maps[0]), (f"{said}, {score}",))
+    return FolderRecords(paths[0], paths[1], str(maps[0]), (printable_line(f"{said}, {score}"),))

@@ -197,6 +197,8 @@ def _no_format(folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
     _raise_fault(folder)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
+    if (linked := folder.behind_links()) is not None:
+        return linked
     images = len(folder.images)
     what = f"the folder has {images:,} image{'s' * (images != 1)} and no annotations that are known"
     return UserError(what, where=str(folder.shown), fix=f"give a folder with one of: {titles}")

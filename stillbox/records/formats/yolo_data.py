@@ -108,7 +108,8 @@ class Splits:
             if not self._folder.images_root.holds(place):
                 continue
             if place.is_dir():
-                self._folders[place] = split
+                # Files have the names behind the links.
+                self._folders[Path(os.path.realpath(place))] = split
                 return
             if place.suffix == ".txt" and place.is_file():
                 return self._add_list(place, split, log)
@@ -116,7 +117,7 @@ class Splits:
             "folder of a split is not here",
             f"{self._folder.relative(file)}: {split}",
             entry,
-            action="split by the names of folders",
+            action="passed over",
         )
         return None
 
