@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.predicting.images import refuse_missing
+from stillbox.records.patterns import glob_files
 from stillbox.records.voc import IMAGE_SUFFIXES
 
 VIDEO_SUFFIXES = (
@@ -97,8 +98,8 @@ def _filtered(word: str) -> bool:
 def _expand(word: str, recursive: bool) -> list[Path]:
     """Returns the files of a word, in natural order."""
     if _is_pattern(word):
-        names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute one
-        return sorted((Path(name) for name in names if Path(name).is_file()), key=_natural)
+        found = glob_files(Path(word), recursive=True)
+        return sorted((path for path in found if path.is_file()), key=_natural)
     if Path(word).is_file():
         return [Path(word)]
     found = []

@@ -1,4 +1,4 @@
-"""Expands the paths and patterns of a data set to files."""
+"""Expands paths and patterns to files."""
 
 import glob
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
+from stillbox.printing import printable_line
 
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
@@ -30,6 +31,18 @@ def expand(paths: Sequence[str]) -> list[Path]:
     for pattern in paths:
         files |= dict.fromkeys(_expand_one(pattern))
     return list(files)
+
+
+def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
+    """Returns what a pattern matches, sorted.
+
+    Folders in front that exist under the very name, as `run[1]`, are no pattern.
+    """
+    there = pattern
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    words = str(Path(glob.escape(str(there)), pattern.relative_to(there)))
+    return sorted(map(Path, glob.glob(words, recursive=recursive)))  # noqa: PTH207 - is absolute
 
 
 def missing_shards(files: Iterable[Path]) -> list[str]:
@@ -63,8 +76,7 @@ def _expand_one(pattern: str) -> list[Path]:
         )
     if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
-    matches = glob.glob(str(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    files = sorted(Path(name) for name in matches if not Path(name).is_dir())
+    files = [file for file in glob_files(path) if not file.is_dir()]
     if not files:
         what = "matches no file" if glob.has_magic(pattern) else "there is no such file"
         raise UserError(what, where=pattern, fix=_nearby(path))
@@ -105,4 +117,4 @@ def _content_of(folder: Path, wanted: str) -> str:
         if hint.startswith("did you mean"):
             return f"{hint} (in {folder})"
     more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-    return f"{folder} holds {', '.join(names[:_SHOWN])}{more}"
+    return f"{folder} holds {printable_line(', '.join(names[:_SHOWN]))}{more}"

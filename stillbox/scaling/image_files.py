@@ -106,6 +106,10 @@ def _list_one(pattern: str) -> Listing:
             tail = "**"
         selector = fs.FileSelector(path, recursive="/" in tail or "**" in tail)
         infos = system.get_file_info(selector)
+        below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
+    except UnicodeError as error:
+        what, fix = "a file's name is no UTF-8 text, which a table cannot hold", "rename the file"
+        raise UserError(what, where=pattern, fix=fix) from error
     except FileNotFoundError as error:
         raise UserError(
             "there is no such image file or folder", where=pattern, fix="check the spelling"
@@ -114,7 +118,6 @@ def _list_one(pattern: str) -> Listing:
         fix = "check the permissions"
         raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error
     prefix = base if not base or base.endswith("/") else f"{base}/"
-    below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
     names = [name for name in below if _fits(name, tail)]
     matched = len(names)
     if "." not in tail.rpartition("/")[2]:
@@ -133,7 +136,11 @@ def _split(pattern: str) -> tuple[str, str, str]:
         wild = _WILD_IN_ADDRESS.search(pattern)
         options = mark + options
     else:
-        wild, options = _WILD.search(pattern), ""
+        # Folders in front that exist under the very name, as `run[1]`, are no pattern.
+        there = pattern
+        while there and not Path(there).exists():
+            there = there.rpartition("/")[0]
+        wild, options = _WILD.search(pattern, len(there)), ""
     if wild is None or (not options and Path(pattern).exists()):
         return pattern, "", options
     base, slash, _ = pattern[: wild.start()].rpartition("/")

@@ -39,6 +39,14 @@ def test_a_file_whose_name_holds_pattern_characters_is_itself(tmp_path):
     assert names(expand([f"{tmp_path}/odd[1].record"])) == ["odd[1].record"]
 
 
+def test_a_folder_whose_name_holds_pattern_characters_is_itself(tmp_path):
+    for name in ("run[1]", "run1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.record").touch()
+    assert expand([f"{tmp_path}/run[1]/*.record"]) == [tmp_path / "run[1]/a.record"]
+    assert expand([f"{tmp_path}/run[12]/*"]) == [tmp_path / "run1/a.record"]
+
+
 def test_the_home_folder_is_understood(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     assert names(expand(["~/val*"])) == ["val.record-00000-of-00002"]

@@ -1,5 +1,6 @@
 """Patterns over folders and addresses."""
 
+import os
 import pickle
 
 import pytest
@@ -21,6 +22,7 @@ FILES = (
     ".cache/a.jpg",
     "odd[1].jpg",
     "plain",
+    "run[1]/z.jpg",
 )
 
 
@@ -35,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 ALL = ["a.jpg", "b.JPG", "b2.png", "deep/a.jpg", "deep/deeper/a.jpg", "deep/deeper/c.webp",
-       "odd[1].jpg"]  # fmt: skip
+       "odd[1].jpg", "run[1]/z.jpg"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,11 @@ ALL = ["a.jpg", "b.JPG", "b2.png", "deep/a.jpg", "deep/deeper/a.jpg", "deep/deep
         ("photos/**", ALL, 2),
         ("photos/*", ["a.jpg", "b.JPG", "b2.png", "odd[1].jpg"], 2),
         ("photos/*.jpg", ["a.jpg", "odd[1].jpg"], 0),
-        ("photos/**/*.jpg", ["a.jpg", "deep/a.jpg", "deep/deeper/a.jpg", "odd[1].jpg"], 0),
+        (
+            "photos/**/*.jpg",
+            ["a.jpg", "deep/a.jpg", "deep/deeper/a.jpg", "odd[1].jpg", "run[1]/z.jpg"],
+            0,
+        ),
         ("photos/**/a.jpg", ["a.jpg", "deep/a.jpg", "deep/deeper/a.jpg"], 0),
         ("photos/*/a.jpg", ["deep/a.jpg"], 0),
         ("photos/.*", [".hidden.jpg"], 0),
@@ -55,6 +61,7 @@ ALL = ["a.jpg", "b.JPG", "b2.png", "deep/a.jpg", "deep/deeper/a.jpg", "deep/deep
         # A file that is called like a pattern is that file.
         ("photos/odd[1].jpg", ["odd[1].jpg"], 0),
         ("photos/plain", ["plain"], 0),
+        ("photos/run[1]/*.jpg", ["run[1]/z.jpg"], 0),
         ("photos/deep/**", ["deep/a.jpg", "deep/deeper/a.jpg", "deep/deeper/c.webp"], 0),
     ],
 )
@@ -101,3 +108,9 @@ def test_a_file_system_of_fsspec():
 def test_patterns_without_a_match_are_refused(folder, pattern, message):
     with pytest.raises(UserError, match=message):
         list_images([pattern])
+
+
+def test_a_name_that_is_no_text_is_refused(folder):
+    (folder / "photos" / os.fsdecode(b"\xff.jpg")).touch()
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        list_images(["photos"])
