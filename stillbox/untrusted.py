@@ -6,6 +6,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.printing import printable_line
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -113,4 +114,4 @@ def _unreadable(
 
 
 def _name(path: str | Path, where: str | None) -> str:
-    return "it" if where == str(path) else str(path)
+    return "it" if where == str(path) else printable_line(str(path))

@@ -1,7 +1,6 @@
 """The detections of one image, with names, pictures and JSON."""
 
 import base64
-import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,6 +14,7 @@ from PIL import Image
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks, save_picture
 from stillbox.evaluation.results import ImageResult
+from stillbox.printing import html_text
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -125,7 +125,7 @@ class Detections:
     def _repr_html_(self) -> str:
         picture = base64.b64encode(picture_bytes(np.asarray(self.draw()), "JPEG")).decode()
         rows = "".join(
-            f"<tr><td>{html.escape(one.name)}</td><td>{one.score:.3f}</td>"
+            f"<tr><td>{html_text(one.name)}</td><td>{one.score:.3f}</td>"
             f"<td>{', '.join(f'{at:.0f}' for at in one.box)}</td></tr>"
             for one in self.at_least(0.3)
         )
