@@ -244,6 +244,7 @@ class Server(uvicorn.Server):
             app,
             # Clients could fill the log with warnings about invalid requests.
             log_level="info" if access_log else "error",
+            use_colors=False,
             access_log=access_log,
             server_header=False,
             lifespan="on",
