@@ -76,6 +76,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         ("max_images", "most images of a request"),
         ("max_body", "most bytes of a request"),
         ("max_pixels", "most pixels of an image"),
+        ("max_memory", "most bytes for the images in progress"),
         ("timeout", "most seconds for a request to arrive, and for its answer"),
         ("min_score", "least score of the detections of /detect"),
     ):

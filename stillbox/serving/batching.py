@@ -21,7 +21,7 @@ _RUNS, _MEASURING_SECONDS = 5, 1.0
 
 
 class ClosedError(Exception):
-    """The batcher takes no more images."""
+    """The batcher takes no more images: `close` was called, or its thread has failed."""
 
 
 class BatchRun(NamedTuple):
@@ -66,6 +66,8 @@ class Batcher:
         self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
         self.seconds: dict[int, float] = {}
         """The fastest run of each size at the start."""
+        self.prepared_bytes = 0
+        """Memory of a small prepared image."""
 
     def start(self, report: Callable[[str], None] = lambda text: None) -> None:
         """Compiles and measures every size, then starts the thread that runs the model.
@@ -77,6 +79,7 @@ class Batcher:
             UserError: the model's predictions are not finite.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
+        self.prepared_bytes = blank.pixels.nbytes
         for size in self.sizes:
             first = self._time([blank] * size)
             runs = [self._time([blank] * size)]
@@ -94,6 +97,11 @@ class Batcher:
         return time.perf_counter() - began
 
     @property
+    def alive(self) -> bool:
+        """Whether the thread that runs the model does."""
+        return self._thread.is_alive()
+
+    @property
     def waiting(self) -> int:
         """Images that wait for the model."""
         return len(self._jobs)
@@ -106,7 +114,7 @@ class Batcher:
         """Adds an image. If its future is cancelled before its batch begins, it does not run.
 
         Raises:
-            ClosedError: `close` was called.
+            ClosedError: there is no thread that would run it.
         """
         job = _Job(prepared, Future(), time.monotonic())
         with self._changed:
@@ -114,7 +122,14 @@ class Batcher:
                 raise ClosedError
             self._jobs.append(job)
             self._changed.notify()
+        job.found.add_done_callback(self._forget)
         return job.found
+
+    def _forget(self, found: "Future[Found]") -> None:
+        """Drops a cancelled image at once: a long run would let many gather."""
+        if found.cancelled():
+            with self._changed:
+                self._jobs = deque(job for job in self._jobs if job.found is not found)
 
     def close(self) -> None:
         """Takes no more images, finishes those that were submitted, and ends the thread."""
@@ -125,11 +140,23 @@ class Batcher:
             self._thread.join()
 
     def _serve(self) -> None:
-        while (jobs := self._next_jobs()) is not None:
-            # Leaves out cancelled futures.
-            jobs = [job for job in jobs if job.found.set_running_or_notify_cancel()]
-            if jobs:
-                self._run(jobs)
+        try:
+            while (jobs := self._next_jobs()) is not None:
+                # Leaves out cancelled futures.
+                jobs = [job for job in jobs if job.found.set_running_or_notify_cancel()]
+                if jobs:
+                    self._run(jobs)
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Takes no more images, and lets none wait for a thread that has ended."""
+        with self._changed:
+            self._closed = True
+            left, self._jobs = self._jobs, deque()
+        for job in left:
+            if job.found.set_running_or_notify_cancel():
+                job.found.set_exception(ClosedError())
 
     def _next_jobs(self) -> list[_Job] | None:
         """Waits for images and returns the next batch; None after `close`."""
@@ -143,7 +170,9 @@ class Batcher:
                 lambda: len(self._jobs) >= largest or self._closed or not self._expects_more(),
                 timeout=max(patience, 0),
             )
-            return [self._jobs.popleft() for _ in range(self._images_to_run(len(self._jobs)))]
+            # Of those that waited, all may have been cancelled.
+            images = self._images_to_run(len(self._jobs)) if self._jobs else 0
+            return [self._jobs.popleft() for _ in range(images)]
 
     def _images_to_run(self, waiting: int) -> int:
         """Returns how many of the waiting images to run: those with the least time per image.
@@ -160,10 +189,14 @@ class Batcher:
         began = time.perf_counter()
         try:
             found = self._backend.run([*images, *[images[-1]] * (size - len(images))])
-        except Exception as error:  # Runtimes can raise anything.
+            self._observe(BatchRun(len(jobs), size, time.perf_counter() - began))
+            results = list(zip(jobs, found[: len(jobs)], strict=True))
+        except BaseException as error:  # Runtimes can raise anything.
+            is_fatal = not isinstance(error, Exception)
             for job in jobs:
-                job.found.set_exception(error)
+                job.found.set_exception(ClosedError() if is_fatal else error)
+            if is_fatal:
+                raise
             return
-        self._observe(BatchRun(len(jobs), size, time.perf_counter() - began))
-        for job, one in zip(jobs, found, strict=False):
+        for job, one in results:
             job.found.set_result(one)

@@ -1,17 +1,19 @@
 """`POST /detect`: an image file in, JSON or an annotated image out."""
 
+from functools import partial
 from typing import Literal, cast
 
 import numpy as np
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stillbox.errors import nearest
 from stillbox.evaluation.pictures import picture_bytes
-from stillbox.predicting.detections import Detections
+from stillbox.predicting.backend import Found, Pixels
+from stillbox.predicting.predictor import Predictor
 from stillbox.serving.engine import engine_of
+from stillbox.serving.forms import read_file
 from stillbox.serving.responses import AsciiJson, bad_request
 
 FORMATS = ("json", "png", "jpeg")
@@ -21,23 +23,33 @@ async def _detect(request: Request) -> Response:
     """Detects in one image file: the body, or the one file of a form."""
     engine = engine_of(request)
     kind, min_score = _read_query(request, engine.settings.min_score)
-    async with engine.body(request) as body:
-        name, content = await _read_file(request, body)
-        pixels = await engine.decode(content)
-        found = await engine.detect_pixels(pixels)
-        detections = engine.predictor.detections(pixels, found, name).at_least(min_score)
-        if kind == "json":
-            return AsciiJson(detections.to_dict())
-        drawn = await engine.work(_draw, detections, min_score, kind)
-        return Response(drawn, media_type=f"image/{kind}")
+    form = request.headers.get("content-type", "")
+
+    async def respond(body: bytes) -> Response:
+        if form.partition(";")[0].strip().lower() == "multipart/form-data":
+            name, file = await engine.read(partial(read_file, form), body)
+        else:
+            name, file = "", body
+        if kind != "json":
+            return await engine.draw(file, partial(_draw, engine.predictor, min_score, kind))
+        found, size = await engine.detect_upright(file)
+        # Without the pixels, of which only the size is needed.
+        blank = np.broadcast_to(np.uint8(0), (*size, 3))
+        detections = engine.predictor.detections(blank, found, name)
+        return AsciiJson(detections.at_least(min_score).to_dict())
+
+    return await engine.respond(request, respond)
 
 
 ROUTE = Route("/detect", _detect, methods=["POST"])
 
 
-def _draw(detections: Detections, min_score: float, kind: str) -> bytes:
+def _draw(
+    predictor: Predictor, min_score: float, kind: str, pixels: Pixels, found: Found
+) -> Response:
+    picture = np.asarray(predictor.detections(pixels, found).draw(min_score))
     encoding = cast(Literal["PNG", "JPEG"], kind.upper())
-    return picture_bytes(np.asarray(detections.draw(min_score)), encoding)
+    return Response(picture_bytes(picture, encoding), media_type=f"image/{kind}")
 
 
 def _read_query(request: Request, min_score: float) -> tuple[str, float]:
@@ -57,15 +69,3 @@ def _read_query(request: Request, min_score: float) -> tuple[str, float]:
     if not 0 <= score <= 1:
         raise bad_request(f"min_score is a number in 0..1, not {text!r}")
     return kind, score
-
-
-async def _read_file(request: Request, body: bytes) -> tuple[str, bytes]:
-    """Returns name and content of the image file."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "multipart/form-data":
-        return "", body
-    async with request.form(max_files=1, max_fields=8) as form:
-        files = [value for value in form.values() if isinstance(value, UploadFile)]
-        if len(files) != 1:
-            raise bad_request("a form has one file, as from curl --form image=@FILE")
-        return files[0].filename or "", await files[0].read()

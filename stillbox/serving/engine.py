@@ -1,26 +1,34 @@
 """Runs the model for all protocols, from the images of a request to their detections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from stillbox.devices.processors import own_processors
+from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.batching import Batcher, ClosedError
-from stillbox.serving.images import ImageInput, decode_input
-from stillbox.serving.limits import Admission, too_large
+from stillbox.serving.images import ImageInput, decode_input, image_size
+from stillbox.serving.limits import Admission, check_count, too_large
 from stillbox.serving.metrics import Metrics
 from stillbox.serving.responses import AsciiJson, bad_request, http_error
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
+from stillbox.serving.workers import Share, Workers
 
-P = ParamSpec("P")
 T = TypeVar("T")
+
+# Most bytes of memory, measured: for a byte of a body that is read, for one of a file whose header
+# is read, for a pixel that is decoded, for one that is decoded and drawn.
+_READ, _OPENED, _DECODED, _DRAWN = 16, 8, 8, 16
 
 
 class ImageResult(NamedTuple):
@@ -35,8 +43,8 @@ class ImageResult(NamedTuple):
 class Engine:
     """A model that runs for many requests at a time.
 
-    A pool of threads, one for each processor, decodes and resizes images; another thread runs the
-    model.
+    Two pools of threads read bodies, decode and resize images, one those that need little memory
+    and one the others; another thread runs the model.
 
     Raises:
         UserError: the settings are invalid, or the model does not take such batches.
@@ -54,26 +62,38 @@ class Engine:
             expects_more=lambda: self.admission.in_flight > self.batcher.waiting,
         )
         self.admission = Admission(settings.queue, self.batcher.seconds_for)
+        # The other half of the places is for small images alone.
+        half, places = max(settings.queue // 2, 1), "places for large images"
+        self.large_admission = Admission(half, self.batcher.seconds_for, places)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.metrics.in_flight.set_function(lambda: self.admission.in_flight)
-        self._pool = ThreadPoolExecutor(own_processors(), "images")
-        self.ready = False
+        threads, part = own_processors(), settings.max_memory // 4
+        self._small = Workers("small images", threads, part)
+        self._large = Workers("large images", threads, settings.max_memory - part)
+        self._started = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model runs."""
+        return self._started and self.batcher.alive
 
     def start(self, report: Callable[[str], None] = lambda text: None) -> None:
         """Compiles every batch size, unless that was done before."""
-        if not self.ready:
+        if not self._started:
             self.batcher.start(report)
-            self.ready = True
+            self._started = True
 
     def stop(self) -> None:
         """Finishes the images that were submitted, and takes no more."""
-        self.ready = False
+        self._started = False
         self.batcher.close()
-        self._pool.shutdown(cancel_futures=True)
+        for workers in (self._small, self._large):
+            workers.pool.shutdown()
 
-    @asynccontextmanager
-    async def body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yields the body of a request with an image, which counts as in flight meanwhile.
+    async def respond(self, request: Request, work: Callable[[bytes], Coroutine[Any, Any, T]]) -> T:
+        """Returns what `work` makes of the body of a request, which counts as in flight meanwhile.
+
+        If the client has gone or the time is over, `work` is cancelled.
 
         Raises:
             HTTPException: 503 if too many images are in flight, 413 and 408 if the body is too
@@ -85,21 +105,23 @@ class Engine:
         with self.admission.admit(1):
             try:
                 async with asyncio.timeout(seconds):
-                    body = await request.body()
+                    # Nothing else refers to the body, so that `work` can drop it.
+                    working = work(b"".join([part async for part in request.stream()]))
             except TimeoutError:
                 raise http_error(408, f"the body did not arrive in {seconds:g} s") from None
             except ClientDisconnect:
                 raise bad_request("the body did not arrive") from None
             try:
-                async with asyncio.timeout(seconds):
-                    yield body
+                async with _while_connected(request), asyncio.timeout(seconds):
+                    return await working
             except TimeoutError:
                 raise http_error(504, f"there was no answer in {seconds:g} s") from None
 
-    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a function in the pool of threads."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+    async def read(self, function: Callable[[bytes], T], body: bytes) -> T:
+        """Returns what a function reads from a body, in a thread."""
+        with self._admit_large([_READ * len(body)]):
+            async with self.share(_READ * len(body)) as share:
+                return await share.run(function, body)
 
     async def detect(self, images: Sequence[ImageInput]) -> list[ImageResult]:
         """Detects in the images of a request as stored, without their EXIF orientation.
@@ -107,38 +129,113 @@ class Engine:
         Raises:
             HTTPException: 400 and 413 for invalid images, 503 if too many are in flight.
         """
-        most = self.settings.max_images
-        if not 0 < len(images) <= most:
-            raise bad_request(f"a request has 1 to {most} images; this one has {len(images)}")
-        # `body` has admitted one.
+        check_count(len(images), self.settings.max_images)
+        # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
-            return await asyncio.gather(*(self._detect_one(image) for image in images))
+            pixels = await _all([self._count_pixels(image) for image in images])
+            with self._admit_large([_DECODED * count for count in pixels]):
+                return await _all(
+                    [
+                        self._detect_one(image, count, upright=False)
+                        for image, count in zip(images, pixels, strict=True)
+                    ]
+                )
 
-    async def decode(self, image: ImageInput) -> Pixels:
-        """Decodes an image with its EXIF orientation."""
-        return await self.work(decode_input, image, self.settings.max_pixels, upright=True)
+    async def detect_upright(self, file: bytes) -> ImageResult:
+        """Detects in one image file with its EXIF orientation."""
+        pixels = await self._count_pixels(file)
+        with self._admit_large([_DECODED * pixels]):
+            return await self._detect_one(file, pixels, upright=True)
 
-    async def detect_pixels(self, pixels: Pixels) -> Found:
-        """Detects in one decoded image."""
-        return await self._run(await self.work(self.predictor.backend.prepare, pixels))
+    async def draw(self, file: bytes, draw: Callable[[Pixels, Found], T]) -> T:
+        """As `detect_upright`, but returns what `draw` makes of the image, in a thread."""
+        memory = _DRAWN * max(await self._count_pixels(file), LEAST_SIDE**2)
+        with self._admit_large([memory]):
+            async with self.share(memory + self.batcher.prepared_bytes) as share:
+                pixels = await share.run(lambda: decode_input(file, upright=True))
+                prepared = await share.run(self.predictor.backend.prepare, pixels)
+                found = await self._run(prepared)
+                return await share.run(draw, pixels, found)
 
-    async def _detect_one(self, image: ImageInput) -> ImageResult:
-        prepared = await self.work(self._prepare, image)
-        return ImageResult(await self._run(prepared), prepared.size)
+    def share(self, memory: int) -> AbstractAsyncContextManager[Share]:
+        """Waits for memory and a thread, see `Workers`."""
+        return (self._large if self._is_large(memory) else self._small).share(memory)
 
-    def _prepare(self, image: ImageInput) -> Prepared:
-        # One function decodes and resizes: no more decoded images exist than threads.
-        pixels = decode_input(image, self.settings.max_pixels, upright=False)
-        return self.predictor.backend.prepare(np.ascontiguousarray(pixels))
+    def _is_large(self, memory: int) -> bool:
+        return memory > self.settings.max_memory // 16
+
+    def _admit_large(self, memories: Sequence[int]) -> AbstractContextManager[None]:
+        """Admits what is large of the images of a request, or of its body.
+
+        Raises:
+            HTTPException: 503 if too many are in flight.
+        """
+        large = sum(map(self._is_large, memories))
+        return self.large_admission.admit(large) if large else nullcontext()
+
+    async def _count_pixels(self, image: ImageInput) -> int:
+        if isinstance(image, bytes):
+            async with self.share(_OPENED * len(image)) as share:
+                height, width = await share.run(image_size, image, self.settings.max_pixels)
+        else:
+            height, width = image_size(image, self.settings.max_pixels)
+        return height * width
+
+    async def _detect_one(self, image: ImageInput, pixels: int, *, upright: bool) -> ImageResult:
+        async with self.share(_DECODED * pixels + self.batcher.prepared_bytes) as share:
+            # One function decodes and resizes: nothing keeps the whole image after that.
+            prepared = await share.run(self._prepare, image, upright)
+            share.shrink(prepared.pixels.nbytes)
+            return ImageResult(await self._run(prepared), prepared.size)
+
+    def _prepare(self, image: ImageInput, upright: bool) -> Prepared:
+        return self.predictor.backend.prepare(decode_input(image, upright=upright))
 
     async def _run(self, prepared: Prepared) -> Found:
         try:
             found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
-            raise http_error(503, "the server is stopping", {"Retry-After": "1"}) from None
+            raise http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
         if not found.finite:
             raise http_error(500, "the model's predictions for the image are not finite")
         return found
+
+
+async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Runs works together; if one fails, the others are cancelled and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def _while_connected(request: Request) -> AsyncIterator[None]:
+    """Cancels its content once the client has gone.
+
+    Raises:
+        HTTPException: 499, as nginx counts such requests.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not watching.done():
+            raise
+        task.uncancel()
+        raise http_error(499, "the client has gone") from None
+    finally:
+        watching.cancel()
 
 
 def engine_of(request: Request) -> Engine:

@@ -6,19 +6,22 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stillbox.serving.responses import http_error
+from stillbox.serving.responses import bad_request, http_error
 
 
 class Admission:
     """Counts the images in flight, from the first byte of a body to its response.
 
     Args:
-        limit: the most at a time.
+        limit: the most at a time; more than that only if there are no others.
         seconds_for: estimates the time for a number of images.
+        places: their name in errors.
     """
 
-    def __init__(self, limit: int, seconds_for: Callable[[int], float]) -> None:
-        self._limit, self._seconds_for = limit, seconds_for
+    def __init__(
+        self, limit: int, seconds_for: Callable[[int], float], places: str = "places"
+    ) -> None:
+        self._limit, self._seconds_for, self._places = limit, seconds_for, places
         self.in_flight = 0
 
     @contextmanager
@@ -28,11 +31,10 @@ class Admission:
         Raises:
             HTTPException: 503 with Retry-After if they would exceed the limit.
         """
-        if self.in_flight + images > self._limit:
+        if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
-            raise http_error(
-                503, f"all {self._limit} places are taken; try again", {"Retry-After": str(wait)}
-            )
+            what = f"all {self._limit} {self._places} are taken; try again"
+            raise http_error(503, what, {"Retry-After": str(wait)})
         self.in_flight += images
         try:
             yield
@@ -59,6 +61,16 @@ class LimitBody:
             return message
 
         await self._app(scope, counted, send)
+
+
+def check_count(images: int, most: int) -> None:
+    """Checks the number of a request's images.
+
+    Raises:
+        HTTPException: 400, there are too many, or none.
+    """
+    if not 0 < images <= most:
+        raise bad_request(f"a request has 1 to {most} images; this one has {images}")
 
 
 def too_large(most: int) -> Exception:

@@ -4,11 +4,14 @@ https://github.com/kserve/open-inference-protocol
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,21 +19,23 @@ from starlette.routing import Route
 from stillbox import __version__
 from stillbox.serving.engine import engine_of, respond_ready
 from stillbox.serving.images import ImageInput
-from stillbox.serving.responses import AsciiJson, bad_request, http_error
+from stillbox.serving.json_pixels import PixelText, parse_json
+from stillbox.serving.limits import check_count
+from stillbox.serving.responses import AsciiJson, bad_request, http_error, shown
 from stillbox.serving.tensors import (
     INPUT,
     INPUTS,
     OUTPUTS,
     Outputs,
     decode_base64,
+    image_pixels,
     infer,
     names_model,
     output_shapes,
-    parse_json,
-    pixels_from,
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+_LONGEST_ID = 1024
 
 
 class _Options(NamedTuple):
@@ -102,15 +107,18 @@ ROUTES = [
 def _check_model(request: Request) -> None:
     if not names_model(request):
         name, version = request.path_params["name"], request.path_params.get("version")
-        text = f"there is no model {name!r}" + f", version {version}" * bool(version)
+        text = f"there is no model {shown(name)}" + f", version {version}" * bool(version)
         raise http_error(404, text)
 
 
-def _read_request(body: bytes, header_length: str | None) -> tuple[list[ImageInput], _Options]:
+def _read_request(
+    body: bytes, most: int, header_length: str | None
+) -> tuple[list[ImageInput], _Options]:
     """Reads the body of an inference.
 
     Args:
         body: JSON, followed by binary tensors.
+        most: images of a request.
         header_length: bytes of the JSON; None: all of them.
 
     Raises:
@@ -118,61 +126,113 @@ def _read_request(body: bytes, header_length: str | None) -> tuple[list[ImageInp
     """
     length = len(body)
     if header_length is not None:
-        if not header_length.isdecimal() or not int(header_length[:10]) <= len(body):
-            raise bad_request(f"{HEADER_LENGTH} is {header_length!r}, the body has {length} bytes")
+        # Of thousands of digits, `int` makes an error.
+        is_number = header_length.isdecimal() and len(header_length) < 20
+        if not is_number or int(header_length) > len(body):
+            given = shown(header_length)
+            raise bad_request(f"{HEADER_LENGTH} is {given}, the body has {length} bytes")
         length = int(header_length)
     content = parse_json(body[:length])
     inputs = content.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], Mapping):
         raise bad_request(f"'inputs' must be a list of one tensor, '{INPUT}'")
     request_id = content.get("id")
-    if not isinstance(request_id, str | None):
-        raise bad_request("'id' must be a string")
-    images = _images(inputs[0], body[length:])
-    return images, _Options(_wanted_outputs(content), request_id)
+    if not isinstance(request_id, str | None) or len(request_id or "") > _LONGEST_ID:
+        raise bad_request(f"'id' must be a string of at most {_LONGEST_ID} characters")
+    options = _Options(_wanted_outputs(content), request_id)
+    return _images(inputs[0], memoryview(body)[length:], most), options
 
 
-def _images(tensor: Mapping[str, Any], binary: bytes) -> list[ImageInput]:
-    name, kind, shape = (tensor.get(key) for key in ("name", "datatype", "shape"))
-    where = f"input '{name}'"
+def _images(tensor: Mapping[str, Any], binary: memoryview, most: int) -> list[ImageInput]:
+    name, kind = tensor.get("name"), tensor.get("datatype")
+    where = "input " + shown(name)
     if name not in INPUTS:
-        raise bad_request(f"there is no input {name!r}; the only one is '{INPUT}'")
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
-        raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
+        raise bad_request(f"there is no input {shown(name)}; the only one is '{INPUT}'")
     size = _parameters(tensor).get("binary_data_size")
-    if size is not None and size != len(binary):
-        raise bad_request(f"{where}: {size!r} bytes were announced, {len(binary)} were received")
-    if size is None and not isinstance(tensor.get("data"), list):
+    if size is not None and (type(size) is not int or size != len(binary)):
+        given = shown(size)
+        raise bad_request(f"{where}: {given} bytes were announced, {len(binary)} were received")
+    data = tensor.get("data") if size is None else binary
+    if not isinstance(data, list | PixelText | memoryview):
         raise bad_request(f"{where}: 'data' must be a list")
     if kind == "BYTES":
-        elements = _split(binary) if size is not None else _decode_files(tensor["data"])
-        files: list[ImageInput] = list(elements)
-        if len(shape) not in (1, 2) or np.prod(shape, dtype=object) != len(files):
-            raise bad_request(f"{where}: shape {shape}, data of {len(files)} images")
-        return files
+        shape = _shape(tensor, where, (1, 2), most)
+        return _files(data, where, shape)
     if kind != "UINT8":
-        raise bad_request(f"{where}: datatype {kind!r}; wanted UINT8 or BYTES")
-    values = tensor["data"] if size is None else np.frombuffer(binary, np.uint8)
-    pixels = pixels_from(values, where, shape)
-    if pixels.ndim != 4 or pixels.shape[3] != 3:
-        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [B, h, w, 3]")
-    return list(pixels)
+        raise bad_request(f"{where}: datatype {shown(kind)}; wanted UINT8 or BYTES")
+    shape = _shape(tensor, where, (4,), most)
+    if shape[3] != 3:
+        raise bad_request(f"{where}: shape {shape}, wanted [B, h, w, 3]")
+    return _pixels(data, where, shape)
 
 
-def _decode_files(data: list[Any]) -> Iterator[bytes]:
-    flat = [one for row in data for one in (row if isinstance(row, list) else [row])]
-    return (decode_base64(one, f"image {at}") for at, one in enumerate(flat))
+def _shape(tensor: Mapping[str, Any], where: str, ranks: tuple[int, ...], most: int) -> list[int]:
+    """Returns the shape of a tensor: it is checked before anything is made of that shape."""
+    shape = tensor.get("shape")
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
+        raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
+    if len(shape) not in ranks:
+        wanted = "[B, h, w, 3]" if 4 in ranks else "[B]"
+        raise bad_request(f"{where}: shape {shown(shape)}, wanted {wanted}")
+    check_count(shape[0] if 4 in ranks else math.prod(shape), most)
+    return shape
 
 
-def _split(binary: bytes) -> Iterator[bytes]:
-    """Yields the elements of a binary BYTES tensor, each after four bytes of its length."""
+def _files(
+    data: list[Any] | PixelText | memoryview, where: str, shape: list[int]
+) -> list[ImageInput]:
+    """Returns the image files of a tensor of type BYTES."""
+    count = math.prod(shape)
+    if isinstance(data, memoryview):
+        return _split(data, where, count)
+    rows = (
+        [row if isinstance(row, list) else [row] for row in data] if isinstance(data, list) else []
+    )
+    flat = list(chain.from_iterable(rows))
+    if len(flat) != count:
+        raise bad_request(f"{where}: shape {shape}, data of {len(flat)} images")
+    return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
+
+
+def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
+    """Returns the elements of a binary BYTES tensor, each after four bytes of its length."""
+    files: list[ImageInput] = []
     at = 0
-    while at < len(binary):
+    while at < len(binary) and len(files) <= count:
         begins = at + 4
         at = begins + int.from_bytes(binary[at:begins], "little")
         if at > len(binary):
             raise bad_request("a binary BYTES tensor ends inside an element")
-        yield binary[begins:at]
+        files.append(bytes(binary[begins:at]))
+    if len(files) != count:
+        raise bad_request(f"{where}: the shape is of {count} images, the data are of others")
+    return files
+
+
+def _pixels(
+    data: list[Any] | PixelText | memoryview, where: str, shape: list[int]
+) -> list[ImageInput]:
+    """Returns the images of a tensor `[B, h, w, 3]`: binary, flat or nested."""
+    if isinstance(data, list) and any(isinstance(one, list | PixelText) for one in data):
+        images = [_nested(one, where, shape) for one in data[: shape[0] + 1]]
+    else:
+        if isinstance(data, memoryview):
+            flat = np.frombuffer(data, np.uint8)
+        else:
+            flat = (data if isinstance(data, PixelText) else PixelText.of(data)).pixels(where)
+        if flat.shape != (math.prod(shape),):
+            raise bad_request(f"{where}: no array of shape {shape}: {flat.size} numbers")
+        images = list(flat.reshape(shape))
+    if len(images) != shape[0]:
+        raise bad_request(f"{where}: no array of shape {shape}: it has not {shape[0]} images")
+    return list(images)
+
+
+def _nested(image: Any, where: str, shape: list[int]) -> NDArray[np.uint8]:  # noqa: ANN401
+    pixels = image_pixels(image, where) if isinstance(image, list | PixelText) else None
+    if pixels is None or list(pixels.shape) != shape[1:]:
+        raise bad_request(f"{where}: no array of shape {shape}: an image differs from it")
+    return pixels
 
 
 def _wanted_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
@@ -181,13 +241,13 @@ def _wanted_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
     wanted = content.get("outputs")
     if wanted is None:
         return dict.fromkeys(OUTPUTS, binary)
-    is_list = isinstance(wanted, list) and all(isinstance(one, Mapping) for one in wanted)
-    if not is_list or not wanted:
-        raise bad_request("'outputs' must be a list of tensors with names")
+    is_list = isinstance(wanted, list) and 0 < len(wanted) <= len(OUTPUTS)
+    if not is_list or not all(isinstance(one, Mapping) for one in wanted):
+        raise bad_request(f"'outputs' must be a list of 1 to {len(OUTPUTS)} tensors with names")
     for output in wanted:
         if output.get("name") not in OUTPUTS:
             known = ", ".join(OUTPUTS)
-            raise bad_request(f"there is no output {output.get('name')!r}; there are {known}")
+            raise bad_request(f"there is no output {shown(output.get('name'))}; there are {known}")
     return {output["name"]: _flag(output, "binary_data", default=binary) for output in wanted}
 
 

@@ -1,6 +1,7 @@
 """JSON responses and errors of one shape: `{"error": text}`."""
 
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,11 @@ class AsciiJson(Response):
 def http_error(status: int, text: str, headers: Mapping[str, str] | None = None) -> HTTPException:
     """Returns an exception that becomes an error response."""
     return HTTPException(status, text, dict(headers) if headers else None)
+
+
+def shown(value: Any) -> str:  # noqa: ANN401
+    """Returns a value of a request for a message: a request can have megabytes in one name."""
+    return reprlib.repr(value)
 
 
 def bad_request(text: str) -> HTTPException:

@@ -12,7 +12,18 @@ HOST = re.compile(
 )
 """`NAME`, `NAME:PORT` or `[ADDRESS]:PORT`."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MINIMUM = {"queue": 1, "max_images": 1, "max_body": 1, "max_pixels": 1, "version": 0}
+_RANGES: dict[str, tuple[float, float]] = {
+    "version": (0, 2**63 - 1),
+    "max_delay_ms": (0, 60_000),
+    "queue": (1, 100_000),
+    "max_images": (1, 10_000),
+    "max_body": (1, 2**31 - 1),
+    "max_pixels": (1, 2**30),
+    "max_memory": (2**20, 2**50),
+    "timeout": (0.001, 86_400),
+    "min_score": (0, 1),
+}
+_LARGEST_BATCH, _MOST_SIZES = 1024, 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,8 @@ class ServeSettings:
     """Most bytes of a request's body."""
     max_pixels: int = 32_000_000
     """Most pixels of an image by its header; larger ones are not decoded."""
+    max_memory: int = 2**30
+    """Most bytes of bodies that are read and of images that are decoded or drawn at a time."""
     timeout: float = 30.0
     """Seconds for a body to arrive, and again for its response."""
     min_score: float = 0.3
@@ -54,20 +67,18 @@ class ServeSettings:
         if not _NAME.fullmatch(self.name):
             fix = "use letters, digits, '.', '_' and '-'"
             raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
-        for field, minimum in _MINIMUM.items():
+        for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
-            if value < minimum:
+            if not least <= value <= most:  # nan is in no range
                 option = "model-version" if field == "version" else field.replace("_", "-")
-                fix = f"give {minimum} or more"
-                raise UserError(f"{value} is too small", where=f"--{option}", fix=fix)
-        if self.max_delay_ms < 0 or not self.timeout > 0:
-            where = "--max-delay-ms, --timeout"
-            raise UserError("times are positive", where=where, fix="give a positive time")
-        if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
-            what = "a batch has at least one image"
+                fix = f"give {least} to {most}"
+                raise UserError(f"{value} is out of range", where=f"--{option}", fix=fix)
+        sizes = BATCH_SIZES if self.batch_sizes is None else self.batch_sizes
+        if not 0 < len(sizes) <= _MOST_SIZES or not 0 < min(sizes) <= max(sizes) <= _LARGEST_BATCH:
+            what = (
+                f"a batch has 1 to {_LARGEST_BATCH} images, and there are 1 to {_MOST_SIZES} sizes"
+            )
             raise UserError(what, where="--batch-sizes", fix="try 1,2,4,8")
-        if not 0 <= self.min_score <= 1:
-            raise UserError(f"{self.min_score} is no score", where="--min-score", fix="give 0 to 1")
         if not self.api_key.isascii() or self.api_key != self.api_key.strip():
             fix = "use letters, digits and signs of ASCII"
             raise UserError("a header cannot carry this key", where="--api-key", fix=fix)

@@ -12,16 +12,17 @@ from starlette.routing import Route
 
 from stillbox.serving.engine import engine_of
 from stillbox.serving.images import ImageInput
-from stillbox.serving.responses import AsciiJson, bad_request, http_error
+from stillbox.serving.json_pixels import PixelText, parse_json
+from stillbox.serving.limits import check_count
+from stillbox.serving.responses import AsciiJson, bad_request, http_error, shown
 from stillbox.serving.tensors import (
     INPUT,
     INPUTS,
     decode_base64,
+    image_pixels,
     infer,
     names_model,
     output_shapes,
-    parse_json,
-    pixels_from,
 )
 
 SIGNATURE = "serving_default"
@@ -31,10 +32,14 @@ async def _status(request: Request) -> Response:
     name = request.path_params["name"]
     if not names_model(request):
         raise http_error(404, f"Could not find any versions of model {name}")
+    engine = engine_of(request)
+    status = {"error_code": "OK", "error_message": ""}
+    if not engine.ready:
+        status = {"error_code": "UNAVAILABLE", "error_message": "the model does not run"}
     state = {
-        "version": str(engine_of(request).settings.version),
-        "state": "AVAILABLE",
-        "status": {"error_code": "OK", "error_message": ""},
+        "version": str(engine.settings.version),
+        "state": "AVAILABLE" if engine.ready else "END",
+        "status": status,
     }
     return AsciiJson({"model_version_status": [state]})
 
@@ -91,8 +96,12 @@ def _check_model(request: Request) -> None:
         raise http_error(404, f"Servable not found for request: {which}")
 
 
-def _read_request(body: bytes) -> tuple[list[ImageInput], bool]:
+def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
     """Returns the images, and whether they are `instances`, each with an object in the response.
+
+    Args:
+        body: of the request.
+        most: images of a request.
 
     Raises:
         HTTPException: 400, the body is invalid.
@@ -100,13 +109,16 @@ def _read_request(body: bytes) -> tuple[list[ImageInput], bool]:
     content = parse_json(body)
     signature = content.get("signature_name") or SIGNATURE
     if signature != SIGNATURE:
-        raise bad_request(f'Serving signature name: "{signature}" not found in signature def')
+        raise bad_request(
+            f'Serving signature name: "{str(signature)[:80]}" not found in signature def'
+        )
     if ("instances" in content) == ("inputs" in content):
         raise bad_request("Request body must have one of the keys 'instances' and 'inputs'")
     by_row = "instances" in content
     values = content["instances"] if by_row else _without_name(content["inputs"])
     if not isinstance(values, list) or not values:
         raise bad_request(f"'{'instances' if by_row else 'inputs'}' must be a list of images")
+    check_count(len(values), most)
     return [_image(_without_name(v), f"image {at}") for at, v in enumerate(values)], by_row
 
 
@@ -116,16 +128,13 @@ def _without_name(value: Any) -> Any:  # noqa: ANN401
         return value
     names = list(value)
     if len(names) != 1 or names[0] not in INPUTS:
-        raise bad_request(f"the only input is '{INPUT}'; the request has {names}")
+        raise bad_request(f"the only input is '{INPUT}'; the request has {shown(names)}")
     return value[names[0]]
 
 
 def _image(value: Any, where: str) -> ImageInput:  # noqa: ANN401
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and len(value) == 1:
         return decode_base64(value.get("b64"), where)
-    if not isinstance(value, list):
+    if not isinstance(value, list | PixelText):
         raise bad_request(f'{where}: give {{"b64": FILE}} or pixels [h, w, 3]')
-    pixels = pixels_from(value, where)
-    if pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")
-    return pixels
+    return image_pixels(value, where)

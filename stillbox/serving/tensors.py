@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from starlette.requests import Request
 
 from stillbox.serving.engine import ImageResult, engine_of
 from stillbox.serving.images import ImageInput
+from stillbox.serving.json_pixels import PixelText
 from stillbox.serving.responses import bad_request
 
 INPUT = "input_tensor"
@@ -34,18 +34,24 @@ def names_model(request: Request) -> bool:
 
 
 async def infer(
-    request: Request, read: Callable[[bytes], tuple[list[ImageInput], T]]
+    request: Request, read: Callable[[bytes, int], tuple[list[ImageInput], T]]
 ) -> tuple[Outputs, T]:
     """Runs the model on the images of a request.
 
     Args:
         request: its body has the images.
-        read: returns images and options of a body; runs in a thread.
+        read: returns images and options of a body with at most a number of images; runs in a
+            thread.
     """
     engine = engine_of(request)
-    async with engine.body(request) as body:
-        images, options = await engine.work(read, body)
-        results = await engine.detect(images)
+    most = engine.settings.max_images
+
+    async def respond(body: bytes) -> tuple[list[ImageResult], T]:
+        images, options = await engine.read(lambda body: read(body, most), body)
+        del body
+        return await engine.detect(images), options
+
+    results, options = await engine.respond(request, respond)
     return padded_outputs(results, engine.predictor.backend.max_detections), options
 
 
@@ -53,21 +59,6 @@ def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each output for one image with at most `most` detections."""
     shapes = {"detection_boxes": (most, 4), "num_detections": ()}
     return {name: shapes.get(name, (most,)) for name in OUTPUTS}
-
-
-def parse_json(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object of a body.
-
-    Raises:
-        HTTPException: 400, it is none.
-    """
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise bad_request(f"JSON Parse error: {error}") from None
-    if not isinstance(content, dict):
-        raise bad_request("JSON Parse error: the body is no object")
-    return content
 
 
 def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
@@ -85,25 +76,16 @@ def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
         raise bad_request(f"{where}: not base64: {error}") from None
 
 
-def pixels_from(values: Any, where: str, shape: Sequence[int] | None = None) -> NDArray[np.uint8]:  # noqa: ANN401
-    """Returns an array of pixels.
-
-    Args:
-        values: lists of whole numbers in 0..255.
-        where: their name in an error.
-        shape: of the array; None: the shape of the nested lists.
+def image_pixels(value: list[Any] | PixelText, where: str) -> NDArray[np.uint8]:
+    """Returns the pixels of one image.
 
     Raises:
-        HTTPException: 400, they are something else.
+        HTTPException: 400, the lists are no array `[h, w, 3]`.
     """
-    try:
-        array = np.array(values)
-        array = array if shape is None else array.reshape(shape)
-    except (ValueError, OverflowError) as error:
-        raise bad_request(f"{where}: no array: {error}") from None
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255):
-        raise bad_request(f"{where}: pixels are whole numbers in 0..255")
-    return array.astype(np.uint8)
+    pixels = (value if isinstance(value, PixelText) else PixelText.of(value)).pixels(where)
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")
+    return pixels
 
 
 def padded_outputs(results: Sequence[ImageResult], most: int) -> Outputs:
