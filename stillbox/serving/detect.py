@@ -30,6 +30,7 @@ async def _detect(request: Request) -> Response:
             name, file = await engine.read(partial(read_file, form), body)
         else:
             name, file = "", body
+        del body
         if kind != "json":
             return await engine.draw(file, partial(_draw, engine.predictor, min_score, kind))
         found, size = await engine.detect_upright(file)

@@ -8,6 +8,7 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 # Most bytes of memory, measured: for a byte of a body that is read, for one of a file whose header
 # is read, for a pixel that is decoded, for one that is decoded and drawn.
-_READ, _OPENED, _DECODED, _DRAWN = 16, 8, 8, 16
+_READ, _OPENED, _DECODED, _DRAWN = 16, 8, 12, 16
 
 
 class ImageResult(NamedTuple):
@@ -103,17 +104,19 @@ class Engine:
         if _content_length(request) > self.settings.max_body:
             raise too_large(self.settings.max_body)
         with self.admission.admit(1):
+            parts: list[bytes] = []
             try:
                 async with asyncio.timeout(seconds):
-                    # Nothing else refers to the body, so that `work` can drop it.
-                    working = work(b"".join([part async for part in request.stream()]))
+                    async for part in request.stream():
+                        parts.append(part)
             except TimeoutError:
                 raise http_error(408, f"the body did not arrive in {seconds:g} s") from None
             except ClientDisconnect:
                 raise bad_request("the body did not arrive") from None
             try:
                 async with _while_connected(request), asyncio.timeout(seconds):
-                    return await working
+                    # Nothing else refers to the body: `work` can drop it.
+                    return await work(_join(parts))
             except TimeoutError:
                 raise http_error(504, f"there was no answer in {seconds:g} s") from None
 
@@ -132,34 +135,33 @@ class Engine:
         check_count(len(images), self.settings.max_images)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
-            pixels = await _all([self._count_pixels(image) for image in images])
-            with self._admit_large([_DECODED * count for count in pixels]):
+            counts = await _all([self._count_pixels(image) for image in images])
+            pairs = list(zip(images, counts, strict=True))
+            with self._admit_large([_memory(image, count, _DECODED) for image, count in pairs]):
                 return await _all(
-                    [
-                        self._detect_one(image, count, upright=False)
-                        for image, count in zip(images, pixels, strict=True)
-                    ]
+                    [self._detect_one(image, count, upright=False) for image, count in pairs]
                 )
 
     async def detect_upright(self, file: bytes) -> ImageResult:
         """Detects in one image file with its EXIF orientation."""
-        pixels = await self._count_pixels(file)
-        with self._admit_large([_DECODED * pixels]):
-            return await self._detect_one(file, pixels, upright=True)
+        count = await self._count_pixels(file)
+        with self._admit_large([_memory(file, count, _DECODED)]):
+            return await self._detect_one(file, count, upright=True)
 
     async def draw(self, file: bytes, draw: Callable[[Pixels, Found], T]) -> T:
         """As `detect_upright`, but returns what `draw` makes of the image, in a thread."""
-        memory = _DRAWN * max(await self._count_pixels(file), LEAST_SIDE**2)
+        count = await self._count_pixels(file)
+        memory = _memory(file, max(count, LEAST_SIDE**2), _DRAWN)
         with self._admit_large([memory]):
-            async with self.share(memory + self.batcher.prepared_bytes) as share:
-                pixels = await share.run(lambda: decode_input(file, upright=True))
+            async with self.share(memory, self.batcher.prepared_bytes) as share:
+                pixels = await share.run(partial(decode_input, file, upright=True))
                 prepared = await share.run(self.predictor.backend.prepare, pixels)
                 found = await self._run(prepared)
                 return await share.run(draw, pixels, found)
 
-    def share(self, memory: int) -> AbstractAsyncContextManager[Share]:
-        """Waits for memory and a thread, see `Workers`."""
-        return (self._large if self._is_large(memory) else self._small).share(memory)
+    def share(self, memory: int, kept: int = 0) -> AbstractAsyncContextManager[Share]:
+        """Waits for memory and a thread, see `Workers`; `kept` is what work of any size needs."""
+        return (self._large if self._is_large(memory) else self._small).share(memory + kept)
 
     def _is_large(self, memory: int) -> bool:
         return memory > self.settings.max_memory // 16
@@ -182,7 +184,8 @@ class Engine:
         return height * width
 
     async def _detect_one(self, image: ImageInput, pixels: int, *, upright: bool) -> ImageResult:
-        async with self.share(_DECODED * pixels + self.batcher.prepared_bytes) as share:
+        memory = _memory(image, pixels, _DECODED)
+        async with self.share(memory, self.batcher.prepared_bytes) as share:
             # One function decodes and resizes: nothing keeps the whole image after that.
             prepared = await share.run(self._prepare, image, upright)
             share.shrink(prepared.pixels.nbytes)
@@ -199,6 +202,17 @@ class Engine:
         if not found.finite:
             raise http_error(500, "the model's predictions for the image are not finite")
         return found
+
+
+def _join(parts: list[bytes]) -> bytes:
+    body = b"".join(parts)
+    parts.clear()
+    return body
+
+
+def _memory(image: ImageInput, pixels: int, each: int) -> int:
+    """Returns the memory for the work on an image; a large file of few pixels is much work, too."""
+    return max(each * pixels, _OPENED * len(image) if isinstance(image, bytes) else 0)
 
 
 async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -14,6 +14,7 @@ ImageInput = bytes | NDArray[np.uint8]
 # Pillow and the decoder recognise these by the same first bytes: the checked header is that of the
 # decoded image.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+_LONGEST_SIDE = 65_535  # of a JPEG file
 
 
 def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
@@ -29,10 +30,11 @@ def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
     height, width = (
         image.shape[:2] if isinstance(image, np.ndarray) else _read_size(image, max_pixels)
     )
-    if not 0 < height * width <= max_pixels:
+    if not 0 < height * width <= max_pixels or max(height, width) > _LONGEST_SIDE:
         raise http_error(
             413 if height * width else 400,
-            f"the image has {height} x {width} pixels; allowed are 1 to {max_pixels}",
+            f"the image has {height} x {width} pixels; allowed are 1 to {max_pixels}, "
+            f"at most {_LONGEST_SIDE} on a side",
         )
     return height, width
 

@@ -65,8 +65,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
     Raises:
         HTTPException: 400, it is none, or too much beside pixels.
     """
-    pieces = body.split(b'"', 2 * MOST_STRINGS)
-    if len(pieces) > 2 * MOST_STRINGS:
+    pieces = body.split(b'"', 2 * MOST_STRINGS + 1)
+    if len(pieces) > 2 * MOST_STRINGS + 1:
         raise bad_request(f"the JSON has more than {MOST_STRINGS} strings")
     found: list[PixelText] = []
     in_string, other = False, 0

@@ -93,9 +93,13 @@ def test_with_tls_and_a_key(trained_once, certificate):
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "a.pem and b.pem cannot be used", "PEM"),
         (["--name", "a/b"], "'a/b' is not valid in an address", "letters"),
         (["--api-key", "é"], "a header cannot carry this key", "ASCII"),
-        (["--queue", "0"], "0 is too small", "give 1 or more"),
-        (["--min-score", "3"], "3.0 is no score", "0 to 1"),
-        (["--batch-sizes", "0"], "a batch has at least one image", "1,2,4,8"),
+        (["--queue", "0"], "--queue: 0 is out of range", "give 1 to 100000"),
+        (["--min-score", "3"], "--min-score: 3.0 is out of range", "give 0 to 1"),
+        (["--timeout", "inf"], "--timeout: inf is out of range", "give 0.001 to 86400"),
+        (["--max-delay-ms", "1e300"], "--max-delay-ms: 1e+300 is out of range", "0 to 60000"),
+        (["--max-memory", "1"], "--max-memory: 1 is out of range", "give 1048576 to"),
+        (["--batch-sizes", "0"], "a batch has 1 to 1024 images", "1,2,4,8"),
+        (["--batch-sizes", "1,99999999999"], "a batch has 1 to 1024 images", "1,2,4,8"),
     ],
 )
 def test_arguments_are_checked_before_the_model_is_loaded(refused, here, words, error, fix):

@@ -50,6 +50,34 @@ def test_before_startup_and_after_shutdown_the_server_is_live_but_not_ready(back
     assert client.get("/readyz").status_code == 503
 
 
+class Death(BaseException):
+    """Ends the model's thread."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_without_the_thread_of_its_model_is_not_ready_and_answers(client, backend):
+    one = client()
+    assert one.get("/v1/models/owls").json()["model_version_status"][0]["state"] == "AVAILABLE"
+    backend.fails = Death()
+    tensor = {"name": "input", "datatype": "BYTES", "shape": [1], "data": [b64(RED)]}
+    for _ in range(2):
+        for path, sent in (
+            ("/detect", {"content": RED}),
+            ("/v1/models/owls:predict", {"json": {"instances": [{"b64": b64(RED)}]}}),
+            ("/v2/models/owls/infer", {"json": {"inputs": [tensor]}}),
+        ):
+            answer = one.post(path, **sent)
+            assert answer.status_code == 503
+            assert answer.json() == {"error": "the model has stopped"}
+    for path in ("/readyz", "/v2/health/ready", "/v2/models/owls/ready"):
+        assert one.get(path).status_code == 503
+        assert one.get(path).json()["ready"] is False
+    state = one.get("/v1/models/owls").json()["model_version_status"][0]
+    assert state["state"] == "END"
+    assert state["status"]["error_code"] == "UNAVAILABLE"
+    assert one.get("/healthz").status_code == 200
+
+
 def test_metrics(client):
     one = client()
     one.post("/detect", content=RED)

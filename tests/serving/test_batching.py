@@ -133,6 +133,69 @@ def test_cancelled_images_do_not_run(backend, batcher):
     assert backend.runs == [[0], [2]]
 
 
+def test_a_cancelled_image_is_dropped_at_once(backend, batcher):
+    one = batcher()
+    first = blocked(one, backend)
+    futures = [one.submit(image) for image in prepared(backend, 1, 2)]
+    assert futures[0].cancel()
+    assert one.waiting == 1
+    assert futures[1].cancel()
+    assert one.waiting == 0
+    backend.open.set()
+    first.result(10)
+    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+
+
+class Death(BaseException):
+    """Ends a thread."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_image_waits_for_a_thread_that_has_ended(backend, batcher):
+    one = batcher()
+    first = blocked(one, backend)
+    futures = [first, *(one.submit(image) for image in prepared(backend, *range(9)))]
+    assert one.alive
+    backend.fails = Death()
+    backend.open.set()
+    for future in futures:
+        with pytest.raises(ClosedError):
+            future.result(10)
+    one.close()
+    assert not one.alive
+    with pytest.raises(ClosedError):
+        one.submit(prepared(backend, 1)[0])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nor_for_one_that_ends_before_the_run(backend, batcher):
+    one = batcher(delay=1e300)  # more than a lock can wait
+    with pytest.raises(ClosedError):
+        one.submit(prepared(backend, 1)[0]).result(10)
+    one.close()
+    assert not one.alive
+
+
+@pytest.mark.parametrize("fault", ["too few results", "an observer that fails"])
+def test_other_faults_of_a_run_are_raised_and_the_next_batch_runs(
+    backend, batcher, monkeypatch, fault
+):
+    faults, run = [fault], backend.run
+
+    def observe(run):
+        if "an observer that fails" in faults:
+            raise ValueError(faults.pop())
+
+    def too_few(images):
+        return run(images)[: -1 if "too few results" in faults and faults.pop() else None]
+
+    one = batcher(observe=observe)
+    monkeypatch.setattr(backend, "run", too_few)
+    with pytest.raises(ValueError, match=r"observer|shorter"):
+        one.submit(prepared(backend, 1)[0]).result(10)
+    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+
+
 def test_an_error_is_raised_from_its_futures_and_the_next_batch_runs(backend, batcher):
     one = batcher()
     backend.fails = RuntimeError("out of memory")

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 
 from stillbox.errors import UserError
+from stillbox.inputs.decode import decode_image
 from stillbox.predicting.predictor import Predictor
+from stillbox.serving import engine as engine_module
 from stillbox.serving import images
 from stillbox.serving.app import build_app
 from stillbox.serving.settings import ServeSettings
@@ -170,18 +172,173 @@ def test_a_disconnected_client_is_no_longer_in_flight(server, backend):
     assert client.post("/detect", content=RED).status_code == 200
 
 
+BIG = encoded(1, (150, 150))  # of 270 kB, with a budget of 1 MB a large one
+
+
+@pytest.fixture
+def decoder(monkeypatch):
+    """Blocks the decoding of `BIG` until `open` is set; counts what is decoded."""
+
+    class Decoder:
+        open = threading.Event()
+        decoded, running, most = 0, 0, 0
+
+        def decode(self, data, **options):
+            if data != BIG:
+                return decode_image(data, **options)
+            self.decoded, self.running = self.decoded + 1, self.running + 1
+            self.most = max(self.most, self.running)
+            assert self.open.wait(10)
+            self.running -= 1
+            return decode_image(data, **options)
+
+    made = Decoder()
+    made.open = threading.Event()
+    monkeypatch.setattr(images, "decode_image", made.decode)
+    monkeypatch.setattr(engine_module, "own_processors", lambda: 4)
+    yield made
+    made.open.set()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("query", ["", "?format=png"])
+def test_the_pixels_in_memory_are_bounded_and_small_images_pass(server, decoder, query):
+    engine, client = server(max_memory=2**20, queue=12)
+    # A quarter of the budget is for small images. A picture is drawn in 420 x 420 pixels or more.
+    fit = 1 if query else 2
+    with ThreadPoolExecutor(6) as pool:
+        large = [pool.submit(client.post, "/detect" + query, content=BIG) for _ in range(6)]
+        wait_until(lambda: decoder.running == fit and engine.large_admission.in_flight == 6)
+        for _ in range(3):
+            assert client.post("/detect", content=RED).status_code == 200
+            small = {"instances": [{"b64": b64(RED)}] * 3}
+            assert client.post("/v1/models/owls:predict", json=small).status_code == 200
+        refused = client.post("/detect", content=BIG)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "all 6 places for large images are taken" in refused.json()["error"]
+        assert decoder.decoded == fit
+        decoder.open.set()
+        assert [one.result().status_code for one in large] == [200] * 6
+    assert decoder.most == fit
+    assert engine.large_admission.in_flight == engine.admission.in_flight == 0
+
+
+def test_a_single_request_may_fill_the_places_for_large_images(server, decoder):
+    decoder.open.set()
+    _, client = server(max_memory=2**20, queue=4)
+    content = {"instances": [{"b64": b64(BIG)}] * 4}
+    assert client.post("/v1/models/owls:predict", json=content).status_code == 200
+
+
+def test_a_request_that_has_ended_is_not_decoded(server, decoder):
+    engine, client = server(max_memory=2**20, timeout=0.4)
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(client.post, "/detect", content=BIG) for _ in range(2)]
+        wait_until(lambda: decoder.running == 2)
+        gone = pool.submit(client.post, "/detect", content=BIG, timeout=0.1)
+        late = pool.submit(client.post, "/detect", content=BIG)
+        with pytest.raises(httpx.ReadTimeout):
+            gone.result()
+        assert [one.result().status_code for one in (*running, late)] == [504] * 3
+    wait_until(lambda: engine.admission.in_flight == 0)
+    # The threads have not ended: their memory is not given to others.
+    assert client.post("/detect", content=BIG).status_code == 504
+    decoder.open.set()
+    assert client.post("/detect", content=RED).status_code == 200
+    assert client.post("/detect", content=BIG).status_code == 200
+    assert decoder.decoded == 3
+
+
+def test_of_a_request_with_an_invalid_image_the_others_end(server, decoder):
+    engine, client = server(max_memory=2**20)
+    content = {"instances": [{"b64": b64(file)} for file in (BIG, BIG, RED[:60])]}
+    assert client.post("/v1/models/owls:predict", json=content).status_code == 400
+    assert engine.admission.in_flight == 0
+    decoder.open.set()
+    wait_until(lambda: decoder.running == 0)
+    assert [1] not in engine.predictor.backend.runs
+
+
+def test_a_client_that_has_gone_is_counted_as_that(server, backend):
+    engine, client = server()
+    backend.open.clear()
+    with pytest.raises(httpx.ReadTimeout):
+        client.post("/detect", content=RED, timeout=0.1)
+    wait_until(lambda: engine.admission.in_flight == 0)
+    backend.open.set()
+    assert 'code="499",route="/detect"' in client.get("/metrics").text
+
+
+def png(width, height, data, *chunks):
+    """A PNG file of these gray pixels, not yet packed, behind other chunks."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(data)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in parts
+    )
+
+
+PARTS = 40_000
+JPEG = encoded(204, (8, 8), "JPEG")
+GIF = encoded(204, (8, 8), "GIF")
+
+
+@pytest.mark.parametrize(
+    ("file", "status", "error"),
+    [
+        (png(8, 8, bytes(72)), 200, ""),
+        (png(8, 8, bytes(72), *[(b"tEXt", b"a\0b")] * 100), 200, ""),
+        (png(8, 8, bytes(72), *[(b"tEXt", b"a\0b")] * PARTS), 400, "no image"),
+        (png(8, 8, bytes(72), *[(b"IDAT", b"")] * PARTS), 400, "cannot be decoded"),
+        (JPEG[:2] + b"\xff\xe1\0\x02" * PARTS + JPEG[2:], 400, "no image"),
+        (JPEG[:2] + b"\xff" * PARTS + JPEG[2:], 400, "no image"),
+        (GIF[:-1].replace(b"\x2c", b"!\xfe\x01a\0" * PARTS + b"\x2c", 1), 400, "no image"),
+        (png(70_000, 1, bytes(70_001)), 413, "at most 65535 on a side"),
+        (png(1, 70_000, bytes(140_000)), 413, "at most 65535 on a side"),
+    ],
+)
+def test_images_that_are_more_work_than_pixels_are_refused(client, file, status, error):
+    answer = client().post("/detect", content=file)
+    assert answer.status_code == status
+    assert error in answer.text
+
+
+@pytest.mark.parametrize("name", ["queue", "max_images", "max_body", "max_pixels", "max_memory"])
+@pytest.mark.parametrize("value", [-1, 0, 10**30])
+def test_numbers_out_of_range_are_refused(name, value):
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')}: {value} is out of range"):
+        ServeSettings(**{name: value}).checked()
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
         ({"name": "a/b"}, "is not valid in an address"),
         ({"name": ""}, "is not valid in an address"),
-        ({"queue": 0}, "--queue: 0 is too small"),
-        ({"max_pixels": 0}, "--max-pixels: 0 is too small"),
-        ({"timeout": 0.0}, "times are positive"),
-        ({"timeout": float("nan")}, "times are positive"),
-        ({"max_delay_ms": -1.0}, "times are positive"),
-        ({"batch_sizes": (0, 1)}, "at least one image"),
-        ({"batch_sizes": ()}, "at least one image"),
+        ({"version": -1}, "--model-version: -1 is out of range"),
+        ({"version": 2**63}, "--model-version: 9223372036854775808 is out of range"),
+        ({"timeout": 0.0}, "--timeout: 0.0 is out of range"),
+        ({"timeout": float("nan")}, "--timeout: nan is out of range"),
+        ({"timeout": float("inf")}, "--timeout: inf is out of range"),
+        ({"max_delay_ms": -1.0}, "--max-delay-ms: -1.0 is out of range"),
+        ({"max_delay_ms": 1e300}, "--max-delay-ms: 1e.300 is out of range"),
+        ({"max_delay_ms": float("nan")}, "--max-delay-ms: nan is out of range"),
+        ({"min_score": float("nan")}, "--min-score: nan is out of range"),
+        ({"batch_sizes": (0, 1)}, "a batch has 1 to 1024 images"),
+        ({"batch_sizes": ()}, "a batch has 1 to 1024 images"),
+        ({"batch_sizes": (1, 99_999_999_999)}, "a batch has 1 to 1024 images"),
+        ({"batch_sizes": tuple(range(1, 34))}, "there are 1 to 32 sizes"),
     ],
 )
 def test_invalid_settings_are_refused(backend, settings, error):

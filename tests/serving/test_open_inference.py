@@ -1,6 +1,7 @@
 """The shapes are those of https://github.com/kserve/open-inference-protocol."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -157,7 +158,132 @@ def test_invalid_requests_are_refused_with_the_reason(client, content, error):
     assert error in answer.json()["error"]
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "99999999", "9" * 30])
+MOST = 2**31 - 1
+DEEP = json.loads("[" * 200 + "]" * 200)
+SHAPES = [
+    [MOST, 0, 0, 3],
+    [0, MOST, MOST, 3],
+    [MOST, MOST, MOST, 3],
+    [16, MOST, MOST, 3],
+    [1, 0, 2, 3],
+    [1, 2, 2, 4],
+    [1] * 5,
+    [1] * 5000,
+    [MOST] * 2000,
+    [1, 1, 1, 10**4000],
+    [1.0, 1, 1, 3],
+    [True, 1, 1, 3],
+    [None, 1, 1, 3],
+    [-1, 1, 1, 3],
+    [[1], 1, 1, 3],
+    [],
+    {},
+    "x" * 10_000,
+    DEEP,
+    None,
+]
+
+
+def check_refused(answer):
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+    assert len(answer.text) < 500
+
+
+@pytest.mark.parametrize("kind", ["UINT8", "BYTES"])
+@pytest.mark.parametrize("at", range(len(SHAPES)))
+def test_a_shape_is_checked_before_anything_is_made_of_it(client, kind, at):
+    one, data = client(), [b64(RED)] if kind == "BYTES" else [204] * 3
+    tracemalloc.start()
+    try:
+        for given in (data, []):
+            tensor = pixels_tensor(datatype=kind, shape=SHAPES[at], data=given)
+            check_refused(one.post(INFER, json={"inputs": [tensor]}))
+            tensor["parameters"] = {"binary_data_size": 0}
+            check_refused(one.post(INFER, **binary_request(tensor, b"")))
+            check_refused(one.post(INFER, **binary_request(tensor, b"abc")))
+        assert tracemalloc.get_traced_memory()[1] < 2e7
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [1, 17, 1_000_000])
+def test_the_elements_of_a_binary_tensor_are_counted_first(client, count):
+    tensor, raw = bytes_tensor(RED), bytes(4 * 1_000_000)
+    check_refused(client().post(INFER, **binary_request(tensor | {"shape": [count]}, raw)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "x" * 100_000},
+        {"name": DEEP},
+        {"name": {"a": 1}},
+        {"datatype": "x" * 100_000},
+        {"datatype": DEEP},
+        {"data": "x" * 100_000},
+        {"data": [1] * 100_000},
+        {"data": [[204] * 3] * 4},
+        {"data": [[[[204] * 3] * 2], [[204] * 3]]},
+        {"data": [[[[204] * 3] * 2]] * 3},
+        {"data": [[[[204] * 3] * 2], 3]},
+        {"data": [[[[204] * 3] * 2], {"b64": ""}]},
+        {"data": ["x" * 100_000, *[""] * 5000]},
+        {"data": [None] * 12},
+        {"data": [{}] * 12},
+        {"data": [1.0] * 12},
+        {"data": [10**300] * 12},
+        {"data": [[]] * 12},
+        {"data": DEEP},
+        {"parameters": {"binary_data_size": -1}},
+        {"parameters": {"binary_data_size": 1e308}},
+        {"parameters": {"binary_data_size": 10**4000}},
+        {"parameters": {"binary_data_size": False}},
+        {"parameters": {"binary_data_size": 0.0}},
+        {"parameters": {"binary_data_size": "x" * 100_000}},
+        {"parameters": {"binary_data_size": [0]}},
+        {"parameters": [0]},
+    ],
+)
+@pytest.mark.parametrize("kind", ["UINT8", "BYTES"])
+def test_hostile_tensors_are_refused_in_one_sentence(client, kind, changes):
+    shape = [2] if kind == "BYTES" else [2, 1, 2, 3]
+    tensor = pixels_tensor(datatype=kind, shape=shape) | changes
+    check_refused(client().post(INFER, json={"inputs": [tensor]}))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"outputs": [{"name": "detection_boxes"}] * 5000},
+        {"outputs": [{"name": "x" * 100_000}]},
+        {"outputs": [{"name": DEEP}]},
+        {"outputs": [[]]},
+        {"outputs": [{"name": "detection_boxes", "parameters": DEEP}]},
+        {"id": "x" * 100_000},
+        {"id": "\ud800" * 5000},
+        {"inputs": [bytes_tensor(RED)] * 3000},
+        {"parameters": {"binary_data_output": DEEP}},
+    ],
+)
+def test_hostile_requests_are_refused_in_one_sentence(client, more):
+    body = json.dumps({"inputs": [bytes_tensor(RED)]} | more)
+    check_refused(client().post(INFER, content=body.encode("ascii")))
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        "-1",
+        "x",
+        "99999999",
+        "9" * 30,
+        "9" * 4400,
+        "0" * 10 + "9" * 5000,
+        "0" * 5000,
+        "0" * 10 + "99",
+    ],
+)
 def test_an_invalid_header_length_is_refused(client, length):
     answer = client().post(INFER, content=b"{}", headers={LENGTH: length})
     assert answer.status_code == 400

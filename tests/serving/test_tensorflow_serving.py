@@ -1,7 +1,9 @@
 """The shapes are those of https://www.tensorflow.org/tfx/serving/api_rest."""
 
 import io
+import json
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -149,6 +151,61 @@ def test_invalid_requests_are_refused_with_the_reason(client, content, error):
     assert answer.status_code == 400
     assert answer.json().keys() == {"error"}
     assert re.search(error, answer.json()["error"])
+
+
+DEEP = json.loads("[" * 200 + "]" * 200)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"instances": [["x" * 160_000, *[""] * 9000]]},
+        {"instances": [["x" * 160_000] + [""] * 50_000]},
+        {"instances": [[[[None, {}, 10**300]]]]},
+        {"instances": [[[[{"b64": b64(RED)}, 2, 3]]]]},
+        {"instances": [[[[1e308, 2, 3]] * 1000] * 10]},
+        {"instances": [[[[1, 2, 3]] * 1000, [[1, 2, 3]] * 999]]},
+        {"instances": [[[[1, 2, 3]] * 100] * 10, [[[1, 2, -3]] * 100] * 9]},
+        {"instances": [[[[1, 2, 3]] * 1000] * 10, {"b64": "x"}]},
+        {"instances": [[[[1, 2, 300]] * 1000] * 10]},
+        {"instances": [[[[1, 2, 3, 4]] * 1000]]},
+        {"instances": [[[1, 2, 3]] * 1000]},
+        {"instances": [[]] * 5000},
+        {"instances": [{}] * 5000},
+        {"instances": [{"b64": b64(RED)}] * 3000},
+        {"instances": [{"b64": b64(RED), "x": 1}]},
+        {"instances": [{"x" * 100_000: 1}]},
+        {"instances": [dict.fromkeys(map(str, range(5000)))]},
+        {"instances": [{"b64": DEEP}]},
+        {"instances": [DEEP]},
+        {"instances": DEEP},
+        {"inputs": dict.fromkeys(map(str, range(5000)))},
+        {"inputs": {"input": {"input": [PIXELS]}}},
+        {"instances": [PIXELS], "signature_name": "x" * 100_000},
+        {"instances": [PIXELS], "signature_name": DEEP},
+        {str(key): 0 for key in range(50_000)},
+    ],
+)
+def test_hostile_requests_are_refused_in_one_sentence(client, content):
+    one = client()
+    tracemalloc.start()
+    try:
+        answer = one.post(PREDICT, json=content)
+        assert tracemalloc.get_traced_memory()[1] < 3e7
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code == 400
+    assert answer.json().keys() == {"error"}
+    assert len(answer.text) < 500
+
+
+def test_many_pixels(client):
+    image = [[[204, 7, 9]] * 200] * 100
+    for content in ({"instances": [image, {"b64": b64(RED)}, PIXELS]}, {"inputs": [image] * 2}):
+        answer = client().post(PREDICT, json=content)
+        assert answer.status_code == 200, answer.text
+        rows = answer.json().get("predictions")
+        check_one(rows[0] if rows else {k: v[1] for k, v in answer.json()["outputs"].items()})
 
 
 @pytest.mark.parametrize(
