@@ -1,5 +1,6 @@
 """A folder of annotated images in any known format to records, label map and report."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
