@@ -58,8 +58,9 @@ def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
 def _momentum(
     config: schema.Momentum, rate: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    # The rate multiplies the accumulator: a change of rate takes effect at once.
-    return optax.chain(optax.trace(config.momentum), rate)
+    accumulate = optax.trace(config.momentum)
+    inside = config.rate_in_accumulator
+    return optax.chain(rate, accumulate) if inside else optax.chain(accumulate, rate)
 
 
 @implements(schema.RmsProp)

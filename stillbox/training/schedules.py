@@ -62,8 +62,8 @@ def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
         power = (now - schedule.burnin_steps) / schedule.decay_steps
         power = jnp.floor(power) if schedule.staircase else power
         decayed = schedule.learning_rate * schedule.decay_factor**power
-        after = jnp.maximum(decayed, schedule.min_learning_rate)
-        return jnp.where(now < schedule.burnin_steps, burnin_rate, after).astype(jnp.float32)
+        rate = jnp.where(now < schedule.burnin_steps, burnin_rate, decayed)
+        return jnp.maximum(rate, schedule.min_learning_rate).astype(jnp.float32)
 
     return rate
 

@@ -1,5 +1,6 @@
 """The start of a run: resume, fine-tune or from scratch."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import depends_on_replicas
-from stillbox.experiment.values import differences
+from stillbox.experiment.values import Plain, differences
 from stillbox.experiment.yaml_config import from_stored
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
@@ -51,7 +52,14 @@ _FREE_TO_CHANGE = (
     "devices.replicas",
 )
 
-_SCHEDULE = "train.optimizer.schedule."
+# Fields that change although nobody changes them, and what they belong to: a schedule follows the
+# steps, and the reader of `pipeline.config` sets more than it did.
+_FOLLOWING = {
+    "train.optimizer.schedule.": "schedule",
+    "train.optimizer.rate_in_accumulator": "update rule",
+    "train.ema_warmup": "average",
+    "train.ema_from_zero": "average",
+}
 
 _NEW_DIRECTORY = (
     "or take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its weights "
@@ -223,14 +231,21 @@ def _refuse_other_experiment(
         if not change[0].startswith(_FREE_TO_CHANGE)
     ]
     changed = [f"{path}: {old!r} -> {new!r}" for path, old, new in found]
-    undo = "undo the changes"
-    if all(path.startswith(_SCHEDULE) for path, _, _ in found):
-        # A schedule that follows the steps changes with them.
-        undo = " ".join(f"--set {path}={old}" for path, old, _ in found) + " keeps the schedule"
     if changed:
         raise UserError(
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
             where=str(directory),
-            fix=f"{undo}, {_NEW_DIRECTORY}",
+            fix=f"{_undoing(found)}, {_NEW_DIRECTORY}",
         )
+
+
+def _undoing(changes: list[tuple[str, Plain, Plain]]) -> str:
+    kept = [
+        next((word for start, word in _FOLLOWING.items() if path.startswith(start)), None)
+        for path, _, _ in changes
+    ]
+    if None in kept:
+        return "undo the changes"
+    values = " ".join(f"--set {path}={json.dumps(old)}" for path, old, _ in changes)
+    return f"{values} keeps the {' and the '.join(map(str, dict.fromkeys(kept)))}"

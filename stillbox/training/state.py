@@ -48,9 +48,39 @@ def create_state(
         loss: `Detector.initial_loss_state`.
     """
     optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
-    # A copy, because the step gives its input buffers away and may not give one away twice.
-    ema = jax.tree.map(jnp.copy, params) if train.ema_decay is not None else {}
+    ema = _first_average(params, train, trainable) if train.ema_decay is not None else {}
     return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, loss)
+
+
+def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[str]) -> Arrays:
+    # The original averages what it trains alone; a frozen parameter is its own average. Others are
+    # copied, because the step gives its input buffers away and may not give one away twice.
+    zeroed = trainable if train.ema_from_zero else frozenset()
+    return {
+        path: jnp.zeros_like(array) if path in zeroed else jnp.copy(array)
+        for path, array in params.items()
+    }
+
+
+def average_parameters(
+    ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training
+) -> Arrays:
+    """Returns the moving average after a step; empty where none is kept.
+
+    Args:
+        ema: the average before, by path.
+        params: parameters after the step, by path.
+        step: int32 scalar, updates before the step.
+        train: decay and warm-up of the average.
+    """
+    if train.ema_decay is None:
+        return ema
+    decay = jnp.asarray(train.ema_decay, jnp.float32)
+    if train.ema_warmup:
+        # Otherwise the first value would outweigh all of the first 1 / (1 - decay) steps.
+        counted = step + (1.0 if train.ema_from_zero else 0.0)
+        decay = jnp.minimum(decay, (1.0 + counted) / (10.0 + counted))
+    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
 
 
 def select_trainable(

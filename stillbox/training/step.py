@@ -18,7 +18,7 @@ from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training.optimizer import build_optimizer
 from stillbox.training.schedules import build_schedule
-from stillbox.training.state import TrainState
+from stillbox.training.state import TrainState, average_parameters
 
 Metrics = dict[str, jax.Array]
 StepFunction = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -74,7 +74,7 @@ def make_train_step(
             norm = norm_of(jax.tree.leaves(gradient))
             updates, accumulators = optimizer.update(gradient, state.optimizer, params)
             updated = {**frozen, **optax.apply_updates(params, updates)}
-            ema = _average(state.ema, updated, state.step, train)
+            ema = average_parameters(state.ema, updated, state.step, train)
             after = TrainState(state.step + 1, updated, stats, accumulators, ema, loss_state)
             # A huge rate makes infinite parameters of a finite gradient, huge activations an
             # infinite variance of a finite loss; a checkpoint may hold neither.
@@ -89,13 +89,3 @@ def make_train_step(
         return after, metrics
 
     return step
-
-
-def _average(ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training) -> Arrays:
-    if train.ema_decay is None:
-        return ema
-    decay = jnp.asarray(train.ema_decay, jnp.float32)
-    if train.ema_warmup:
-        # Otherwise the random start would outweigh all of the first 1 / (1 - decay) steps.
-        decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}

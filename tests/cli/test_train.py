@@ -159,6 +159,17 @@ def test_a_schedule_that_follows_a_longer_run_is_refused_with_the_way_out(train)
     assert "--set train.optimizer.schedule.total_steps=2 keeps the schedule" in err
 
 
+def test_a_run_from_before_a_rule_of_keras_goes_on_as_it_began(refused, stillbox, trained):
+    again = ["train", trained / "experiment.yaml", "--model-dir", trained]
+    keras = ("--set", "train.optimizer.rate_in_accumulator=true")
+    message = refused(*again, *keras)
+    assert "train.optimizer.rate_in_accumulator: False -> True" in message
+    assert "--set train.optimizer.rate_in_accumulator=false keeps the update rule" in message
+    code, out, err = stillbox(*again, *keras, *(keras[0], keras[1].replace("true", "false")))
+    assert code == 0, err
+    assert "is done, nothing is left" in out
+
+
 def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
     message = refused("train", "ssd_mobilenet_v1_300x300", "--model-dir", tmp_path / "model")
     assert "--set data.train.paths=" in message

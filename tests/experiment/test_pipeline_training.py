@@ -1,5 +1,7 @@
 """`train_config` and the input readers: fields that are honoured, and why others are not."""
 
+from pathlib import Path
+
 import pytest
 
 from stillbox.errors import UserError
@@ -7,7 +9,10 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT
 from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.schema import FineTune
+from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.sample import SAMPLE
+
+TF2 = Path(__file__).parents[1] / "goldens/checkpoints/tf2"
 
 
 def read(fields, place="train_config {"):
@@ -148,3 +153,42 @@ def test_a_checkpoint_of_tf2_has_all_that_is_wanted(version, least):
     read_version = read(f"fine_tune_checkpoint_version: {version}")
     assert read_version.warnings == ()
     assert read_version.experiment.train.fine_tune.min_loaded == least
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in TF2.glob("*.config")))
+def test_models_of_the_second_generation_are_updated_as_keras_updates(name):
+    text = (TF2 / f"{name}.config").read_text()
+    average = "optimizer { use_moving_average: %s moving_average_decay: 0.9"
+    for value, kept in (("true", True), ("false", False)):
+        assert "momentum_optimizer" in text
+        read_text = text.replace("optimizer {", average % value, 1)
+        read_text = read_text.replace("use_moving_average: false\n", "", 1)
+        reading = read_pipeline_config(read_text, "p.config")
+        train = reading.experiment.train
+        assert train.optimizer.rate_in_accumulator
+        assert (train.ema_decay, train.ema_warmup, train.ema_from_zero) == (
+            0.9 if kept else None,
+            kept,
+            kept,
+        )
+        assert reading.origins["train.optimizer.rate_in_accumulator"].startswith("p.config:")
+        assert ("train.ema_from_zero" in reading.origins) == kept
+
+
+@pytest.mark.parametrize("text", [SAMPLE, FASTER_RCNN])
+def test_models_of_the_first_generation_are_updated_as_tf1_updates(text):
+    momentum = "momentum_optimizer { learning_rate { constant_learning_rate {} } }"
+    start, end = text.index("  optimizer {"), text.index("  fine_tune_checkpoint")
+    text = f"{text[:start]} optimizer {{ {momentum} use_moving_average: true }} {text[end:]}"
+    train = read_pipeline_config(text, "p.config").experiment.train
+    assert train.ema_decay == 0.9999
+    assert not train.optimizer.rate_in_accumulator
+    assert not train.ema_warmup
+    assert not train.ema_from_zero
+
+
+def test_other_rules_of_the_second_generation_are_those_of_the_first():
+    text = SAMPLE.replace('"ssd_mobilenet_v1"', '"ssd_mobilenet_v1_keras"')
+    train = read_pipeline_config(text, "p.config").experiment.train
+    assert train.optimizer == read("").experiment.train.optimizer
+    assert train.ema_from_zero

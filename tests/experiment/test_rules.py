@@ -136,6 +136,10 @@ COSINE = (
         ),
         (["train.early_stopping={}"], "early_stopping without evaluations"),
         (
+            ["train.ema_decay=0.9", "train.ema_from_zero=true", "train.ema_warmup=false"],
+            "an average that starts at 0 is too small until",
+        ),
+        (
             ["train.early_stopping={patience: 0}", "train.evaluate_every=5"],
             "patience 0 and without a target never stops",
         ),
@@ -193,6 +197,8 @@ def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, messa
         ["model.background_class=false", "model.loss.encode_background_as_zeros=true"],
         ["model.postprocessing.nms.score_threshold=-100"],
         ["train.early_stopping={}", "train.evaluate_every=5"],
+        ["train.ema_decay=0.9", "train.ema_from_zero=true", "train.ema_warmup=true"],
+        ["train.ema_decay=null", "train.ema_from_zero=true", "train.ema_warmup=false"],
         ["train.early_stopping={patience: 0, target: 1}", "train.evaluate_every=5"],
         ["model.neck.taps=[conv_0, conv_1_depthwise]"],
     ],

@@ -11,7 +11,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.training.state import create_state, select_trainable
+from stillbox.training.state import average_parameters, create_state, select_trainable
 from tests.small import SMALL
 
 PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
@@ -45,6 +45,28 @@ def test_an_average_starts_as_a_copy_and_is_there_only_where_it_is_wanted():
         np.testing.assert_array_equal(array, PARAMS[name])
         # The step gives both away, and one buffer can be given away once.
         assert array.unsafe_buffer_pointer() != PARAMS[name].unsafe_buffer_pointer()
+
+
+def test_an_average_from_zero_leaves_frozen_parameters_as_they_are():
+    train = schema.Training(ema_decay=0.9, ema_warmup=True, ema_from_zero=True)
+    state = create_state(PARAMS, STATS, train, frozenset(["a.kernel"]), {})
+    np.testing.assert_array_equal(state.ema["a.kernel"], np.zeros(3))
+    # 9 / 11 of the first value that is counted: d = 2 / 11. Frozen ones stay their own average.
+    for step in range(3):
+        ema = average_parameters(state.ema, PARAMS, jnp.asarray(step), train)
+        np.testing.assert_array_equal(ema["b.kernel"], PARAMS["b.kernel"])
+        if step == 0:
+            np.testing.assert_allclose(ema["a.kernel"], np.full(3, 9 / 11), rtol=1e-6)
+        state = state._replace(ema=ema)
+
+
+def test_a_warm_up_from_the_first_parameters_counts_the_steps_before():
+    train = schema.Training(ema_decay=0.9, ema_warmup=True)
+    zeros = {name: array * 0 for name, array in PARAMS.items()}
+    # d = min(.9, 1 / 10) and min(.9, 2 / 11), of stored experiments too.
+    for step, left in ((0, 0.9), (1, 9 / 11)):
+        ema = average_parameters(zeros, PARAMS, jnp.asarray(step), train)
+        np.testing.assert_allclose(ema["a.kernel"], np.full(3, left), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,3 +12,9 @@ def read_model(section: MessageSection) -> Model:
     """Reads `model`."""
     name = section.member("model", _READERS)
     return _READERS[name](section.child(name))
+
+
+def extractor_of(section: MessageSection) -> MessageSection:
+    """Returns `feature_extractor` of `model`."""
+    name = section.member("model", _READERS)
+    return section.child(name).child("feature_extractor")

@@ -6,9 +6,13 @@ from dataclasses import replace
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.evaluation import read_evaluation
 from stillbox.experiment.pipeline_config.inputs import read_data
-from stillbox.experiment.pipeline_config.model import read_model
+from stillbox.experiment.pipeline_config.model import extractor_of, read_model
 from stillbox.experiment.pipeline_config.section import ROOT, MessageSection, load_schema
-from stillbox.experiment.pipeline_config.training import read_quantization, read_training
+from stillbox.experiment.pipeline_config.training import (
+    as_trained_by_keras,
+    read_quantization,
+    read_training,
+)
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.schema import Experiment, RmsProp, Training
 from stillbox.experiment.sections import ReadLog
@@ -70,6 +74,8 @@ def read_block(
     # First, because what is said of the rest depends on it.
     model = read_model(root.child("model"))
     train = read_training(root.child("train_config")) if root.has("train_config") else Training()
+    if root.has("train_config"):
+        train = as_trained_by_keras(train, extractor_of(root.child("model")))
     _note_differences(root, train)
     experiment = Experiment(
         name=name,

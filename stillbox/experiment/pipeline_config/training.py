@@ -1,5 +1,7 @@
 """`TrainConfig`: batch, steps, optimiser, learning rate, first weights."""
 
+from dataclasses import replace
+
 from stillbox.experiment.pipeline_config.augmentations import read_augmentation
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.schema import (
@@ -91,6 +93,26 @@ def read_training(section: MessageSection) -> Training:
         bias_gradient_multiplier=bias or 1.0,
     )
     return training
+
+
+def as_trained_by_keras(train: Training, extractor: MessageSection) -> Training:
+    """Returns the training of a model of the second generation, whose parameters Keras updates.
+
+    Args:
+        train: that of the first generation, which models of the first generation keep.
+        extractor: `feature_extractor` of the model.
+    """
+    if not extractor.get("type").endswith("_keras"):
+        return train
+    where, origins = extractor.where("type"), extractor.log.origins
+    if isinstance(train.optimizer, Momentum):
+        optimizer = replace(train.optimizer, rate_in_accumulator=True)
+        train = replace(train, optimizer=optimizer)
+        origins["train.optimizer.rate_in_accumulator"] = where
+    if train.ema_decay is not None:
+        train = replace(train, ema_warmup=True, ema_from_zero=True)
+        origins |= dict.fromkeys(("train.ema_warmup", "train.ema_from_zero"), where)
+    return train
 
 
 def _read_moving_average(section: MessageSection) -> float | None:

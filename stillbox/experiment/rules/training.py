@@ -96,6 +96,14 @@ def patterns_compile(train: Training) -> Iterator[Broken]:
 
 
 @rule(Training)
+def average_from_zero_grows(train: Training) -> Iterator[Broken]:
+    """An average that starts at 0 forgets it in its first steps, by the warm-up."""
+    if train.ema_decay is not None and train.ema_from_zero and not train.ema_warmup:
+        what = "an average that starts at 0 is too small until it has forgotten its start"
+        yield Broken("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
+
+
+@rule(Training)
 def early_stopping_has_scores(train: Training) -> Iterator[Broken]:
     """Early stopping depends on evaluations during training."""
     if train.early_stopping is not None and not train.evaluate_every:

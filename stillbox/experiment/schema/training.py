@@ -66,7 +66,7 @@ class ExponentialSchedule(Schedule, kind="exponential"):
     burnin_steps: NonNegativeInt = 0
     """Length of the constant start."""
     min_learning_rate: NonNegative = 0.0
-    """Floor of the decay."""
+    """Least rate, of the constant start too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,13 @@ class Optimizer(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Momentum(Optimizer, kind="momentum"):
-    """SGD with TF1's momentum: `a = m * a + g; v = v - lr * a`."""
+    """SGD with momentum: `a = m * a + g; v = v - lr * a` in TF1."""
 
     momentum: Fraction = 0.9
     """Share of the accumulated gradient that is kept."""
+    rate_in_accumulator: bool = False
+    """Accumulate gradients times their rate, `a = m * a - lr * g; v = v + a`, as Keras does: a new
+    rate acts on new gradients only. Otherwise it acts on all that are accumulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +202,9 @@ class Training:
     """Keep a moving average of the parameters with this decay; None keeps none."""
     ema_warmup: bool = False
     """Increase the decay with the step, `(1 + step) / (10 + step)` at most: for short runs."""
+    ema_from_zero: bool = False
+    """Start the average at 0 instead of the first parameters, and count the step that it follows:
+    `(2 + step) / (11 + step)` at most. So TF2 does; it needs `ema_warmup`."""
     bias_gradient_multiplier: NonNegative = 1.0
     """Multiplies the gradients of biases, before clipping; not those of batch norm."""
     gradient_clip_norm: NonNegative = 0.0

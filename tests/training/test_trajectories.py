@@ -1,0 +1,117 @@
+"""Networks beside the executed originals, step by step, as a user's configuration trains them.
+
+The two sides share weights and batches, so that they differ by rounding alone. What that grows to
+is known from a run of the original whose weights were changed by one part in 10^7.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.names import object_paths
+from stillbox.cli import ssd_resnet34
+from stillbox.cli.ssd_resnet34_flags import check_flags
+from stillbox.cli.ssd_resnet34_overrides import training_overrides
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Experiment
+from tests.ssd_zoo import efficientdet_name
+from tests.training.trajectories import COLUMNS, GOLDENS, Case, Trajectory, golden, run
+
+pytestmark = pytest.mark.slow
+
+
+def fpnlite_names(experiment: Experiment, arrays: Mapping[str, Any]) -> Mapping[str, str]:
+    names = json.loads((GOLDENS / "names_fpnlite.json").read_text())
+    return {path: names[own] for path, own in object_paths(experiment.model, arrays).items()}
+
+
+def efficientdet_names(experiment: Experiment, arrays: Mapping[str, Any]) -> Mapping[str, str]:
+    return {path: efficientdet_name(path) for path in arrays}
+
+
+_FPNLITE = Case(
+    seed=18, batch=4, side=192, classes=4, steps=24, class_bias=-4.6, names=fpnlite_names
+)
+CASES = {
+    "a_ssd_mobilenet_v1_rmsprop": Case(
+        seed=11, batch=4, side=300, classes=5, steps=30, class_bias=-2.0
+    ),
+    "b_ssd_mobilenet_v1_fpn": Case(
+        seed=12, batch=4, side=256, classes=5, steps=30, class_bias=-4.6
+    ),
+    "c_retinanet_resnet18": Case(seed=14, batch=4, side=128, classes=5, steps=30, class_bias=-4.6),
+    # The original divides by 0 where an image has no box.
+    "d_ssd_resnet34": Case(
+        seed=16, batch=2, side=300, classes=80, steps=26, gamma=0.3, beta=0.3, empty=False
+    ),
+    # Its samples take every candidate, so that nothing is drawn.
+    "e_faster_rcnn_inception_v2": Case(seed=17, batch=2, side=192, classes=3, steps=20),
+    "f_ssd_mobilenet_v2_fpnlite_keras": _FPNLITE,
+    "f2_fpnlite_keras_constant_rate": _FPNLITE,
+    "f3_efficientdet_d0_adam": Case(
+        seed=19, batch=2, side=256, classes=4, steps=16, class_bias=-4.6, names=efficientdet_names
+    ),
+}
+OVERRIDES = {"f3_efficientdet_d0_adam": ["model.backbone.drop_connect_rate=0.0"]}
+FLAGS = {
+    "d_ssd_resnet34": "--dtype fp32 --batch_size 2 --num_examples_per_epoch 2 --base_lr 0.008 "
+    "--lr_warmup_epoch 5 --k -6 --weight_decay 2e-3 --resnet_checkpoint model.ckpt --data_dir . "
+    "--steps 26"
+}
+# Relative deviation of the terms of the loss: in the first ten steps, and in all.
+TOLERANCES = {
+    "a_ssd_mobilenet_v1_rmsprop": (1e-6, 1e-6),
+    "b_ssd_mobilenet_v1_fpn": (1e-5, 1e-5),
+    "c_retinanet_resnet18": (1e-5, 2e-3),
+    "d_ssd_resnet34": (1e-5, 1e-3),
+    "e_faster_rcnn_inception_v2": (1e-4, 1e-4),
+    "f_ssd_mobilenet_v2_fpnlite_keras": (1e-6, 1e-6),
+    "f2_fpnlite_keras_constant_rate": (1e-6, 1e-6),
+    "f3_efficientdet_d0_adam": (1e-6, 1e-6),
+}
+
+
+def experiment_of(name: str) -> Experiment:
+    """Reads a case's configuration as users give it to stillbox: a file, or flags."""
+    if name in FLAGS:
+        parser = argparse.ArgumentParser()
+        ssd_resnet34.add_arguments(parser)
+        arguments = parser.parse_args(FLAGS[name].split())
+        check_flags(arguments)
+        return resolve("ssd_resnet34", training_overrides(arguments)).experiment
+    (file,) = GOLDENS.glob(f"{name}.[cy]*")
+    return resolve(file, OVERRIDES.get(name, ())).experiment
+
+
+@cache
+def trained(name: str) -> Trajectory:
+    return run(experiment_of(name), CASES[name])
+
+
+def deviations(name: str) -> dict[str, np.ndarray]:
+    """Relative deviation of every number that both sides report, by step."""
+    ours, theirs = trained(name).rows, golden(name).rows
+    assert len(ours) == len(theirs) == CASES[name].steps
+    found = {}
+    for column in theirs[0]:
+        number = np.array([row[COLUMNS[column]] for row in ours])
+        expected = np.array([row[column] for row in theirs])
+        found[column] = np.abs(number - expected) / np.maximum(np.abs(expected), 1e-9)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_has_the_losses_of_the_executed_original(name):
+    first, all_steps = TOLERANCES[name]
+    found = deviations(name)
+    terms = [column for column in found if column in ("cls", "box") or "/" in column]
+    assert len(terms) >= 2
+    for column in terms:
+        assert found[column][:10].max() <= first, column
+        assert found[column].max() <= all_steps, column
+    assert found["rate"].max() <= 1e-6
