@@ -19,6 +19,14 @@ def quotient(dividend: ArrayLike, divisor: ArrayLike) -> Array:
     return dividend / jnp.where(jnp.isnan(dividend), 1, jnp.asarray(divisor, jnp.float32))
 
 
+def scaled_down(values: ArrayLike, divisor: ArrayLike) -> Array:
+    """Multiplies by the rounded reciprocal, as the original brings boxes into units of an image.
+
+    A division would differ in the last place.
+    """
+    return product(values, 1 / jnp.asarray(divisor, jnp.float32))
+
+
 def product(left: ArrayLike, right: ArrayLike) -> Array:
     """Multiplies and limits the product to +-2^29; it can be added to without a merger.
 

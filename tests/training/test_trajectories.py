@@ -8,7 +8,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -63,16 +63,34 @@ FLAGS = {
     "--lr_warmup_epoch 5 --k -6 --weight_decay 2e-3 --resnet_checkpoint model.ckpt --data_dir . "
     "--steps 26"
 }
-# Relative deviation of the terms of the loss: in the first ten steps, and in all.
+
+
+# The original reports this term before its weight.
+WEIGHTS = {("c_retinanet_resnet18", "box"): 50.0}
+# One reports the penalty of trained kernels alone, the other that of layers without use too.
+OTHER_PENALTIES = {"c_retinanet_resnet18", "f3_efficientdet_d0_adam"}
+
+
+class Tolerance(NamedTuple):
+    """Relative deviations."""
+
+    first: float
+    """Of the terms of the loss in the first ten steps."""
+    all: float
+    """In all steps."""
+    variables: float = 2e-6
+    """Of norms and distances of the variables after the last step."""
+
+
 TOLERANCES = {
-    "a_ssd_mobilenet_v1_rmsprop": (1e-6, 1e-6),
-    "b_ssd_mobilenet_v1_fpn": (1e-5, 1e-5),
-    "c_retinanet_resnet18": (1e-5, 2e-3),
-    "d_ssd_resnet34": (1e-5, 1e-3),
-    "e_faster_rcnn_inception_v2": (1e-4, 1e-4),
-    "f_ssd_mobilenet_v2_fpnlite_keras": (1e-6, 1e-6),
-    "f2_fpnlite_keras_constant_rate": (1e-6, 1e-6),
-    "f3_efficientdet_d0_adam": (1e-6, 1e-6),
+    "a_ssd_mobilenet_v1_rmsprop": Tolerance(1e-6, 1e-6),
+    "b_ssd_mobilenet_v1_fpn": Tolerance(1e-5, 1e-5),
+    "c_retinanet_resnet18": Tolerance(1e-5, 2e-3, variables=2e-5),
+    "d_ssd_resnet34": Tolerance(1e-5, 1e-3, variables=1e-3),
+    "e_faster_rcnn_inception_v2": Tolerance(5e-6, 1e-5, variables=1e-5),
+    "f_ssd_mobilenet_v2_fpnlite_keras": Tolerance(1e-6, 1e-6),
+    "f2_fpnlite_keras_constant_rate": Tolerance(1e-6, 1e-6),
+    "f3_efficientdet_d0_adam": Tolerance(1e-6, 1e-6),
 }
 
 
@@ -93,25 +111,39 @@ def trained(name: str) -> Trajectory:
     return run(experiment_of(name), CASES[name])
 
 
-def deviations(name: str) -> dict[str, np.ndarray]:
-    """Relative deviation of every number that both sides report, by step."""
-    ours, theirs = trained(name).rows, golden(name).rows
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_has_the_losses_of_the_executed_original(name):
+    ours, theirs, tolerance = trained(name).rows, golden(name).rows, TOLERANCES[name]
     assert len(ours) == len(theirs) == CASES[name].steps
-    found = {}
-    for column in theirs[0]:
-        number = np.array([row[COLUMNS[column]] for row in ours])
-        expected = np.array([row[column] for row in theirs])
-        found[column] = np.abs(number - expected) / np.maximum(np.abs(expected), 1e-9)
-    return found
+
+    def both(own: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([row[own] for row in ours]), np.array([row[column] for row in theirs])
+
+    terms = {column: own for column, own in COLUMNS.items() if column in theirs[0]}
+    assert len(terms) == (4 if "faster_rcnn" in name else 2)
+    for column, own in terms.items():
+        found, expected = both(own, column)
+        expected = expected * WEIGHTS.get((name, column), 1.0)
+        np.testing.assert_allclose(found[:10], expected[:10], tolerance.first, err_msg=column)
+        np.testing.assert_allclose(found, expected, tolerance.all, err_msg=column)
+    if name not in OTHER_PENALTIES:
+        np.testing.assert_allclose(*both("regularization_loss", "reg"), rtol=1e-6)
+    np.testing.assert_allclose(*both("learning_rate", "rate"), rtol=1e-6, atol=5e-9)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_step_has_the_losses_of_the_executed_original(name):
-    first, all_steps = TOLERANCES[name]
-    found = deviations(name)
-    terms = [column for column in found if column in ("cls", "box") or "/" in column]
-    assert len(terms) >= 2
-    for column in terms:
-        assert found[column][:10].max() <= first, column
-        assert found[column].max() <= all_steps, column
-    assert found["rate"].max() <= 1e-6
+def test_the_last_step_leaves_the_variables_of_the_executed_original(name):
+    ours, theirs = trained(name), golden(name)
+    for arrays, expected in (
+        (ours.variables, theirs.variables),
+        (ours.averages, theirs.averages),
+    ):
+        assert expected.keys() <= arrays.keys()
+        for variable, (norm, distance) in expected.items():
+            array, start = arrays[variable].astype(np.float64), ours.start[variable]
+            found = np.linalg.norm(array), np.linalg.norm(array - start)
+            # The original sums moving statistics in float32, and is up to 3e-5 off the exact ones.
+            tolerance = 1e-4 if "moving_" in variable else TOLERANCES[name].variables
+            np.testing.assert_allclose(
+                found, (norm, distance), rtol=0, atol=tolerance * norm, err_msg=variable
+            )

@@ -29,10 +29,6 @@ GOLDENS = Path(__file__).parents[1] / "goldens" / "trajectories"
 Names = Callable[[Experiment, Mapping[str, Any]], Mapping[str, str]]
 """From an experiment and its arrays to the original's name of each, by our path."""
 COLUMNS = {
-    "loss": "loss",
-    "reg": "regularization_loss",
-    "rate": "learning_rate",
-    "norm": "gradient_norm",
     "cls": "classification_loss",
     "box": "localization_loss",
     "term/Loss/classification_loss": "classification_loss",
@@ -42,7 +38,7 @@ COLUMNS = {
     "term/Loss/RPNLoss/objectness_loss": "objectness_loss",
     "term/Loss/RPNLoss/localization_loss": "proposal_localization_loss",
 }
-"""The original's name of a number that a step reports, and ours."""
+"""The original's name of a term of the loss, and ours."""
 _HEADS = ("BoxEncodingPredictor", "ClassPredictor", "BoxPredictor")
 _HEAD_PREFIXES = ("class-predict", "box-predict", "rpn-")
 

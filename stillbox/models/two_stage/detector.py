@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.batch import Batch
 from stillbox.boxes.detections import Detections
-from stillbox.boxes.rounding import quotient
+from stillbox.boxes.rounding import scaled_down
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
@@ -219,7 +219,7 @@ class FasterRcnnDetector(Detector):
         sizes = self._sizes(true_sizes)
         count = boxes.shape[1]
         with jax.named_scope("crops"):
-            framed = quotient(jax.lax.stop_gradient(boxes), jnp.tile(sizes, 2)[:, None])
+            framed = scaled_down(jax.lax.stop_gradient(boxes), jnp.tile(sizes, 2)[:, None])
             crop = implementation_of(stage.crop)
             cropped = crop(stage.crop, maps, framed, sizes, self.image_shape)
             flat = cropped.reshape(-1, *cropped.shape[2:])
