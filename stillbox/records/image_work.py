@@ -17,6 +17,8 @@ _MOST_SCANNED, _FEW_SCANS = 100, 4
 _ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
 # Decoders keep every chunk of text, and search all of them for each: real files have some tens.
 _MOST_CHUNKS = 1000
+# The loop over them is in Python.
+_MOST_SEGMENTS = 10_000
 # Compressions of bitmaps; Pillow takes 0.4 us for a byte of them.
 _RUNS = (1, 2)
 _MOST_RUN_BYTES = 2**22
@@ -33,7 +35,9 @@ def costly(data: bytes) -> str:
 def _costly_jpeg(data: bytes) -> str:
     """Adds up the pixels of all scans, by component, of the first image of a file."""
     pixels = scans = walked = 0
-    for marker, place in _segments(data):
+    for count, (marker, place) in enumerate(_segments(data)):
+        if count >= _MOST_SEGMENTS:
+            return f"more than {_MOST_SEGMENTS:,} segments"
         if marker in _FRAMES:
             height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (3, 5))
             pixels = max(pixels, height * width)

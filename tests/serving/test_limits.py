@@ -302,6 +302,7 @@ GIF = encoded(204, (8, 8), "GIF")
         (png(8, 8, bytes(72), *[(b"tEXt", b"a\0b")] * PARTS), 400, "no image"),
         (png(8, 8, bytes(72), *[(b"IDAT", b"")] * PARTS), 400, "cannot be decoded"),
         (JPEG[:2] + b"\xff\xe1\0\x02" * PARTS + JPEG[2:], 400, "no image"),
+        (JPEG[:-2] + b"\xff\xfe\0\x02" * PARTS + JPEG[-2:], 400, "10,000 segments"),
         (JPEG[:2] + b"\xff" * PARTS + JPEG[2:], 400, "no image"),
         (GIF[:-1].replace(b"\x2c", b"!\xfe\x01a\0" * PARTS + b"\x2c", 1), 400, "no image"),
         (png(70_000, 1, bytes(70_001)), 413, "at most 65535 on a side"),
