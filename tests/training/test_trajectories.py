@@ -62,8 +62,8 @@ CASES = {
 OVERRIDES = {"f3_efficientdet_d0_adam": ["model.backbone.drop_connect_rate=0.0"]}
 FLAGS = {
     "d_ssd_resnet34": "--dtype fp32 --batch_size 2 --num_examples_per_epoch 2 --base_lr 0.008 "
-    "--lr_warmup_epoch 5 --k -6 --weight_decay 2e-3 --resnet_checkpoint {0}/model.ckpt --data_dir {0} "
-    "--steps 26"
+    "--lr_warmup_epoch 5 --k -6 --weight_decay 2e-3 --resnet_checkpoint {0}/model.ckpt "
+    "--data_dir {0} --steps 26"
 }
 
 
@@ -72,8 +72,8 @@ WEIGHTS = {("c_retinanet_resnet18", "box"): 50.0}
 # One reports the penalty of trained kernels alone, the other that of layers without use too.
 OTHER_PENALTIES = {"c_retinanet_resnet18", "f3_efficientdet_d0_adam"}
 
-# In step 14 two proposals overlap whose scores differ in the last place of a logit. Rounding decides
-# which one is kept, and with it what the predictor of boxes learns, and nothing else.
+# In step 14 two proposals overlap whose scores differ in the last place of a logit. Rounding
+# decides which one is kept, and with it what the predictor of boxes learns, and nothing else.
 UNDECIDED = ("e_faster_rcnn_inception_v2", 14, "BoxClassifierLoss/localization_loss")
 OF_UNDECIDED = "SecondStageBoxPredictor/BoxEncodingPredictor/"
 
