@@ -74,6 +74,8 @@ def _spell(number: float) -> str:
 Real = Annotated[float, Range(-_MOST, _MOST)]
 Positive = Annotated[float, Range(_LEAST, _MOST)]
 NonNegative = Annotated[float, Range(0, _MOST)]
+LearningRate = Annotated[float, Range(0, 3e38)]
+"""Up to the largest float32."""
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(_LEAST, 1)]
 FractionBelowOne = Annotated[float, Range(0, BELOW_ONE)]

@@ -19,7 +19,7 @@ class Schedule(Variant):
     Called as `(config)`; returns the function from a step (int32 scalar) to its rate (float32).
     """
 
-    learning_rate: NonNegative = 0.002
+    learning_rate: LearningRate = 0.002
     """The rate that the schedule is relative to."""
 
 
@@ -33,13 +33,13 @@ class CosineSchedule(Schedule, kind="cosine"):
     """A linear warm-up, then half a cosine down to `total_steps`
     (`utils/learning_schedules.py`)."""
 
-    learning_rate: NonNegative = 0.002
+    learning_rate: LearningRate = 0.002
     """Rate after the warm-up."""
     total_steps: PositiveInt | None = None
     """Step at which the cosine ends; None: `train.steps`."""
-    final_learning_rate: NonNegative = 0.0
+    final_learning_rate: LearningRate = 0.0
     """Rate at the end of the cosine and after it."""
-    warmup_learning_rate: NonNegative = 0.0002
+    warmup_learning_rate: LearningRate = 0.0002
     """Rate at step 0."""
     warmup_steps: NonNegativeInt | None = None
     """Length of the warm-up; None: a twentieth of `total_steps`. Where that follows the run and the
@@ -53,7 +53,7 @@ class ExponentialSchedule(Schedule, kind="exponential"):
     """`rate * decay_factor ** ((step - burnin_steps) / decay_steps)`
     (`utils/learning_schedules.py`)."""
 
-    learning_rate: NonNegative = 0.002
+    learning_rate: LearningRate = 0.002
     """Rate at the start of the decay."""
     decay_steps: PositiveInt = 4_000_000
     """Steps in which the rate falls by one factor."""
@@ -61,11 +61,11 @@ class ExponentialSchedule(Schedule, kind="exponential"):
     """The factor."""
     staircase: bool = True
     """Fall in steps instead of continuously."""
-    burnin_learning_rate: NonNegative = 0.0
+    burnin_learning_rate: LearningRate = 0.0
     """Rate during the first `burnin_steps`; 0 stands for `learning_rate`."""
     burnin_steps: NonNegativeInt = 0
     """Length of the constant start."""
-    min_learning_rate: NonNegative = 0.0
+    min_learning_rate: LearningRate = 0.0
     """Least rate, of the constant start too."""
 
 
@@ -75,7 +75,7 @@ class ScheduleStep:
 
     step: NonNegativeInt = 0
     """First step with this rate; 0: it takes the place of the rate before the first boundary."""
-    learning_rate: NonNegative = 0.002
+    learning_rate: LearningRate = 0.002
     """The rate."""
 
 
@@ -83,7 +83,7 @@ class ScheduleStep:
 class ManualStepSchedule(Schedule, kind="manual_step"):
     """Piecewise constant rates (`utils/learning_schedules.py`)."""
 
-    learning_rate: NonNegative = 0.002
+    learning_rate: LearningRate = 0.002
     """Rate before the first boundary."""
     schedule: Annotated[tuple[ScheduleStep, ...], Many] = ()
     """Boundaries in rising order."""
