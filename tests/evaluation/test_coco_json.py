@@ -84,5 +84,5 @@ def test_a_file_that_is_no_result_list_is_refused_by_name(tmp_path):
     (tmp_path / "r.json").write_text('[{"image_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]')
     with pytest.raises(UserError, match="detection 0: the detection has no category_id"):
         results_from_coco_json(tmp_path / "r.json")
-    with pytest.raises(UserError, match=r"none\.json: cannot be read"):
+    with pytest.raises(UserError, match=r"none\.json: cannot read it"):
         results_from_coco_json(tmp_path / "none.json")

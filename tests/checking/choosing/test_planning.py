@@ -147,7 +147,7 @@ def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
 
 def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
-    kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=4096")
+    kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=1024")
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
     experiment, _ = plan(data="nowhere")
     assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
