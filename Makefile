@@ -40,7 +40,7 @@ quick: setup
 
 proof: setup
 	$(INSTALL) --editable '.[proof]'
-	$(BIN)/python -m pytest -m 'proof' --durations 0
+	$(BIN)/python -m pytest -m 'proof or slow' --durations 0
 
 # A few minutes of benchmarks/, with the peers in environments of their own under the cache folder.
 bench: setup

@@ -19,8 +19,8 @@ def _spinenet(size, **head):
     [
         ("spinenet49S", _spinenet("49S", depth=128), 830),
         ("spinenet49", _spinenet("49"), 830),
-        ("spinenet96", _spinenet("96"), 1065),
-        ("spinenet143", _spinenet("143"), 1300),
+        pytest.param("spinenet96", _spinenet("96"), 1065, marks=pytest.mark.slow),
+        pytest.param("spinenet143", _spinenet("143"), 1300, marks=pytest.mark.slow),
         ("spinenet190", _spinenet("190", depth=512, layers_before=7), 1667),
         ("spinenet-mbconv49", _MBCONV, 857),
     ],

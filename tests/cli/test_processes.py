@@ -121,6 +121,7 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     assert scores(two)[STEPS] == pytest.approx(scores(one)[STEPS], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_path, start):
     directory = tmp_path / "run"

@@ -95,9 +95,12 @@ def kept_bytes(part, inputs, kind):
     return sum(array.size * 4 for array in arrays if array.shape not in variables)
 
 
-@pytest.mark.parametrize(
-    "config", [member() for member in schema.Backbone.variants.values()], ids=lambda one: one.kind
-)
+def _of_kind(kind: str):
+    marks = [] if kind in ("mobilenet_v2", "resnet", "spinenet") else [pytest.mark.slow]
+    return pytest.param(schema.Backbone.variants[kind](), id=kind, marks=marks)
+
+
+@pytest.mark.parametrize("config", map(_of_kind, schema.Backbone.variants))
 def test_every_backbone_has_blocks(config):
     tap = config.layers[-1]
     part = implementation_of(config)(config, (tap,), options(ShapesOnly()))

@@ -598,6 +598,7 @@ def test_no_field_is_ignored(folder, prefix):
     assert silent(folder, None, prefix) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_field_of_the_other_choices_is_ignored(folder, variant):
     assert silent(folder, variant, variant.strip()) == []

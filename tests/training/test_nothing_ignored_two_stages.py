@@ -145,6 +145,7 @@ def own_fields(section, path):
             yield inner, hint, value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [variant for variant in BASES if variant != "full"])
 def test_no_field_is_ignored(folder, variant):  # noqa: F811
     path, section = variant.strip(), base(variant, folder)

@@ -18,14 +18,17 @@ from tests.reference import FPN, INCEPTION, PPN, RESNET
 # The forward golden of the pooling pyramid is not recorded; these are figures of the original.
 PPN_LOSSES = {"eval": (0.887544, 3.332873), "train": (0.953201, 3.246708)}
 
-_CASES = [(name, mode) for name in (PPN, FPN) for mode in ("eval", "train")]
-# Compiling the training of these two takes longest; that of FPN trains the same necks and heads.
-for _name in (RESNET, INCEPTION):
-    _CASES += [(_name, "eval"), pytest.param(_name, "train", marks=pytest.mark.slow)]
+# Compiling takes long; the other backbones and the other inputs have the same heads and losses.
+_SLOW = {(RESNET, "eval"), (RESNET, "train"), (INCEPTION, "train"), (FPN, "train")}
+_CASES = [
+    pytest.param(name, mode, marks=[pytest.mark.slow] if (name, mode) in _SLOW else [])
+    for name in (PPN, FPN, RESNET, INCEPTION)
+    for mode in ("eval", "train")
+]
 BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
 
 
-@pytest.fixture(params=[PPN, FPN, RESNET, INCEPTION])
+@pytest.fixture(params=[PPN, FPN, pytest.param(RESNET, marks=pytest.mark.slow), INCEPTION])
 def run(request):
     """A recipe's name, its detector and a function from a mode to what it computes."""
     return request.param, built(request.param)[0], partial(computed, request.param)

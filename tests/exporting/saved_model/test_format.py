@@ -136,6 +136,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
         assert outputs["num_detections"].dtype == tf.float32
 
 
+@pytest.mark.slow
 def test_tensorflows_own_command_runs_it(free, images, tmp_path):
     np.save(tmp_path / "image.npy", images[0][None])
     tool = str(Path(sys.executable).with_name("saved_model_cli"))

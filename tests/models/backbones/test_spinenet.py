@@ -43,8 +43,8 @@ def _model(size, side, **head):
     [
         ("49S", 640, {"depth": 128}, 11_265_942, 30.78),
         ("49", 640, {}, 28_543_383, 85.28),
-        ("96", 1024, {}, 42_974_871, 265.0),
-        ("143", 1280, {}, 66_959_511, 523.3),
+        pytest.param("96", 1024, {}, 42_974_871, 265.0, marks=pytest.mark.slow),
+        pytest.param("143", 1280, {}, 66_959_511, 523.3, marks=pytest.mark.slow),
         ("190", 1280, {"depth": 512, "layers_before": 7}, 163_637_351, 1881.7),
     ],
 )
@@ -159,6 +159,7 @@ def test_later_blocks_are_left_out_more_often():
     np.testing.assert_allclose(rates, [(rate, rate) for rate in (0.1, 0.2, 0.3, 0.4, 0.5)])
 
 
+@pytest.mark.slow
 def test_training_in_float32_moves_every_array():
     train_once(SpineNetBackbone, _FEW, jnp.float32)
 
