@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_option, parse_step, print_json
+from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.experiment.known_weights import KnownWeights, known_weights
 from stillbox.training.console import PrintableConsole
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "STEP",
     )
     save.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    add_imports(save)
     save.set_defaults(weights_run=_save)
 
 

@@ -319,9 +319,28 @@ def test_a_foreign_format_is_named(folder, tmp_path, title):
     assert not (tmp_path / "out").exists()
 
 
+def test_formats_that_agree_are_no_question(folder, tmp_path):
+    voc_folder(folder / "images", NAMES)
+    rows = "".join(f"{name}.png,60,40,cat,6,4,36,24\n" for name in NAMES)
+    put(folder, "labels.csv", f"filename,width,height,class,xmin,ymin,xmax,ymax\n{rows}")
+    lines = f"0 {21 / 60} {14 / 40} {30 / 60} {20 / 40}\n"
+    for name in NAMES:
+        put(folder, f"images/{name}.txt", lines)
+    put(folder, "classes.txt", "cat\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.format == "voc"
+    assert sum("which has the same boxes" in said for said in converted.problems) == 2
+    for other in (lines.replace("0.5", "0.6"), 2 * lines, lines.replace("0 ", "1 ", 1)):
+        put(folder, "images/a.txt", other)
+        with pytest.raises(UserError, match="several formats"):
+            convert_folder(folder, tmp_path / "other")
+
+
 def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     coco(folder)
     voc_csv(folder)
+    with (folder / "labels.csv").open("a") as rows:
+        rows.write(f"c.png,{WIDTH},{HEIGHT},cat,6,4,36,24\n")
     with pytest.raises(UserError, match=r"several formats: COCO JSON.*CSV[\s\S]*--format voc_csv"):
         convert_folder(folder, tmp_path / "out")
     assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"

@@ -1,12 +1,14 @@
 """The records of a folder: converted, or finished ones with their label map."""
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
+from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.folder import convert_folder
 
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
@@ -42,7 +44,12 @@ def records_of(
     finished = _finished(folder)
     if finished is not None:
         return finished
-    converted = convert_folder(folder, output, on_image=on_image)
+    try:
+        # What an earlier attempt converted of another state of the folder is replaced.
+        options = ConversionOptions(overwrite=True)
+        converted = convert_folder(folder, output, options=options, on_image=on_image)
+    except UserError as error:
+        raise _without_flags(error, folder) from error
     if not converted.train:
         raise UserError(
             f"the data set states {converted.validation_images:,} images to score on and none to "
@@ -64,6 +71,16 @@ def records_of(
         str(converted.label_map),
         tuple(lines),
     )
+
+
+def _without_flags(error: UserError, folder: Path) -> UserError:
+    """Returns an error of the conversion with a way out that training has."""
+    # The output folder of the conversion lies in the model directory.
+    way = re.sub("another --output", "another model directory", error.fix or "")
+    if "--" in way:
+        command = f"`stillbox data convert {shlex.quote(str(folder))} --output RECORDS`"
+        way = f"convert the folder first, {command} with: {way}; then train on RECORDS"
+    return UserError(error.what, where=error.where, fix=way or None)
 
 
 def _finished(folder: Path) -> FolderRecords | None:
