@@ -175,7 +175,7 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     if not own:
         raise _no_format(folder, found)
     one, files = found.pop(own.pop())
-    same = {name: ", which has the same boxes" for name in rivals}
+    same = dict.fromkeys(rivals, ", which has the same boxes")
     others = {o.title + same.get(name, ""): len(paths) for name, (o, paths) in found.items()}
     return Recognised(one, files, others)
 
