@@ -467,6 +467,19 @@ def test_a_class_number_beyond_the_names_is_an_unknown_class(folder, tmp_path):
     assert any("labels/c.txt:2" in problem for problem in converted.problems)
 
 
+@pytest.mark.parametrize(
+    "content", [b"\x89PNG\x00\xff", b"lorem ipsum\n", b"cat .5 .5 .1 .1\n", b"0 .5 .5\n0 .1\n"]
+)
+def test_an_image_whose_label_file_is_rubbish_is_left_out_by_name(folder, tmp_path, content):
+    yolo(folder)
+    (folder / "labels/c.txt").write_bytes(content)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.train_images + converted.validation_images == 2
+    assert any("labels/c.txt" in said and "left out" in said for said in converted.problems)
+    with pytest.raises(UserError, match=r"labels/c\.txt: label file"):
+        convert_folder(folder, tmp_path / "other", bad_records="fail")
+
+
 def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):
     voc_folder(folder / "images", NAMES)
     cvat(folder)
