@@ -195,14 +195,11 @@ def _own_names(
         long = item.filename
         if item.path.is_relative_to(data.root):
             long = item.path.relative_to(data.root).as_posix()
-        twice = ids[s, item.image_id] > 1, names[s, item.filename] > 1
-        if twice[0] and item.image_id != item.filename:
+        filename = long if names[s, item.filename] > 1 else item.filename
+        image_id = long if ids[s, item.image_id] > 1 else item.image_id
+        if image_id != item.image_id and item.image_id != item.filename:
             action = "the file's path is the id"
             log.add("image id occurs twice in a set", item.where, item.image_id, action=action)
-        image_id, filename = (
-            long if twice[0] else item.image_id,
-            long if twice[1] else item.filename,
-        )
         own.append(replace(item, image_id=image_id, filename=filename))
     return own
 

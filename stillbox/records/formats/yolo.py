@@ -80,11 +80,9 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
             images[path] = one
     roots = {path.parent for path in images}
     for path in folder.images:
-        if (
-            path not in images
-            and path not in damaged
-            and (path.parent in roots or splits.stated(path))
-        ):
+        if path in images or path in damaged:
+            continue
+        if path.parent in roots or splits.stated(path):
             where = folder.relative(path)
             log.add("image without a label file", where, action="background")
             images[path] = labelled(path, where, [], [], split=splits.of(path), relative=True)
