@@ -12,9 +12,9 @@ from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.confined import ImageRoot, line_of
 from stillbox.records.guarded import read_json
+from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 FINISHED = "conversion.json"
 """File of a folder that `stillbox.records.converted_folder` wrote; its records are no input."""
 

@@ -7,8 +7,10 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import features
 
 from stillbox.errors import UserError
+from stillbox.predicting.listing import list_inputs
 from stillbox.records.folder import convert_folder
 from stillbox.records.guarded import read_json
 from tests.records.builders import write_records
@@ -465,6 +467,21 @@ def test_a_class_number_beyond_the_names_is_an_unknown_class(folder, tmp_path):
     assert converted.boxes == 2
     assert any("unknown class" in problem for problem in converted.problems)
     assert any("labels/c.txt:2" in problem for problem in converted.problems)
+
+
+def test_avif_and_jpeg_2000_are_images_of_folders(folder, tmp_path):
+    if not (features.check("avif") and features.check("jpg_2000")):
+        pytest.skip("Pillow is built without them")
+    yolo(folder)
+    for name, suffix in (("a", ".avif"), ("b", ".jp2")):
+        picture(folder / f"images/{name}{suffix}", ord(name))
+        (folder / f"images/{name}.png").unlink()
+    assert [path.suffix for path in list_inputs([str(folder / "images")]).images] == [
+        ".avif", ".jp2", ".png"
+    ]  # fmt: skip
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.boxes == 2
+    assert not any("without an image" in said for said in converted.problems)
 
 
 @pytest.mark.parametrize(
