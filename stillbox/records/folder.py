@@ -132,7 +132,8 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(
-            f"the annotations ({title}) have no box for any of {len(reading.images):,} images",
+            f"the annotations ({title}) have no box for any of "
+            f"{max(len(reading.images), len(data.images)):,} images",
             where=f"{data.shown}: {where}",
             fix="see that the whole export is in the folder"
             + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:1]),

@@ -469,6 +469,23 @@ def test_a_class_number_beyond_the_names_is_an_unknown_class(folder, tmp_path):
     assert any("labels/c.txt:2" in problem for problem in converted.problems)
 
 
+def test_an_empty_confidence_of_open_images_counts(folder, tmp_path):
+    open_images(folder)
+    path = folder / "boxes.csv"
+    path.write_text(path.read_text().replace(",/m/01yrx,1,", ",/m/01yrx,,"))
+    assert convert_folder(folder, tmp_path / "out").boxes == 2
+    path.write_text(path.read_text().replace(",/m/01yrx,,", ",/m/01yrx,0,"))
+    with pytest.raises(UserError, match="no box for any of 3 images"):
+        convert_folder(folder, tmp_path / "other")
+
+
+def test_a_file_in_place_of_its_folder(folder, tmp_path):
+    yolo(folder)
+    assert convert_folder(folder / "data.yaml", tmp_path / "out").boxes == 2
+    with pytest.raises(UserError, match=f"this is a file\n  fix: give its folder, {folder}/labels"):
+        convert_folder(folder / "labels/a.txt", tmp_path / "other")
+
+
 def test_avif_and_jpeg_2000_are_images_of_folders(folder, tmp_path):
     if not (features.check("avif") and features.check("jpg_2000")):
         pytest.skip("Pillow is built without them")

@@ -8,6 +8,9 @@ from stillbox.checking.advice.averages import statistics_arrive
 from stillbox.checking.choosing.facts import Facts, read_facts
 from stillbox.checking.choosing.records import FolderRecords, records_of
 from stillbox.checking.choosing.table import (
+    LARGE,
+    PYRAMID,
+    SMALL,
     choose_batch,
     choose_epochs,
     choose_recipe,
@@ -18,6 +21,7 @@ from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.pretrained import find_weights
 from stillbox.devices.job import main_process_first
+from stillbox.errors import UserError
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import Resolved, overridden, read_config
 from stillbox.experiment.run_length import with_batch
@@ -67,6 +71,7 @@ def plan_run(
         stored = read_stored(ModelDirectory.open(model_directory).experiment, str(own))
         resumed = overridden(stored, overrides, str(own))
         return set_length(resumed, overrides, steps=steps, epochs=epochs)
+    _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
     # The other processes of a job use what the first one has converted.
@@ -81,6 +86,23 @@ def plan_run(
         return _choose(facts, machine, chosen, overrides, steps, epochs, say)
     read = read_config(config, [*chosen, *overrides])
     return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
+    """Reads config and overrides before a folder is converted, which may take an hour.
+
+    Raises:
+        UserError: they cannot be read; without a config, no recipe that may be picked takes them.
+    """
+    faults = []
+    for candidate in (config,) if config is not None else (SMALL, PYRAMID, LARGE):
+        try:
+            read_config(candidate, overrides)
+        except UserError as error:
+            faults.append(error)
+        else:
+            return
+    raise faults[0]
 
 
 def _choose(
