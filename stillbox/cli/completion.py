@@ -114,7 +114,7 @@ def _bash(commands: list[_Command]) -> str:
         for name, choices in one.values.items()
     )
     return f"""# Completion of stillbox for bash; written by `stillbox completion bash`.
-_stillbox_fields='{' '.join(_fields())}'
+_stillbox_fields='{" ".join(_fields())}'
 _stillbox_set() {{  # up to the next dot, or the values of a field
   local word="$1$2" candidate rest head last=""
   compopt -o nospace 2>/dev/null
@@ -176,7 +176,7 @@ def _zsh(commands: list[_Command]) -> str:
     )
     return f"""#compdef stillbox
 # Completion of stillbox for zsh; written by `stillbox completion zsh`.
-_stillbox_fields=({' '.join(map(repr, _fields()))})
+_stillbox_fields=({" ".join(map(repr, _fields()))})
 _stillbox_set() {{  # up to the next dot, or the values of a field
   local word="${{words[CURRENT]}}" candidate rest head
   local -aU offered
@@ -225,7 +225,7 @@ def _fish(commands: list[_Command]) -> str:
         '  set -l found (string match -- "$word*" $__stillbox_fields)',
         '  string match -q -- "*=*" $word; and string join \\n $found; and return',
         "  set -l start (string escape --style=regex -- $word)",
-        '  string replace -r -- "^($start[^.=]*[.=]?).*" \'$1\' $found | sort -u',
+        "  string replace -r -- \"^($start[^.=]*[.=]?).*\" '$1' $found | sort -u",
         "end",
         "function __stillbox_at",
         "  set -l at",
