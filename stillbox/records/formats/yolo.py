@@ -121,7 +121,11 @@ def _labelled(
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
     if bad and not boxes:
-        log.bad_record("label file without a line that is a box", where, f"{len(bad)} line{'s' * (len(bad) != 1)}")
+        log.bad_record(
+            "label file without a line that is a box",
+            where,
+            f"{len(bad)} line{'s' * (len(bad) != 1)}",
+        )
         return None
     for line_number, count in bad:
         reason = "line is neither a box nor an outline"
