@@ -208,7 +208,7 @@ def test_the_flags_of_the_detection_api(stillbox, asked, tmp_path, trained, conf
 
 @pytest.mark.parametrize("regular", [False, True])
 def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
-    words = ["--ssd_use_regular_nms"] * regular
+    words = ["--ssd_use_regular_nms", "--overwrite"] * regular
     code, _, err = stillbox(
         *("export_tflite_graph_tf2", "--trained_checkpoint_dir", trained),
         *("--output_directory", "out", "--max_detections", "20", *words),
@@ -216,6 +216,7 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
     assert code == 0, err
     (arguments,) = asked
     assert (arguments["format"], arguments["max_detections"]) == ("tflite", 20)
+    assert arguments["overwrite"] is regular
     # TFLite_Detection_PostProcess keeps only the best class of each box by default.
     agnostic = "model.postprocessing.nms.class_agnostic=true" in arguments["overrides"]
     assert agnostic is not regular
@@ -232,6 +233,13 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
 def test_unsupported_flags_of_the_exporter_are_refused(refused, trained, words, message):
     command = ("exporter_main_v2", "--trained_checkpoint_dir", trained, "--output_directory", "x")
     assert message in refused(*command, *words)
+
+
+def test_an_export_that_is_there_is_refused_with_the_flags_of_the_verb(refused, trained, tmp_path):
+    (tmp_path / "export.json").write_text("{}")
+    words = ("--trained_checkpoint_dir", trained, "--output_directory", tmp_path)
+    said = refused("exporter_main_v2", *words)
+    assert "add --overwrite, or give another --output_directory" in said
 
 
 def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
