@@ -68,13 +68,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
-    stored = from_stored(directory.experiment, str(directory.path), say_aside)
-    experiment = with_overrides(stored, overrides)
+    experiment = with_overrides(directory.read_experiment(say_aside), overrides)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():

@@ -64,6 +64,12 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
     from stillbox.training.length import set_length
 
     if arguments.config is None:
+        from stillbox.checking.choosing.planning import has_run, plan_resumed
+
+        length = {"steps": arguments.steps, "epochs": arguments.epochs}
+        if has_run(arguments.model_dir):
+            say_aside(f"the experiment is that of the run in {arguments.model_dir}")
+            return plan_resumed(arguments.model_dir, overrides=arguments.overrides, **length)
         raise UserError(
             "nothing says what to train",
             where="CONFIG",
