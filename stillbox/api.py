@@ -116,7 +116,7 @@ def load_model(
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
             f"{name} is not a model directory, and a config alone has no weights",
-            fix="add --weights FILE, or give the --model-dir of a training run",
+            fix="add --weights FILE, or give the model directory of a training run",
         )
     return load_trained(Path(source), step=step, overrides=overrides, say=say)
 
@@ -320,7 +320,7 @@ def _is_export(source: Config, runtime: str) -> bool:
         raise UserError(
             f"only an export runs in {runtime}",
             where=str(source),
-            fix=f"stillbox export {source} --format onnx, and give its folder",
+            fix=f"`stillbox export {source} --format onnx`, and give its folder",
         )
     return False
 

@@ -125,7 +125,8 @@ def _check_export(backend: "Backend") -> None:
         raise UserError(
             "this export compiles a program for every size of image",
             where=backend.source,
-            fix="export it with --image-size HEIGHT,WIDTH, or serve the model directory",
+            fix="export it again, `stillbox export DIR --image-size HEIGHT,WIDTH`, or serve the "
+            "model directory",
         )
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.predicting.images import refuse_missing
+from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.patterns import glob_files
-from stillbox.records.voc import IMAGE_SUFFIXES
 
 VIDEO_SUFFIXES = (
     *(".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv"),

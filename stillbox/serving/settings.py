@@ -111,6 +111,6 @@ def choose_batch_sizes(
             f"the model does not take batches of {', '.join(map(str, sorted(refused)))}",
             where="--batch-sizes",
             fix=f"give some of {', '.join(map(str, sorted(allowed or ())))}, or export it with "
-            "another --batch-size",
+            "another, `stillbox export DIR --batch-size N`",
         )
     return tuple(sorted(set(wanted)))

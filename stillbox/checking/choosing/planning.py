@@ -14,6 +14,9 @@ from stillbox.checking.choosing.records import (
     write_source,
 )
 from stillbox.checking.choosing.table import (
+    LARGE,
+    PYRAMID,
+    SMALL,
     choose_batch,
     choose_epochs,
     choose_recipe,
@@ -82,6 +85,7 @@ def plan_run(
         if config is not None:
             _refuse_other_model(config, stored.experiment, overrides, model_directory)
         return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
+    _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
     # The other processes of a job use what the first one has converted.
@@ -152,6 +156,23 @@ def _refuse_other_model(
             where=str(model_directory),
             fix="leave the config out to resume the run, or take a new --model-dir",
         )
+
+
+def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
+    """Reads config and overrides before a folder is converted, which may take an hour.
+
+    Raises:
+        UserError: they cannot be read; without a config, no recipe that may be picked takes them.
+    """
+    faults = []
+    for candidate in (config,) if config is not None else (SMALL, PYRAMID, LARGE):
+        try:
+            read_config(candidate, overrides)
+        except UserError as error:
+            faults.append(error)
+        else:
+            return
+    raise faults[0]
 
 
 def _choose(

@@ -23,6 +23,9 @@ from stillbox.experiment import rules
 from stillbox.experiment.resolve import read_config
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.records.label_map import LabelMap
+from stillbox.records.tf_example import serialize_example
+from tests.records.builders import make_example, write_records
 from tests.small import SMALL as SMALL_MODEL
 from tests.small import small_experiment
 
@@ -142,13 +145,13 @@ def test_photographs_are_converted_once(plan, tmp_path):
         pixels = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
         cv2.imwrite(str(photos / f"images/{number}.png"), pixels)
         (photos / f"labels/{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
-    (photos / "data.yaml").write_text("names: [owl]\n")
+    (photos / "data.yaml").write_text("train: images\nnames: [owl]\n")
     experiment, said = plan(data=photos)
     assert experiment.model.num_classes == 1
     assert "photos is" in said
     assert "converted from" in said
     assert (tmp_path / "run/data/label_map.pbtxt").is_file()
-    again, said = plan(data=photos)
+    again, said = plan(data=photos / "data.yaml")
     assert again == experiment
     assert "used again" in said
 
@@ -208,10 +211,36 @@ def test_records_of_a_run_are_not_written_through_a_link(plan, tmp_path):
     assert not any((tmp_path / "home").iterdir())
 
 
-def test_records_without_a_label_map_are_refused(plan, tmp_path):
-    (tmp_path / "train.record").write_bytes(b"")
-    with pytest.raises(UserError, match=r"0 label maps"):
+def test_records_without_a_label_map_get_one_of_their_texts(plan, scenes, tmp_path):
+    for file in scenes.glob("*.record-*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    experiment, said = plan(data=tmp_path)
+    made = LabelMap.from_file(experiment.data.train.label_map)
+    assert made == LabelMap.from_file(scenes / "label_map.pbtxt")
+    assert "of the records' own texts" in said
+
+
+def test_records_without_texts_say_how_a_label_map_is_written(plan, tmp_path):
+    write_records(tmp_path / "train.record", [serialize_example(make_example())])
+    with pytest.raises(UserError, match=r"no class texts[\s\S]*item \{ id: 1 name: 'dog' \}"):
         plan(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ("demo_scene", [], "did you mean 'demo_scenes'"),
+        ("demo_scenes", ["train.batchsize=4"], "did you mean 'batch_size'"),
+        (None, ["train.batchsize=4"], "did you mean 'batch_size'"),
+    ],
+)
+def test_misspelt_words_are_noticed_before_a_folder_is_read(plan, config, overrides, said):
+    with pytest.raises(UserError, match=said):
+        plan(config, data="nowhere", overrides=overrides)
+
+
+def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
+    (tmp_path / "train.record").write_bytes(b"")
     (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'a' }")
     (tmp_path / "train.record").rename(tmp_path / "val.record")
     with pytest.raises(UserError, match="no file of the folder is named as records of training"):
