@@ -186,6 +186,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
+        report.begin()
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
@@ -258,7 +259,6 @@ def _train(
                 )
 
         # ---- end --------------------------------------------------------------------------------
-        progress.say(reason)
         seconds = time.monotonic() - began
         totals = report.end(step, seconds)
         return Outcome(
