@@ -123,7 +123,7 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
             )
         return {"source": directory, "overrides": overrides}
     resolved = _resolve(arguments, overrides)
-    show_remarks(resolved)
+    show_remarks(resolved, resolved.warnings)
     return {"source": resolved.experiment, "weights": directory}
 
 

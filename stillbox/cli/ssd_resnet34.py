@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_overrides, add_processes, note, resolve_config
+from stillbox.cli.arguments import add_overrides, add_processes, note
 from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
 from stillbox.cli.ssd_resnet34_overrides import (
@@ -19,6 +19,7 @@ from stillbox.cli.ssd_resnet34_overrides import (
     training_overrides,
 )
 from stillbox.devices.announcing import say_aside
+from stillbox.experiment.resolve import resolve
 from stillbox.printing import printable_line
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _train(arguments: argparse.Namespace) -> int:
     words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
     words += [word for text in arguments.overrides for word in ("--set", text)]
     note(f"these flags are short for\n  {shlex.join(words)}")
-    resolved = resolve_config(arguments)
+    resolved = resolve(arguments.config, arguments.overrides)
     note_size(resolved.experiment, arguments)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 

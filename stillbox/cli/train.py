@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import run_training
 from stillbox.devices.announcing import say_aside
@@ -56,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
     resolved = _plan(arguments) if arguments.data else _resolve(arguments)
-    show_remarks(resolved)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 

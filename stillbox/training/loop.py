@@ -187,6 +187,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
+        report.begin()
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
@@ -259,7 +260,6 @@ def _train(
                 )
 
         # ---- end --------------------------------------------------------------------------------
-        progress.say(reason)
         seconds = time.monotonic() - began
         totals = report.end(step, seconds)
         return Outcome(

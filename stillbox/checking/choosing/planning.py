@@ -32,6 +32,7 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.own_paths import place_paths
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
+from stillbox.experiment.rules.trainable import CHECKPOINT
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.experiment.values import differences
@@ -190,9 +191,13 @@ def _choose(
         say(f"recipe {recipe.value}: {recipe.reason}")
         config = recipe.value
     read = read_config(config, chosen)
-    weights = _first_weights(read.experiment, say)
-    batch = choose_batch(read.experiment, facts, machine)
     fixed = {override.partition("=")[0].strip() for override in overrides}
+    if CHECKPOINT in fixed:
+        changed = read_config(read.experiment, overrides).experiment
+        weights = _given_weights(changed.train.fine_tune.checkpoint, say)
+    else:
+        weights = _first_weights(read.experiment, say)
+    batch = choose_batch(read.experiment, facts, machine)
     if "train.batch_size" not in fixed:
         say(f"batch {batch.value}: {batch.reason}")
         size = int(batch.value)
@@ -235,6 +240,13 @@ def _data_overrides(records: FolderRecords, facts: Facts) -> list[str]:
     ]
 
 
+def _given_weights(checkpoint: str, say: Say) -> list[str]:
+    """Returns the overrides that go with weights that are asked for, or with none."""
+    say(f"weights to start from: {checkpoint or 'random ones'}, as --set {CHECKPOINT} says")
+    row = known_weights().get(checkpoint)
+    return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
+
+
 def _first_weights(experiment: Experiment, say: Say) -> list[str]:
     """Returns the overrides of weights that are on this machine; says what to get if none are."""
     checkpoint = experiment.train.fine_tune.checkpoint
@@ -252,4 +264,4 @@ def _first_weights(experiment: Experiment, say: Say) -> list[str]:
         "warning: random weights to start from, which need more images and more steps: none that "
         f"fit are on this machine{what}"
     )
-    return ["train.fine_tune.checkpoint="]
+    return [f"{CHECKPOINT}="]

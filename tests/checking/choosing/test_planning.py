@@ -107,6 +107,22 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     assert train.optimizer.schedule.learning_rate == pytest.approx(0.015)
 
 
+@pytest.mark.parametrize(
+    ("given", "said", "scope"),
+    [
+        ("", "random ones, as --set train.fine_tune.checkpoint says", ""),
+        ("mine.npz", "mine.npz, as --set", ""),
+        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as --set", "detection"),
+    ],
+)
+def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
+    experiment, lines = plan(overrides=[f"train.fine_tune.checkpoint={given}"])
+    assert experiment.train.fine_tune.checkpoint == given
+    assert f"weights to start from: {said}" in lines
+    assert "warning: random weights" not in lines
+    assert not scope or experiment.train.fine_tune.scope == scope
+
+
 def test_what_is_said_on_the_command_line_wins(plan):
     overrides = ["train.batch_size=4", "train.evaluate_every=7"]
     experiment, said = plan(overrides=overrides, epochs=2)
