@@ -179,7 +179,7 @@ class PredictRun:
             self._selection,
             observer=self._profiler,
         )
-        lines, path = self._folder / f"{name}.jsonl", self._folder / f"{name}.mp4"
+        lines, path = self._folder / f"{name}.jsonl", self._folder / f"{name}.webm"
         began, count, objects = time.perf_counter(), 0, Counter[str]()
         drawn = VideoFile(path, video.rate / video.stride, live=video.live)
         with json_lines(lines) as append, drawn, progress_bar("frames") as progress:
