@@ -1,15 +1,19 @@
 """`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
+import json
 from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.models import add_weights, fetch_weights
 from stillbox.cli.running import run_training
 from stillbox.devices.announcing import say_aside
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
+from stillbox.experiment.rules.trainable import CHECKPOINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on a folder of annotated images in any format that `data convert` reads, or of "
         "records with a label map; records go into DIR/data, paths and classes into the experiment",
     )
+    add_weights(parser, "weights to start from, or none for random ones")
     add_overrides(parser)
     parser.add_argument(
         "--model-dir",
@@ -55,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
+    fetch_weights(arguments.weights, download=arguments.download)
+    if arguments.weights is not None:
+        arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
     resolved = _plan(arguments) if arguments.data else _resolve(arguments)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
@@ -78,6 +86,25 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
     _refuse_data(arguments.config)
     read = read_config(arguments.config, arguments.overrides)
     return set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
+
+
+def _weights(text: str) -> list[str]:
+    """Returns the overrides that start training from weights; a wrong path is refused at once.
+
+    Raises:
+        UserError: nothing has that name.
+    """
+    row = known_weights().get(text)
+    if row is not None:
+        return list(row.overrides())
+    path = Path(text).expanduser()
+    if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
+        raise UserError(
+            f"there are no weights {text!r}",
+            where="--weights",
+            fix=nearest(text, ["none", *known_weights()]),
+        )
+    return [f"{CHECKPOINT}={json.dumps('' if text == 'none' else text)}"]
 
 
 def _refuse_data(config: str) -> None:
