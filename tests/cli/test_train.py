@@ -512,3 +512,21 @@ def test_a_clock_that_jumps_changes_no_speed(train, tmp_path, monkeypatch):
     assert [line["step"] for line in lines] == [1, 2]
     assert all(0 < line["images_per_second"] < 1e6 for line in lines)
     assert re.search(r"step 2/2 .*  ETA 0:00:00", answer.err)
+
+
+def test_without_a_model_directory_the_run_gets_a_new_one(
+    stillbox, settings, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/demo_scenes").mkdir(parents=True)
+    code, _, err = stillbox("train", "demo_scenes", *settings("train.steps=1", evaluated=False))
+    assert code == 0
+    assert "the model directory is runs/demo_scenes-2" in err
+    assert ModelDirectory.open("runs/demo_scenes-2").steps() == (1,)
+    # Resumed by its directory alone.
+    code, out, _ = stillbox("train", "--model-dir", "runs/demo_scenes-2")
+    assert code == 0
+    assert "nothing is left" in out
+    code, _, err = stillbox("train")
+    assert code == 2
+    assert "nothing says what to train" in err
