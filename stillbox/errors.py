@@ -8,6 +8,7 @@ from stillbox.printing import printable, printable_line
 
 # What is wrong and how to mend it take so many rows each: together they fit on one screen.
 _COLUMNS, _ROWS = 100, 11
+_SHORT_WORD = 3
 _LONG_WORD = re.compile(r"(\S{100})\S{60,}(\S{20})")
 
 
@@ -55,6 +56,15 @@ def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:
     """
     names = sorted(map(printable_line, valid))
     close = difflib.get_close_matches(name, names, n=limit, cutoff=0.6)
+    close = close or _with_word(name, names)[:limit]
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "valid here: " + (", ".join(names) if names else "nothing")
+
+
+def _with_word(name: str, names: Iterable[str]) -> list[str]:
+    """Returns the names with a word that is close, as `mobilenet` in `ssd_mobilenet_v2_coco`."""
+    words = {n: [w for w in re.split(r"[\W_]+", n) if len(w) > _SHORT_WORD] for n in names}
+    known = sorted({word for found in words.values() for word in found})
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return sorted((n for n, found in words.items() if close and close[0] in found), key=len)

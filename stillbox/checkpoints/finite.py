@@ -29,8 +29,8 @@ def check_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
     raise UserError(
         f"{first!r} has {count:,} of {arrays[first].size:,} values that are not finite{also}",
         where=where,
-        fix="take weights from before the training diverged: an earlier checkpoint (--step), or "
-        "another file",
+        fix="take weights from before the training diverged: an earlier checkpoint, or another "
+        "file",
     )
 
 

@@ -40,7 +40,7 @@ class DirectoryLock:
             raise UserError(
                 f"{holder} is writing into this directory",
                 where=str(directory),
-                fix="wait for it to end, or choose another --model-dir",
+                fix="wait for it to end, or choose another model directory",
             ) from error
         except OSError:
             return  # some network file systems have no locks

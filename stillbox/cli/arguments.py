@@ -92,8 +92,8 @@ def add_config(parser: Parser) -> None:
     add_overrides(parser)
 
 
-def add_overrides(parser: Parser) -> None:
-    """Adds --set and --import."""
+def add_imports(parser: Parser) -> None:
+    """Adds --import."""
     parser.add_argument(
         "--import",
         dest="imports",
@@ -103,6 +103,11 @@ def add_overrides(parser: Parser) -> None:
         help="import backbones, losses, augmentations and other parts of your own, for example "
         "--import my_parts.py; may be repeated",
     )
+
+
+def add_overrides(parser: Parser) -> None:
+    """Adds --set and --import."""
+    add_imports(parser)
     parser.add_argument(
         "--set",
         dest="overrides",

@@ -8,12 +8,26 @@ Put it where the shell reads it: bash: `stillbox completion bash >
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from stillbox.experiment.known_weights import known_weights, weight_families
 from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.values import settings_of
+from stillbox.exporting.settings import FORMATS
+from stillbox.records.formats.registry import readable_formats
 
 _CONFIG = ("config", "recipe")
+_FIELDS = ("FIELD=VALUE",)
+"""In place of the values of an option that takes a setting."""
+_WORDS: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
+    ("export", "format"): lambda: FORMATS,
+    ("data convert", "format"): readable_formats,
+    ("weights get", "name"): known_weights,
+    ("weights list", "family"): weight_families,
+}
+"""Words of an argument without choices of its own, whose errors name what is near."""
 
 
 @dataclass
@@ -54,15 +68,34 @@ def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[_Command]:
         elif action.help == argparse.SUPPRESS:
             continue
         elif not action.option_strings:
-            choices = recipe_names() if action.dest in _CONFIG else action.choices or ()
+            choices = _choices(action, path)
             command.words |= dict.fromkeys(map(str, choices), _brief(action.metavar))
         else:
             command.words |= dict.fromkeys(action.option_strings, _brief(action.help))
             if action.nargs != 0:
-                values = tuple(map(str, action.choices or ()))
-                command.values |= dict.fromkeys(action.option_strings, values)
+                command.values |= dict.fromkeys(action.option_strings, _choices(action, path))
+    if (folder := getattr(parser, "folder", None)) is not None:
+        # `data convert FOLDER` has options beside its verbs.
+        own = next(_walk(folder, path))
+        command.words |= own.words
+        command.values |= own.values
     yield command
     yield from inner
+
+
+def _choices(action: argparse.Action, path: str) -> tuple[str, ...]:
+    """Returns the words of an argument, none if it takes anything."""
+    if action.dest == "overrides":
+        return _FIELDS
+    if action.dest in _CONFIG:
+        return tuple(recipe_names())
+    words = _WORDS.get((path, action.dest), lambda: action.choices or ())
+    return tuple(map(str, words()))
+
+
+def _fields() -> list[str]:
+    """Returns what `--set` takes: `path=`, or `path=value`."""
+    return sorted(set(settings_of(Experiment)))
 
 
 def _brief(text: object) -> str:
@@ -74,12 +107,27 @@ def _brief(text: object) -> str:
 def _bash(commands: list[_Command]) -> str:
     cases = "\n".join(f"    '{one.path}') words='{' '.join(one.words)}' ;;" for one in commands)
     values = "\n".join(
-        f"    '{one.path} {name}') COMPREPLY=($(compgen -W '{' '.join(choices)}' -- \"$cur\"))\n"
-        "      return ;;"
+        f"    '{one.path} {name}') "
+        + ('_stillbox_set "$field" "$cur"' if choices == _FIELDS else _compgen(choices))
+        + "\n      return ;;"
         for one in commands
         for name, choices in one.values.items()
     )
     return f"""# Completion of stillbox for bash; written by `stillbox completion bash`.
+_stillbox_fields='{" ".join(_fields())}'
+_stillbox_set() {{  # up to the next dot, or the values of a field
+  local word="$1$2" candidate rest head last=""
+  compopt -o nospace 2>/dev/null
+  while IFS= read -r candidate; do
+    if [[ -z $1 ]]; then
+      rest="${{candidate#"$word"}}"
+      head="${{rest%%[.=]*}}"
+      candidate="$word$head${{rest:${{#head}}:1}}"
+    fi
+    [[ $candidate == "$last" ]] || COMPREPLY+=("${{candidate#"$1"}}")
+    last="$candidate"
+  done < <(compgen -W "$_stillbox_fields" -- "$word")
+}}
 _stillbox() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
   local at="" word words=""
@@ -89,6 +137,16 @@ _stillbox() {{
     esac
   done
   COMPREPLY=()
+  # Bash ends words at an equals sign.
+  local place=$COMP_CWORD field=""
+  if [[ $cur == "=" ]]; then cur=""; else place=$((place - 1)); fi
+  if [[ $place -gt 2 && ${{COMP_WORDS[place]}} == "=" ]]; then
+    previous="${{COMP_WORDS[place-1]}}"
+    if [[ $previous != -* ]]; then
+      field="$previous=" previous="${{COMP_WORDS[place-2]}}"
+      [[ $previous == "=" ]] && previous="${{COMP_WORDS[place-3]}}"
+    fi
+  fi
   case "$at $previous" in
 {values}
   esac
@@ -101,19 +159,38 @@ complete -o default -F _stillbox stillbox
 """
 
 
+def _compgen(choices: Iterable[str]) -> str:
+    return f"COMPREPLY=($(compgen -W '{' '.join(choices)}' -- \"$cur\"))"
+
+
 def _zsh(commands: list[_Command]) -> str:
     cases = "\n".join(
         f"    '{one.path}') candidates=({_described(one.words)}) ;;" for one in commands
     )
     values = "\n".join(
         f"    '{one.path} {name}') "
-        + (f"compadd -- {' '.join(choices)}" if choices else "_files")
+        + ("_stillbox_set" if choices == _FIELDS else _compadd(choices))
         + "; return ;;"
         for one in commands
         for name, choices in one.values.items()
     )
     return f"""#compdef stillbox
 # Completion of stillbox for zsh; written by `stillbox completion zsh`.
+_stillbox_fields=({" ".join(map(repr, _fields()))})
+_stillbox_set() {{  # up to the next dot, or the values of a field
+  local word="${{words[CURRENT]}}" candidate rest head
+  local -aU offered
+  for candidate in "${{_stillbox_fields[@]}}"; do
+    [[ "$candidate" == "$word"* ]] || continue
+    if [[ "$word" != *=* ]]; then
+      rest="${{candidate#"$word"}}"
+      head="${{rest%%[.=]*}}"
+      candidate="$word$head${{rest[${{#head}}+1]}}"
+    fi
+    offered+=("$candidate")
+  done
+  compadd -S '' -- "${{offered[@]}}"
+}}
 _stillbox() {{
   local at="" word
   local -a candidates
@@ -135,9 +212,21 @@ compdef _stillbox stillbox
 """
 
 
+def _compadd(choices: Iterable[str]) -> str:
+    return f"compadd -- {' '.join(choices)}" if choices else "_files"
+
+
 def _fish(commands: list[_Command]) -> str:
     lines = [
         "# Completion of stillbox for fish; written by `stillbox completion fish`.",
+        f"set -g __stillbox_fields {' '.join(map(repr, _fields()))}",
+        "function __stillbox_set",  # up to the next dot, or the values of a field
+        "  set -l word (commandline -ct)",
+        '  set -l found (string match -- "$word*" $__stillbox_fields)',
+        '  string match -q -- "*=*" $word; and string join \\n $found; and return',
+        "  set -l start (string escape --style=regex -- $word)",
+        "  string replace -r -- \"^($start[^.=]*[.=]?).*\" '$1' $found | sort -u",
+        "end",
         "function __stillbox_at",
         "  set -l at",
         "  for word in (commandline -opc)[2..-1]",
@@ -157,7 +246,8 @@ def _fish(commands: list[_Command]) -> str:
             kind = "-l" if word.startswith("--") else "-s" if word.startswith("-") else "-a"
             line = f"{here} {kind} '{word.lstrip('-')}' -d '{about}'"
             if choices := one.values.get(word):
-                line += f" -x -a '{' '.join(choices)}'"
+                offered = "(__stillbox_set)" if choices == _FIELDS else " ".join(choices)
+                line += f" -x -a '{offered}'"
             elif word in one.values:
                 line += " -r"
             lines.append(line)

@@ -30,10 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_all(arguments)
 
     from stillbox.api import evaluate
+    from stillbox.checkpoints.packed import results_folder
     from stillbox.evaluation.table import scores_table, threshold_text
 
     output = arguments.output or (None if not arguments.weights else Path("evaluation"))
-    traced = output or Path(arguments.config) / "evaluation"
+    traced = output or (results_folder(Path(arguments.config)) or Path()) / "evaluation"
     profiler = batch_profiler(arguments.profile, traced, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         scored = evaluate(
@@ -65,11 +66,10 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.table import steps_table
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = Path(arguments.config)
-    stored = from_stored(ModelDirectory.open(directory).experiment, str(directory), say_aside)
+    stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = with_overrides(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
     patience = Patience(existing=True)

@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     exported = export(
         **model_flags(arguments, changes),
         output=arguments.output_directory,
+        overwrite=arguments.overwrite,
         say=say_aside,
         format="tflite",
         signature="detection_api",

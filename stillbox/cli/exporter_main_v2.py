@@ -61,6 +61,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="a model directory, or a folder with TF1 checkpoints",
     )
     parser.add_argument("--output_directory", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
     parser.add_argument(
         "--config_override", default="", metavar="TEXT", help="text that is merged into CONFIG"
     )
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     exported = export(
         **model_flags(arguments),
         output=arguments.output_directory,
+        overwrite=arguments.overwrite,
         say=say_aside,
         format="saved_model",
         signature="detection_api",

@@ -7,8 +7,9 @@ Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss
 import argparse
 import errno
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from stillbox import __version__
@@ -32,6 +33,7 @@ _VERBS = {
     "predict": "detect objects in images and videos",
     "serve": "serve a model over HTTP",
     "export": "write a model for other runtimes",
+    "pack": "write a trained model without its training into one file",
     "recipes": "list the recipes with input, size, score and memory",
     "config": "print the resolved experiment as YAML",
     "weights": "get pretrained weights; write weights for other programs",
@@ -57,6 +59,13 @@ _ORIGINALS = {
 }
 """Verbs with the flags of an original, and the other names of each."""
 
+_OTHER_NAMES = {
+    "--output": ("--export_dir", "--output_directory", "--model_dir"),
+    "--overwrite": ("--override_export_dir",),
+}
+"""What the originals call flags of ours; others differ in their underscores only."""
+_FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
+
 _SPELLINGS = {spelling: verb for verb, names in _ORIGINALS.items() for spelling in names}
 
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
@@ -79,6 +88,13 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         if only in (None, name):
             _add_verb(verb, name)
     return parser
+
+
+def verb_options(verb: str) -> set[str]:
+    """Returns the options of a verb that has no verbs of its own."""
+    verbs = build_parser(verb)._actions[-1]
+    assert isinstance(verbs, argparse._SubParsersAction)
+    return {word for action in verbs.choices[verb]._actions for word in action.option_strings}
 
 
 def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
@@ -165,7 +181,25 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     return code
 
 
+def own_flags(text: str, options: Collection[str]) -> str:
+    """Returns a message with flags as a verb spells them, such as `--model_dir`.
+
+    Args:
+        text: the message; commands in backticks keep their flags.
+        options: of the verb.
+    """
+
+    def own(match: re.Match[str]) -> str:
+        flag = match[0]
+        names = (flag, "--" + flag[2:].replace("-", "_"), *_OTHER_NAMES.get(flag, ()))
+        return next((name for name in names if name in options), flag)
+
+    return _FLAG.sub(own, text)
+
+
 def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
+    if (name := (verb or "").partition(" ")[0]) in _ORIGINALS:
+        text = own_flags(text, verb_options(name))
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from stillbox.cli.arguments import print_json
-from stillbox.experiment.recipes.headers import RecipeHeader, read_headers
+from stillbox.experiment.recipes.headers import COCO, RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
 
 _LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"
 _NOTE = (
-    "AP in percent, as published or measured; memory is an estimate for the recipe's batch over "
-    "all devices, a smaller train.batch_size needs less. The head of each recipe's file says on "
-    "which data and how: --json has it all. stillbox config NAME prints a recipe."
+    "AP in percent, as published or measured; APs on different data do not compare; memory is an "
+    "estimate for the recipe's batch over all devices, a smaller train.batch_size needs less. The "
+    "head of each recipe's file says how: --json has it all. stillbox config NAME prints a recipe."
 )
 
 
@@ -30,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
         print_json(content)
         return 0
-    sys.stdout.write("\n".join((*_lines(rows), "", *textwrap.wrap(_NOTE, 100), "")))
+    sets = dict.fromkeys((COCO, *(header.data for header, _ in rows)))
+    tables = ["\n".join(_table(rows, data)) for data in sets]
+    sys.stdout.write("\n\n".join((*tables, "\n".join((*textwrap.wrap(_NOTE, 100), "")))))
     return 0
 
 
@@ -38,11 +40,14 @@ def _input(name: str) -> tuple[int, int]:
     return resolve(name).experiment.model.resizer.input_size
 
 
-def _lines(rows: list[tuple[RecipeHeader, tuple[int, int]]]) -> Iterator[str]:
-    """Yields a line of figures for each recipe, and one of hardware and speed where known."""
+def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]], data: str) -> Iterator[str]:
+    """Yields a line of figures for each recipe of a data set, and one of hardware and speed."""
     longest = max(len(header.name) for header, _ in rows)
-    yield _LINE.format("recipe", "input", "parameters", "memory", "batch", "AP", width=longest)
+    head = ("recipe", "input", "parameters", "memory", "batch", f"AP on {data}")
+    yield _LINE.format(*head, width=longest)
     for header, (height, width) in rows:
+        if header.data != data:
+            continue
         yield _LINE.format(
             header.name,
             f"{height}x{width}",

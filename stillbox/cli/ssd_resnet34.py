@@ -69,13 +69,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
-    stored = from_stored(directory.experiment, str(directory.path), say_aside)
-    experiment = with_overrides(stored, overrides)
+    experiment = with_overrides(directory.read_experiment(say_aside), overrides)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():
@@ -98,10 +96,16 @@ def _number(value: float | None) -> str:
 def _predict(arguments: argparse.Namespace) -> int:
     """Prints the best detections of one image and draws them."""
     from stillbox.api import load
+    from stillbox.predicting.images import read_image
+    from stillbox.predicting.selection import Selection
 
     predictor = load(arguments.model_dir, step="latest", overrides=arguments.overrides)
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
-        (found,) = predictor.stream([arguments.inference], observer=profiler)
+        # As in the original: every detection.
+        everything = Selection(min_score=0, classes_per_object="all")
+        (found,) = predictor.detect(
+            [arguments.inference], read_image, everything, observer=profiler
+        )
     for one in islice(found, _SHOWN):
         ymin, xmin, ymax, xmax = one.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"

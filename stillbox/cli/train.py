@@ -8,6 +8,7 @@ from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import run_training
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
 
 
@@ -63,13 +64,35 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
     from stillbox.training.length import set_length
 
     if arguments.config is None:
+        from stillbox.checking.choosing.planning import has_run, plan_resumed
+
+        length = {"steps": arguments.steps, "epochs": arguments.epochs}
+        if has_run(arguments.model_dir):
+            say_aside(f"the experiment is that of the run in {arguments.model_dir}")
+            return plan_resumed(arguments.model_dir, overrides=arguments.overrides, **length)
         raise UserError(
             "nothing says what to train",
             where="CONFIG",
             fix="give --data FOLDER, a recipe (stillbox recipes lists them) or a config file",
         )
+    _refuse_data(arguments.config)
     read = read_config(arguments.config, arguments.overrides)
     return set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
+
+
+def _refuse_data(config: str) -> None:
+    """Refuses a data set in place of a config.
+
+    Raises:
+        UserError: it is a folder that holds no experiment, or the data.yaml of YOLO.
+    """
+    path = Path(config)
+    is_folder = config not in recipe_names() and path.is_dir()
+    if is_folder and (path / "experiment.yaml").is_file():
+        return
+    if is_folder or path.name in ("data.yaml", "data.yml"):
+        what = f"{config} is {'a folder' if is_folder else 'the description of a data set'}"
+        raise UserError(f"{what}, not a config", where="CONFIG", fix=f"give it as --data {config}")
 
 
 def _plan(arguments: argparse.Namespace) -> Resolved:

@@ -1,14 +1,19 @@
 """`stillbox weights`: pretrained weights by name, and a trained model's weights for others."""
 
 import argparse
+import textwrap
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_option, parse_step, print_json
+from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
 from stillbox.cli.bars import progress_bar
-from stillbox.experiment.known_weights import KnownWeights, known_weights
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.training.console import PrintableConsole
+
+_INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pretrained weights that can be had by name",
         description="Lists pretrained weights with publisher, licence, address and checksum, and "
         "the recipes that take them.",
+    )
+    listing.add_argument(
+        "family", metavar="FAMILY", nargs="?", help="a family, or a name in it; otherwise a summary"
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(weights_run=_list)
@@ -62,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "STEP",
     )
     save.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    add_imports(save)
     save.set_defaults(weights_run=_save)
 
 
@@ -72,12 +81,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    rows = [_describe(row) for row in known_weights().values()]
+    families = weight_families()
     if arguments.json:
-        print_json(rows)
+        chosen = _in_family(arguments.family) if arguments.family else known_weights().values()
+        print_json([_describe(row) for row in chosen])
         return 0
     console = PrintableConsole(highlight=False, soft_wrap=True)
-    for row in rows:
+    if not arguments.family:
+        for family, rows in families.items():
+            here = sum(bool(_describe(row)["downloaded"]) for row in rows)
+            console.print(
+                f"[bold]{family}[/]: {len(rows)}" + f", [green]{here} downloaded[/]" * bool(here)
+            )
+            console.print(textwrap.fill(_names(rows), 78, **_INDENTED), markup=False)
+        console.print("stillbox weights list FAMILY describes them; weights get NAME downloads")
+        return 0
+    for row in map(_describe, _in_family(arguments.family)):
         here = "  [green]downloaded[/]" if row["downloaded"] else ""
         console.print(f"[bold]{row['name']}[/]{here}")
         console.print(f"  {row['about']}", markup=False)
@@ -90,6 +109,23 @@ def _list(arguments: argparse.Namespace) -> int:
         console.print(f"    {' '.join(f'--set {o}' for o in row['overrides'])}\n", markup=False)
     console.print("stillbox weights get NAME downloads them; --set takes their name then")
     return 0
+
+
+def _names(rows: Iterable[KnownWeights]) -> str:
+    return ", ".join(row.name for row in rows)
+
+
+def _in_family(word: str) -> tuple[KnownWeights, ...]:
+    """Returns the weights of a family, or those of a name.
+
+    Raises:
+        UserError: it is neither.
+    """
+    families, known = weight_families(), known_weights()
+    if word not in families and word not in known:
+        fix = nearest(word, [*families, *known] if len(word) > 3 else families)
+        raise UserError(f"there are no weights {word!r}", where="FAMILY", fix=fix)
+    return families.get(word) or (known[word],)
 
 
 def _describe(row: KnownWeights) -> dict[str, Any]:

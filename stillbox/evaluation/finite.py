@@ -18,6 +18,6 @@ def not_finite(image: str) -> NotFiniteError:
     return NotFiniteError(
         "the model's predictions for this image are not finite (NaN or infinity)",
         where=image,
-        fix="check the weights: take an earlier checkpoint with --step, train again with a lower "
-        "learning rate or with gradient clipping; if evaluation.precision is bfloat16, try float32",
+        fix="check the weights: take an earlier checkpoint, train again with a lower learning "
+        "rate or with gradient clipping; if evaluation.precision is bfloat16, try float32",
     )

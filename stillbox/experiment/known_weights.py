@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,6 +16,7 @@ from stillbox.textformat.yaml_tree import compose
 _TABLE = Path(__file__).with_suffix(".yaml")
 _FIELD = "train.fine_tune"
 _SUGGESTED = 2
+_FAMILY = re.compile(r"faster_rcnn|efficientdet|ssd(lite)?_[a-z]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,14 @@ class KnownWeights:
     """Further overrides that these weights want."""
     files: tuple[KnownFile, ...]
 
+    @property
+    def family(self) -> str:
+        """What they are listed under: the detector with its backbone, or `backbones`."""
+        if self.scope == "classification":
+            return "backbones"
+        found = _FAMILY.match(self.name)
+        return found[0] if found else "others"
+
     def fits(self, model: Model) -> bool:
         """Says whether a model takes them."""
         try:
@@ -77,6 +87,14 @@ def known_weights() -> Mapping[str, KnownWeights]:
     """Returns all of them by name."""
     table = compose(_TABLE.read_text(encoding="utf-8"), _TABLE.name).plain()
     return {name: _read(name, row) for name, row in table.items()}
+
+
+def weight_families() -> Mapping[str, tuple[KnownWeights, ...]]:
+    """Returns all of them by family."""
+    families: dict[str, list[KnownWeights]] = {}
+    for row in known_weights().values():
+        families.setdefault(row.family, []).append(row)
+    return {name: tuple(rows) for name, rows in sorted(families.items())}
 
 
 def _read(name: str, row: dict[str, Value]) -> KnownWeights:

@@ -6,7 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from stillbox.experiment.variants import Variant
 from stillbox.textformat.yaml_tree import Node
@@ -51,6 +51,27 @@ def leaf_paths(value: Value, prefix: str = "") -> Iterator[str]:
         return
     for name, item in plain.items():
         yield from leaf_paths(item, f"{prefix}.{name}" if prefix else name)
+
+
+def settings_of(cls: Hint, prefix: str = "") -> Iterator[str]:
+    """Yields what `--set` may be given for a dataclass of the schema, for the shells to complete.
+
+    `path=` for each field of any kind, `path=value` where the values are a few words.
+    """
+    for name, hint in field_types(cls).items():
+        path, members = f"{prefix}{name}", choices(hint)
+        sections = [member for member in members if dataclasses.is_dataclass(member)]
+        if hasattr(sections[0] if sections else None, "kind"):
+            yield from (f"{path}.kind={member.kind}" for member in sections)
+        for member in members:
+            if dataclasses.is_dataclass(member):
+                yield from settings_of(member, f"{path}.")
+            elif typing.get_origin(member) is Literal:
+                yield from (f"{path}={word}" for word in typing.get_args(member))
+            elif member is bool:
+                yield from (f"{path}=true", f"{path}=false")
+            elif member is not types.NoneType:
+                yield f"{path}="
 
 
 def sections_of(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:

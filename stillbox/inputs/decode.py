@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from stillbox.inputs.jpeg_header import read_jpeg_header
-from stillbox.records.image_files import claims_too_much
-from stillbox.records.image_work import costly
+from stillbox.records.image_files import claims_too_much, not_decoded
 
 Pixels = NDArray[np.uint8]
 """`[H, W, 3]`, RGB."""
@@ -84,11 +83,11 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
 
     Raises:
         ImageError: the data are empty, truncated, corrupt, no image, so few that the size in their
-            header cannot be true, or built to take long (`costly`).
+            header cannot be true, or refused by `not_decoded`.
     """
     if not data:
         raise ImageError("the image has no bytes")
-    if reason := costly(data):
+    if reason := not_decoded(data):
         raise ImageError(reason)
     data = _without_texts(data)
     if len(data) < _SMALL_BYTES and claims_too_much(_header_size(data), len(data)):

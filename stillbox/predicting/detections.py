@@ -70,7 +70,10 @@ class Detections:
 
     def at_least(self, min_score: float) -> "Detections":
         """Returns the detections with a score of at least `min_score`."""
-        keep = self.scores >= min_score
+        return self.pick(self.scores >= min_score)
+
+    def pick(self, keep: NDArray[np.bool_]) -> "Detections":
+        """Returns the detections where `keep`, `[N]`, is true."""
         return replace(
             self,
             boxes=self.boxes[keep],

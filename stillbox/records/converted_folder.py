@@ -18,7 +18,7 @@ from stillbox.untrusted import read_untrusted
 _MOST_BYTES = 2**24
 
 REPORT_NAME = "conversion.txt"
-_VERSION = "stillbox conversion 2"
+_VERSION = "stillbox conversion 3"
 
 
 @dataclass(frozen=True, kw_only=True)

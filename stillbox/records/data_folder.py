@@ -12,9 +12,9 @@ from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.confined import ImageRoot, line_of
 from stillbox.records.guarded import read_json
+from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 FINISHED = "conversion.json"
 """File of a folder that `stillbox.records.converted_folder` wrote; its records are no input."""
 
@@ -31,7 +31,7 @@ class DataFolder:
     """The files below a folder, without hidden ones.
 
     Args:
-        root: the folder.
+        root: the folder, or a YAML file such as YOLO's `data.yaml` in it.
         without: folders below it that do not belong to the data.
 
     Raises:
@@ -39,13 +39,16 @@ class DataFolder:
     """
 
     def __init__(self, root: str | Path, *, without: Iterable[Path] = ()) -> None:
-        if not Path(root).is_dir():
-            raise UserError(
-                "there is no such folder", where=str(root), fix="give a folder of images"
-            )
-        self.shown = Path(root)
+        root = Path(root)
+        if root.is_file() and root.suffix.lower() in (".yaml", ".yml"):
+            root = root.parent
+        if not root.is_dir():
+            what = "this is a file" if root.is_file() else "there is no such folder"
+            fix = f"give its folder, {root.parent}" if root.is_file() else "give a folder of images"
+            raise UserError(what, where=str(root), fix=fix)
+        self.shown = root
         """The folder as it was given."""
-        self.root = Path(root).resolve()
+        self.root = root.resolve()
         self.images_root = ImageRoot(self.root)
         self.links: list[Path] = []
         """Symbolic links that lead out of the folder; they are not followed."""

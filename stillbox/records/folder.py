@@ -94,7 +94,7 @@ def convert_folder(
     items, label_map = reading.with_ids(label_map)
     splits, origin = _split(items, reading, data, validation_share, seed, options, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
-    items = _own_names(items, data)
+    items = _own_names(items, splits, data, log)
 
     def check() -> object:
         return former_conversion(output, key, overwrite=options.overwrite)
@@ -132,7 +132,8 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(
-            f"the annotations ({title}) have no box for any of {len(reading.images):,} images",
+            f"the annotations ({title}) have no box for any of "
+            f"{max(len(reading.images), len(data.images)):,} images",
             where=f"{data.shown}: {where}",
             fix="see that the whole export is in the folder"
             + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:1]),
@@ -172,18 +173,35 @@ def _split(
     return splits, origin
 
 
-def _own_names(items: Sequence[AnnotatedImage], data: DataFolder) -> list[AnnotatedImage]:
-    """Returns the images with file names and ids that occur once."""
-    names = Counter(item.filename for item in items)
-    ids = Counter(item.image_id for item in items)
+def _own_names(
+    items: Sequence[AnnotatedImage],
+    splits: Sequence[Split | None],
+    data: DataFolder,
+    log: ConversionLog,
+) -> list[AnnotatedImage]:
+    """Returns the images with file names and ids that occur once.
+
+    Ids that an annotation file gives stay, and so do its file names, unless they occur twice in a
+    set: results are joined by them. Each COCO JSON counts from 1, and is most often a set.
+    """
+
+    def scope(item: AnnotatedImage, split: Split | None) -> Split | None:
+        return split if item.image_id != item.filename else None
+
+    scopes = list(map(scope, items, splits))
+    names = Counter((s, item.filename) for s, item in zip(scopes, items, strict=True))
+    ids = Counter((s, item.image_id) for s, item in zip(scopes, items, strict=True))
     own = []
-    for item in items:
+    for item, s in zip(items, scopes, strict=True):
         long = item.filename
         if item.path.is_relative_to(data.root):
             long = item.path.relative_to(data.root).as_posix()
-        if ids[item.image_id] > 1:
-            item = replace(item, image_id=long)
-        own.append(replace(item, filename=long) if names[item.filename] > 1 else item)
+        filename = long if names[s, item.filename] > 1 else item.filename
+        image_id = long if ids[s, item.image_id] > 1 else item.image_id
+        if image_id != item.image_id and item.image_id != item.filename:
+            action = "the file's path is the id"
+            log.add("image id occurs twice in a set", item.where, item.image_id, action=action)
+        own.append(replace(item, image_id=image_id, filename=filename))
     return own
 
 

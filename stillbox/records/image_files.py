@@ -4,13 +4,16 @@ JPEG and PNG are stored as they are, grayscale and palette too: decoders make th
 them. Other files are treated as follows, and reported:
 
 - CMYK (decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
-- BMP, GIF, TIFF and others: PNG without loss, of the first frame; WEBP: JPEG, quality 95;
+- BMP, GIF, TIFF, JPEG 2000 and others: PNG without loss, of the first frame; WEBP, AVIF and HEIC:
+  JPEG, quality 95;
 - an EXIF orientation: see `Exif`;
 - an image that cannot be decoded to its last row: refused.
 """
 
+import importlib
 import io
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -26,11 +29,21 @@ Exif = Literal["auto", "upright", "stored"]
 ignore the tag. `auto`: decided by the size in the annotation; `upright`, as most tools show images,
 if there is none or rotation does not change it."""
 
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
+    *(".avif", ".jp2", ".j2k", ".jpx", ".heic", ".heif"),
+)
+"""Names of image files, in folders and patterns of all verbs; HEIC needs `pillow-heif`."""
+
 MAX_IMAGE_BYTES = 2**29
 """Greatest size of an image file: a bitmap of 170 million pixels."""
 _ORIENTATION = 0x0112
 _QUALITY = 95
 _MANY_PIXELS, _MOST_PIXELS_A_BYTE = 2**25, 1000
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_HEIF_BYTES = 64
+"""The first box of a file names its kinds."""
+_LOSSY = ("WEBP", "AVIF", "HEIF")
 _JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
 
 
@@ -113,8 +126,30 @@ def claims_too_much(size: tuple[int, int], count: int) -> bool:
     return size[0] * size[1] > max(_MANY_PIXELS, _MOST_PIXELS_A_BYTE * count)
 
 
+def not_decoded(data: bytes) -> str:
+    """Returns why a file is not to be decoded, or cannot be here; empty if nothing is known."""
+    return costly(data) or _heif(data[:_HEIF_BYTES])
+
+
+def _heif(start: bytes) -> str:
+    """Makes Pillow read HEIC, as cameras of phones write it, or returns what is missing."""
+    named = start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and b"avif" not in start
+    if not named or _pillow_reads_heif():
+        return ""
+    return "a HEIC image, which needs the package pillow-heif (pip install pillow-heif)"
+
+
+@cache
+def _pillow_reads_heif() -> bool:
+    try:
+        importlib.import_module("pillow_heif").register_heif_opener()
+    except ImportError:
+        return False
+    return True
+
+
 def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
-    if reason := costly(data):
+    if reason := not_decoded(data):
         raise BadRecordError("unreadable image", reason)
     try:
         image = Image.open(io.BytesIO(data))
@@ -157,7 +192,7 @@ def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
         return "JPEG"
     if info.format in (*_JPEG, "PNG"):
         return ""
-    target = "JPEG" if info.format == "WEBP" else "PNG"
+    target = "JPEG" if info.format in _LOSSY else "PNG"
     notes.append((f"{info.format} image", info.mode, f"re-encoded as {target}"))
     return target
 

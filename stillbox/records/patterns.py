@@ -10,6 +10,8 @@ from stillbox.printing import printable_line
 
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
+_BESIDE = re.compile(r".+\.report\.(json|txt)|conversion\.(json|txt)|.+\.pbtxt")
+"""Names of reports and label maps, which lie beside records."""
 _SHOWN = 8
 _LONGEST_HINT = 200
 
@@ -18,7 +20,8 @@ def expand(paths: Sequence[str]) -> list[Path]:
     """Returns the files of the paths, sorted within each pattern and without repetition.
 
     A path is a file, a glob pattern (`*`, `?`, `[...]`), `name@10` for `name-00000-of-00010` to
-    `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending.
+    `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending. A pattern passes over
+    the reports and label maps that conversions write.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
@@ -76,7 +79,8 @@ def _expand_one(pattern: str) -> list[Path]:
         )
     if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
-    files = [file for file in glob_files(path) if not file.is_dir()]
+    found = (file for file in glob_files(path) if not file.is_dir())
+    files = [file for file in found if not _BESIDE.fullmatch(file.name)]
     if not files:
         what = "matches no file" if glob.has_magic(pattern) else "there is no such file"
         raise UserError(what, where=pattern, fix=_nearby(path))

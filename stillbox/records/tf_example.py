@@ -90,6 +90,18 @@ def parse_example(
     return ParsedExample(example, unknown, wrong, disagreeing)
 
 
+def class_texts(data: bytes) -> list[tuple[str, int]]:
+    """Returns text and label of each box of a serialised `tf.Example`; label 0 where it has none.
+
+    Raises:
+        BadRecordError: the bytes are no `tf.Example`.
+    """
+    features = parse_features(data)
+    texts = [text.decode(errors="replace") for text in _values(features, _TEXT, "bytes")]
+    labels = list(map(int, _values(features, _LABEL, "int64"))) or [0] * len(texts)
+    return [(text, label) for text, label in zip(texts, labels, strict=False) if text]
+
+
 def serialize_example(example: Example, label_map: LabelMap | None = None) -> bytes:
     """Writes an example with class labels, and with class texts if a label map is given."""
     kind = b"png" if example.encoded.startswith(b"\x89PNG") else b"jpeg"

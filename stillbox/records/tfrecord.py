@@ -118,7 +118,7 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
             f"there is a set of this name already: {old[0].name}"
             + (f" and {len(old) - 1} more" if len(old) > 1 else ""),
             where=str(folder),
-            fix="choose another --name or --output, or replace the set with --overwrite",
+            fix="choose another name or --output, or replace the set with --overwrite",
         )
     return old
 

@@ -15,8 +15,8 @@ import numpy as np
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.confined import ImageRoot
-from stillbox.records.data_folder import IMAGE_SUFFIXES
 from stillbox.records.guarded import MAX_LIST_BYTES, number, read_xml, whole
+from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
 from stillbox.untrusted import read_untrusted

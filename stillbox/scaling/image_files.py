@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.records.voc import IMAGE_SUFFIXES
+from stillbox.records.image_files import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

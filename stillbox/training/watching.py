@@ -213,7 +213,7 @@ def _model_directory(path: Path) -> Path:
         raise UserError(
             "these are checkpoints of TensorFlow, not of a run of stillbox",
             where=str(path),
-            fix=f"score one of them: stillbox evaluate CONFIG --weights {prefixes[-1]}",
+            fix=f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`",
         )
     if path.exists() and not is_model_directory(path):
         # The folder may hold results of an evaluation that started before training.

@@ -5,6 +5,9 @@ import subprocess
 
 import pytest
 
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.values import settings_of
+
 ASKS = {
     "bash": "COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _stillbox; "
     'printf "%s\\n" "${{COMPREPLY[@]}}"',
@@ -32,6 +35,20 @@ def test_a_shell_completes_verbs_options_and_recipes(stillbox, tmp_path, shell):
     assert offered("stillbox train demo_s") == ["demo_scenes"]
     assert "coco" in offered("stillbox data convert co")
     assert offered("stillbox completion ba") == ["bash"]
+    assert "tflite" in offered("stillbox export --format tf")
+    assert "label_studio" in offered("stillbox data convert --format lab")
+    assert "torchvision_resnet34" in offered("stillbox weights get torch")
+    assert "faster_rcnn" in offered("stillbox weights list fa")
+    assert offered("stillbox train --set train.precis") == ["train.precision="]
+    assert "train.optimizer." in offered("stillbox train --set train.o")
+    # Bash divides words at the equals sign, and offers what comes behind it.
+    kind = "model.backbone.kind = mobilenet_v" if shell == "bash" else "model.backbone.kind=mobil"
+    assert any(word.endswith("mobilenet_v1") for word in offered(f"stillbox train --set {kind}"))
+
+
+def test_settings_are_those_that_the_schema_takes():
+    words = set(settings_of(Experiment))
+    assert {"train.steps=", "model.head.kind=weight_shared", "train.ema_warmup=true"} <= words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,6 +18,12 @@ def test_all_recipes_are_listed_with_all_columns(stillbox):
     code, out, err = stillbox("recipes")
     assert (code, err) == (0, "")
     assert all(name in out for name in recipe_names())
+    coco, drawn, bccd = (part.partition("AP on ")[2] for part in out.split("recipe   ")[1:])
+    assert coco.startswith("COCO\n")
+    assert "retinanet_nasfpn" in coco
+    assert "demo_scenes" not in coco
+    assert drawn.startswith("drawn scenes\ndemo_scenes")
+    assert bccd.startswith("BCCD\nssd_mobilenet_v1_bccd")
     content = json.loads(stillbox("recipes", "--json").out)
     assert [row["name"] for row in content] == list(recipe_names())
     fpn = next(row for row in content if row["name"] == "ssd_mobilenet_v1_fpn_640x640")

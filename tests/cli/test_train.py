@@ -203,6 +203,14 @@ def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
     assert not (tmp_path / "model").exists()
 
 
+def test_a_data_set_as_config_leads_to_its_option(refused, tmp_path):
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards/data.yaml").write_text("train: images\nnames: [ace]\n")
+    for data in (tmp_path / "cards", tmp_path / "cards/data.yaml"):
+        error = refused("train", data, "--model-dir", tmp_path / "model")
+        assert f"fix: give it as --data {data}" in error
+
+
 def test_a_model_directory_as_config_leads_to_its_experiment(refused, trained):
     message = refused("train", trained, "--model-dir", trained)
     assert f"fix: give {trained}/experiment.yaml" in message

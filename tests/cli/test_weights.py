@@ -19,6 +19,8 @@ from tests.checkpoints.manifests import reseal
 
 STEM = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
 
+KNOWN = set(known_weights())
+
 
 def stored(directory, *, averages=True):
     return ModelDirectory.open(directory).checkpoint(2).parameters(prefer_ema=averages)
@@ -105,6 +107,12 @@ def cache(monkeypatch, tmp_path):
 def test_the_list_says_what_is_where_and_what_takes_it(stillbox, cache):
     code, out, _ = stillbox("weights", "list")
     assert code == 0
+    # Twenty-four rows of a screen, each name once.
+    assert len(out.splitlines()) < 24
+    assert max(map(len, out.splitlines())) < 80
+    assert all(out.replace("\n", " ").replace(",", " ").split().count(n) == 1 for n in KNOWN)
+    code, out, _ = stillbox("weights", "list", "backbones")
+    assert code == 0
     assert "torchvision_resnet34\n  ResNet-34" in out
     assert "licence: BSD-3-Clause" in out
     assert "https://download.pytorch.org/models/resnet34-b627a593.pth  (size unknown)" in out
@@ -112,8 +120,22 @@ def test_the_list_says_what_is_where_and_what_takes_it(stillbox, cache):
     assert "for ssd_resnet34, ssd_resnet34_step_schedule" in out
     assert "sha256 unknown" in out
     rows = json.loads(stillbox("weights", "list", "--json").out)
-    assert {row["name"] for row in rows} == set(known_weights())
+    assert {row["name"] for row in rows} == KNOWN
     assert all(row["downloaded"] is None and row["files"] for row in rows)
+    only = stillbox("weights", "list", "torchvision_resnet34").out
+    assert only.startswith("torchvision_resnet34\n")
+    assert "torchvision_resnet50" not in only
+
+
+def test_no_archive_has_two_names():
+    addresses = [file.address for row in known_weights().values() for file in row.files]
+    assert len(set(addresses)) == len(addresses)
+
+
+def test_a_word_of_a_name_leads_to_the_names(refused):
+    said = refused("weights", "get", "mobilnet")
+    assert "did you mean 'mobilenet_v1_1.0_224' or 'mobilenet_v2_1.0_224'" in said
+    assert "did you mean 'ssd_mobilenet'" in refused("weights", "list", "mobilnet")
 
 
 def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache, monkeypatch):
@@ -130,7 +152,8 @@ def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache,
     assert code == 0
     assert str(cache / row.name / row.path) in out
     assert "stillbox train ssd_resnet34 --set train.fine_tune.checkpoint=torchvision_resn" in out
-    assert "downloaded" in stillbox("weights", "list").out
+    assert "1 downloaded" in stillbox("weights", "list").out
+    assert "downloaded" in stillbox("weights", "list", row.name).out
     assert "did you mean" in refused("weights", "get", "torchvision_resnet43")
 
 

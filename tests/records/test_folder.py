@@ -112,6 +112,40 @@ def test_records_inside_the_folder_are_no_input(tmp_path):
     assert convert_folder(folder, tmp_path / "elsewhere").boxes == 4
 
 
+def test_ids_and_names_of_coco_files_stay(tmp_path):
+    for part in ("train", "valid"):
+        entries = []
+        for number, name in enumerate(("a.png", "deep/b.png"), start=1):
+            picture(tmp_path / "set" / part / name, number + 2 * (part == "valid"))
+            entries.append({"id": number, "file_name": name, "width": 60, "height": 40})
+        box = {"category_id": 1, "bbox": [6, 4, 30, 20]}
+        content = {
+            "images": entries,
+            "annotations": [{"id": n, "image_id": n, **box} for n in (1, 2)],
+            "categories": [{"id": 1, "name": "cat"}],
+        }
+        (tmp_path / "set" / part / "_annotations.coco.json").write_text(json.dumps(content))
+    converted = convert_folder(tmp_path / "set", tmp_path / "out")
+    for part in ("train", "validation"):
+        found = {name: one.image_id for name, one in examples(converted, part).items()}
+        assert found == {"a.png": "1", "deep/b.png": "2"}
+    second = (tmp_path / "set/valid/_annotations.coco.json").read_text()
+    shutil.move(tmp_path / "set/valid", tmp_path / "set/train/more")
+    (tmp_path / "set/train/more/_annotations.coco.json").unlink()
+    moved = second.replace("a.png", "more/a.png").replace("deep", "more/deep")
+    (tmp_path / "set/train/second.json").write_text(moved)
+    picture(tmp_path / "set/valid/a.png", 9)
+    content["images"], content["annotations"] = entries[:1], content["annotations"][:1]
+    (tmp_path / "set/valid/third.json").write_text(json.dumps(content))
+    mixed = convert_folder(tmp_path / "set", tmp_path / "mixed", bad_records="fail")
+    found = {name: one.image_id for name, one in examples(mixed).items()}
+    assert found == {name: f"train/{name}" for name in ("a.png", "deep/b.png", "more/a.png")} | {
+        "more/deep/b.png": "train/more/deep/b.png"
+    }
+    assert any("image id occurs twice in a set" in said for said in mixed.problems)
+    assert any("image id occurs twice in a set" in said for said in mixed.problems)
+
+
 def test_image_sets_state_the_split(tmp_path):
     folder = voc_folder(tmp_path / "VOC")
     lists = folder / "ImageSets" / "Main"

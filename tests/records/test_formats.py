@@ -7,8 +7,10 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import features
 
 from stillbox.errors import UserError
+from stillbox.predicting.listing import list_inputs
 from stillbox.records.folder import convert_folder
 from stillbox.records.guarded import read_json
 from tests.records.builders import write_records
@@ -319,9 +321,28 @@ def test_a_foreign_format_is_named(folder, tmp_path, title):
     assert not (tmp_path / "out").exists()
 
 
+def test_formats_that_agree_are_no_question(folder, tmp_path):
+    voc_folder(folder / "images", NAMES)
+    rows = "".join(f"{name}.png,60,40,cat,6,4,36,24\n" for name in NAMES)
+    put(folder, "labels.csv", f"filename,width,height,class,xmin,ymin,xmax,ymax\n{rows}")
+    lines = f"0 {21 / 60} {14 / 40} {30 / 60} {20 / 40}\n"
+    for name in NAMES:
+        put(folder, f"images/{name}.txt", lines)
+    put(folder, "classes.txt", "cat\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.format == "voc"
+    assert sum("which has the same boxes" in said for said in converted.problems) == 2
+    for other in (lines.replace("0.5", "0.6"), 2 * lines, lines.replace("0 ", "1 ", 1)):
+        put(folder, "images/a.txt", other)
+        with pytest.raises(UserError, match="several formats"):
+            convert_folder(folder, tmp_path / "other")
+
+
 def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     coco(folder)
     voc_csv(folder)
+    with (folder / "labels.csv").open("a") as rows:
+        rows.write(f"c.png,{WIDTH},{HEIGHT},cat,6,4,36,24\n")
     with pytest.raises(UserError, match=r"several formats: COCO JSON.*CSV[\s\S]*--format voc_csv"):
         convert_folder(folder, tmp_path / "out")
     assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"
@@ -446,6 +467,51 @@ def test_a_class_number_beyond_the_names_is_an_unknown_class(folder, tmp_path):
     assert converted.boxes == 2
     assert any("unknown class" in problem for problem in converted.problems)
     assert any("labels/c.txt:2" in problem for problem in converted.problems)
+
+
+def test_an_empty_confidence_of_open_images_counts(folder, tmp_path):
+    open_images(folder)
+    path = folder / "boxes.csv"
+    path.write_text(path.read_text().replace(",/m/01yrx,1,", ",/m/01yrx,,"))
+    assert convert_folder(folder, tmp_path / "out").boxes == 2
+    path.write_text(path.read_text().replace(",/m/01yrx,,", ",/m/01yrx,0,"))
+    with pytest.raises(UserError, match="no box for any of 3 images"):
+        convert_folder(folder, tmp_path / "other")
+
+
+def test_a_file_in_place_of_its_folder(folder, tmp_path):
+    yolo(folder)
+    assert convert_folder(folder / "data.yaml", tmp_path / "out").boxes == 2
+    with pytest.raises(UserError, match=f"this is a file\n  fix: give its folder, {folder}/labels"):
+        convert_folder(folder / "labels/a.txt", tmp_path / "other")
+
+
+def test_avif_and_jpeg_2000_are_images_of_folders(folder, tmp_path):
+    if not (features.check("avif") and features.check("jpg_2000")):
+        pytest.skip("Pillow is built without them")
+    yolo(folder)
+    for name, suffix in (("a", ".avif"), ("b", ".jp2")):
+        picture(folder / f"images/{name}{suffix}", ord(name))
+        (folder / f"images/{name}.png").unlink()
+    assert [path.suffix for path in list_inputs([str(folder / "images")]).images] == [
+        ".avif", ".jp2", ".png"
+    ]  # fmt: skip
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.boxes == 2
+    assert not any("without an image" in said for said in converted.problems)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x89PNG\x00\xff", b"lorem ipsum\n", b"cat .5 .5 .1 .1\n", b"0 .5 .5\n0 .1\n"]
+)
+def test_an_image_whose_label_file_is_rubbish_is_left_out_by_name(folder, tmp_path, content):
+    yolo(folder)
+    (folder / "labels/c.txt").write_bytes(content)
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.train_images + converted.validation_images == 2
+    assert any("labels/c.txt" in said and "left out" in said for said in converted.problems)
+    with pytest.raises(UserError, match=r"labels/c\.txt: label file"):
+        convert_folder(folder, tmp_path / "other", bad_records="fail")
 
 
 def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):

@@ -1,10 +1,14 @@
 import io
+import sys
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.records import image_files
 from stillbox.records.image_files import inspect_image, prepare_image
 from stillbox.records.problems import BadRecordError
 from tests.records.builders import image_bytes
@@ -119,6 +123,26 @@ def test_truncated_images_are_refused(kind, share):
 def test_other_files_are_refused_with_their_first_bytes(data):
     with pytest.raises(BadRecordError, match="unreadable image: no known format; it starts with"):
         inspect_image(data)
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
+
+
+def test_heic_names_the_package_that_it_needs(monkeypatch):
+    registered = []
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    image_files._pillow_reads_heif.cache_clear()
+    with pytest.raises(BadRecordError, match="HEIC image, which needs the package pillow-heif"):
+        inspect_image(HEIC)
+    with pytest.raises(ImageError, match="pillow-heif"):
+        decode_image(HEIC)
+    opener = SimpleNamespace(register_heif_opener=lambda: registered.append(1))
+    monkeypatch.setitem(sys.modules, "pillow_heif", opener)
+    image_files._pillow_reads_heif.cache_clear()
+    with pytest.raises(BadRecordError, match="no known format"):  # of Pillow, which was asked
+        inspect_image(HEIC)
+    assert registered == [1]
+    image_files._pillow_reads_heif.cache_clear()
 
 
 def test_inspecting_the_header_does_not_decode():

@@ -106,3 +106,16 @@ def test_numbers_may_stand_before_the_ending(tmp_path):
     assert missing_shards(one) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
     with pytest.raises(UserError, match="3 of 3 shards are absent"):
         expand([f"{tmp_path}/train@3.tfrecord"])
+
+
+def test_patterns_pass_over_what_conversions_write_beside_records(tmp_path):
+    for name in ("train.record-00000-of-00001", "train.report.json", "train.report.txt"):
+        (tmp_path / name).touch()
+    for name in ("conversion.json", "conversion.txt", "label_map.pbtxt"):
+        (tmp_path / name).touch()
+    for pattern in ("train*", "*"):
+        found = [file.name for file in expand([str(tmp_path / pattern)])]
+        assert found == ["train.record-00000-of-00001"]
+    with pytest.raises(UserError, match="matches no file"):
+        expand([str(tmp_path / "*.json")])
+    assert expand([str(tmp_path / "train.report.json")])  # the file itself is refused with its name

@@ -1,14 +1,31 @@
 """The records of a folder: converted, or finished ones with their label map."""
 
+import hashlib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from stillbox.checkpoints.checksums import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
+from stillbox.records.conversion import LABEL_MAP_NAME
+from stillbox.records.conversion_job import ConversionOptions
+from stillbox.records.data_folder import DataFolder
+from stillbox.records.files import write_whole
 from stillbox.records.folder import convert_folder
+from stillbox.records.framing import RecordError
+from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map_text import SHAPE, LabelMapItem
+from stillbox.records.problems import BadRecordError
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import class_texts
 
+SOURCE = "data_source.json"
+"""Of a model directory: names and sizes of what it is trained on, as a checksum."""
+_REMOVE = "remove the file: the data are then not compared"
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
 _TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
 
@@ -37,12 +54,18 @@ def records_of(
         on_image: progress of the conversion.
 
     Raises:
-        UserError: the folder has no known format, or no records of training.
+        UserError: the folder has no known format, no records of training, or records without a
+            label map and without texts that it could be made of.
     """
-    finished = _finished(folder)
+    finished = _finished(folder, output)
     if finished is not None:
         return finished
-    converted = convert_folder(folder, output, on_image=on_image)
+    try:
+        # What an earlier attempt converted of another state of the folder is replaced.
+        options = ConversionOptions(overwrite=True)
+        converted = convert_folder(folder, output, options=options, on_image=on_image)
+    except UserError as error:
+        raise _without_flags(error, folder) from error
     if not converted.train:
         raise UserError(
             f"the data set states {converted.validation_images:,} images to score on and none to "
@@ -66,15 +89,83 @@ def records_of(
     )
 
 
-def _finished(folder: Path) -> FolderRecords | None:
-    """Returns the records that lie in a folder, None if none do."""
+@dataclass(frozen=True)
+class _Source:
+    """The files of a data set: names and sizes, wherever the folder is."""
+
+    files: int
+    bytes: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.files:,} files of {self.bytes:,} bytes"
+
+
+def write_source(folder: Path, model_directory: Path) -> None:
+    """Writes which files a run is trained on into its model directory."""
+    content = write_manifest(asdict(_source(folder, model_directory)))
+    write_whole(model_directory / SOURCE, content)
+
+
+def refuse_other_source(folder: Path, model_directory: Path) -> None:
+    """Compares a folder with the one that a run was begun with; older runs do not tell.
+
+    Raises:
+        UserError: files were added, removed, renamed or changed in size.
+    """
+    path = model_directory / SOURCE
+    if not path.is_file():
+        return
+    stored = read_manifest(path, what="it does not say what the run was trained on", fix=_REMOVE)
+    now = _source(folder, model_directory)
+    if stored.get("digest") == now.digest:
+        return
+    try:
+        before = str(_Source(**stored))
+    except (TypeError, ValueError) as error:
+        raise UserError("the file is damaged", where=str(path), fix=_REMOVE) from error
+    changed = f"{before} -> {now}" if before != str(now) else f"{now}, with other names or sizes"
+    raise UserError(
+        f"the model directory holds a run on other data: {changed}",
+        where=str(folder),
+        fix="give the folder that it was begun with, leave --data out to resume the run as it is, "
+        "or take a new --model-dir",
+    )
+
+
+def _source(folder: Path, model_directory: Path) -> _Source:
+    data = DataFolder(folder, without=[model_directory])
+    digest, total = hashlib.sha256(), 0
+    for file in data.files:
+        size = file.stat().st_size
+        line = f"{file.relative_to(data.root).as_posix()}\0{size}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+        total += size
+    return _Source(len(data.files), total, digest.hexdigest())
+
+
+def _without_flags(error: UserError, folder: Path) -> UserError:
+    """Returns an error of the conversion with a way out that training has."""
+    # The output folder of the conversion lies in the model directory.
+    way = re.sub("another --output", "another model directory", error.fix or "")
+    if "--" in way:
+        command = f"`stillbox data convert {shlex.quote(str(folder))} --output RECORDS`"
+        way = f"convert the folder first, {command} with: {way}; then train on RECORDS"
+    return UserError(error.what, where=error.where, fix=way or None)
+
+
+def _finished(folder: Path, output: Path) -> FolderRecords | None:
+    """Returns the records that lie in a folder, None if none do.
+
+    A label map that is not there is made of the class texts, and goes into the output folder.
+    """
     if not folder.is_dir():
         return None
     names = sorted(path.name for path in folder.iterdir() if _RECORDS.search(path.name))
     if not names:
         return None
     maps = sorted(folder.glob("*.pbtxt"))
-    if len(maps) != 1:
+    if len(maps) > 1:
         raise UserError(
             f"the folder holds records and {len(maps)} label maps (*.pbtxt)",
             where=str(folder),
@@ -94,4 +185,33 @@ def _finished(folder: Path) -> FolderRecords | None:
     said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
     score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
     paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
-    return FolderRecords(paths[0], paths[1], str(maps[0]), (printable_line(f"{said}, {score}"),))
+    lines = [printable_line(f"{said}, {score}")]
+    if not maps:
+        label_map = _map_of_texts(folder, paths[0] + paths[1])
+        maps = [output / LABEL_MAP_NAME]
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(maps[0], label_map.to_text().encode())
+        lines.append(f"label map: {maps[0]}, {len(label_map)} classes of the records' own texts")
+    return FolderRecords(paths[0], paths[1], str(maps[0]), tuple(lines))
+
+
+def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
+    """Returns the classes that records name, with the ids of their labels where these are sound."""
+    source = ExampleSource(paths, bad_records="drop")
+    labels: dict[str, set[int]] = {}
+    for file in source.files:
+        for record in range(len(file)):
+            with suppress(RecordError, BadRecordError):  # said when the record is loaded
+                for text, label in class_texts(file.read(record)):
+                    labels.setdefault(text, set()).add(label)
+    ids = {text: min(found) for text, found in labels.items() if len(found) == 1 and min(found) > 0}
+    if not labels:
+        raise UserError(
+            "the folder holds records and no label map (*.pbtxt), and the records have no class "
+            "texts that it could be made of",
+            where=str(folder),
+            fix=f"put label_map.pbtxt into it: {SHAPE}, with the ids of image/object/class/label",
+        )
+    if len(set(ids.values())) < len(labels):
+        return LabelMap.from_names(sorted(labels))
+    return LabelMap(tuple(LabelMapItem(class_id, text) for text, class_id in ids.items()))

@@ -13,6 +13,7 @@ _SIZE = re.compile(
 )
 _AP = re.compile(r"\bAP (?P<low>[\d.]*\d)(?: to (?P<high>[\d.]*\d))?")
 _UNKNOWN = "not stated"
+COCO = "COCO"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class RecipeHeader:
     """Scores with their origin."""
     ap: str
     """Of the scores, the first AP in percent: `20.5` or `32.5 to 35`."""
+    data: str
+    """What it is the AP on, as `COCO`; APs on other data do not compare with it."""
     parameters: float
     """In millions."""
     memory: float
@@ -63,6 +66,7 @@ def read_header(name: str) -> RecipeHeader:
         about=lines[0].removeprefix("# "),
         expected=expected,
         ap=" to ".join(_percent(number) for number in ap.groups() if number),
+        data=entries.get("Data", COCO).rstrip("."),
         parameters=float(size["parameters"]),
         memory=float(size["memory"]),
         batch=int(size["batch"]),

@@ -32,13 +32,16 @@ def _is_names(file: Path) -> bool:
     lambda folder: [f for f in folder.with_suffix(".csv") if folder.once(_is_boxes, f)],
 )
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
-    """Reads CSV files; rows of images that are not in the folder are counted and left out."""
+    """Reads CSV files; rows of images that are not in the folder are counted and left out.
+
+    A Confidence of 0 says that the object is not there; an empty one says nothing.
+    """
     names = _names(folder)
     reading = Reading()
     for file in files:
         rows: dict[str, list[dict[str, str]]] = {}
         for _, row in read_csv(file):
-            if number(row.get("Confidence", "1")) > 0:
+            if number((row.get("Confidence") or "").strip() or "1") > 0:
                 rows.setdefault(row["ImageID"], []).append(row)
         stated = name_split(file.relative_to(folder.root))
         for image_id, boxes in rows.items():

@@ -2,13 +2,15 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
 from stillbox.records import formats
@@ -88,6 +90,7 @@ class Format:
 
 
 _FORMATS: dict[str, Format] = {}
+_SAME_PIXELS = 1.5
 Reader = Callable[[DataFolder, list[Path], ConversionLog], Reading]
 
 
@@ -140,6 +143,8 @@ class Recognised(NamedTuple):
 def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     """Returns the format of a folder: the `chosen` one, or the only one that its files have.
 
+    Of several that describe the same boxes it is the one with the most images.
+
     Raises:
         UserError: the files have no known format, several, or one that cannot be converted.
     """
@@ -158,7 +163,9 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     readable = {name for name, (one, _) in found.items() if one.read is not None}
     own = {chosen} if chosen else readable
     rivals = set() if chosen else {n for n, (one, _) in found.items() if _rivals(one, own)}
-    if len(rivals) > 1:
+    if len(rivals) > 1 and rivals <= readable and (best := _best_of_same(folder, found, rivals)):
+        own, rivals = {best}, rivals - {best}
+    elif len(rivals) > 1:
         raise UserError(
             f"the folder has several formats: {_described(folder, found, rivals)}",
             where=str(folder.shown),
@@ -168,7 +175,61 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     if not own:
         raise _no_format(folder, found)
     one, files = found.pop(own.pop())
-    return Recognised(one, files, {other.title: len(paths) for other, paths in found.values()})
+    same = dict.fromkeys(rivals, ", which has the same boxes")
+    others = {o.title + same.get(name, ""): len(paths) for name, (o, paths) in found.items()}
+    return Recognised(one, files, others)
+
+
+def _best_of_same(
+    folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]], names: Iterable[str]
+) -> str:
+    """Returns the format with the most images and stated splits, empty if the boxes differ."""
+    readings: dict[str, Reading] = {}
+    for name in sorted(names):
+        one, files = found[name]
+        assert one.read is not None  # the caller gives readable formats
+        try:
+            readings[name] = one.read(folder, files, ConversionLog("drop", "drop"))
+        except UserError:  # said again where the format is chosen
+            return ""
+    sizes: dict[Path, tuple[int, int]] = {}
+    for image in (labelled.image for one in readings.values() for labelled in one.images):
+        if min(image.height, image.width) > 0:
+            sizes.setdefault(image.path, (image.height, image.width))
+    first, *others = (_boxes(reading, sizes) for reading in readings.values())
+    if not first or not all(_same(first, other) for other in others):
+        return ""
+    return max(readings, key=lambda name: _extent(readings[name]))
+
+
+def _extent(reading: Reading) -> tuple[int, int]:
+    """Counts images and stated splits."""
+    return len(reading.images), sum(one.split is not None for one in reading.images)
+
+
+_Boxes = Mapping[tuple[Path, str], NDArray[np.float64]]
+
+
+def _boxes(reading: Reading, sizes: Mapping[Path, tuple[int, int]]) -> _Boxes:
+    """Returns the boxes in pixels, `[N, 4]`, of each class of each image; NaN without a size."""
+    rows: dict[tuple[Path, str], list[NDArray[np.float64]]] = defaultdict(list)
+    for image, names, _ in reading.images:
+        sides = 2 * sizes.get(image.path, (np.nan, np.nan)) if image.relative else 1.0
+        for name, box in zip(names, image.pixel_boxes * sides, strict=True):
+            rows[image.path, name].append(box)
+    return {key: np.array(boxes) for key, boxes in rows.items()}
+
+
+def _same(first: _Boxes, second: _Boxes) -> bool:
+    """Tells whether each box has its like; formats count pixels from 0 or 1, and round."""
+    if first.keys() != second.keys():
+        return False
+    for key, boxes in first.items():
+        gaps = np.abs(boxes[:, None] - second[key][None]).max(axis=-1, initial=0)
+        close = gaps <= _SAME_PIXELS
+        if gaps.shape[0] != gaps.shape[1] or not (close.any(0).all() and close.any(1).all()):
+            return False
+    return True
 
 
 def _rivals(one: Format, readable: set[str]) -> bool:

@@ -52,35 +52,43 @@ def _first_line(file: Path, pattern: re.Pattern[bytes]) -> bool:
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     """Reads label files; an image without one in a folder of the data set is background.
 
+    An image whose label file has lines, and none that is a box, is left out.
+
     Raises:
         UserError: there are several lists of classes that differ, or a list names a file outside.
     """
     known = set(files)
-    labels = [file for file in folder.with_suffix(".txt") if file in known or _is_empty(file)]
     yamls = [file for file in files if file.suffix.lower() != ".txt"]
     names = class_names(folder, yamls)
     splits = Splits(folder, files, log)
     images: dict[Path, Labelled] = {}
-    for file in labels:
+    damaged: set[Path] = set()
+    beside = {file.parent for file in known}
+    labels = [file for file in folder.with_suffix(".txt") if file.parent in beside]
+    for file in sorted(labels, key=lambda file: file not in known):
         path = folder.image_of_stem(file.stem, file)
         if path is None:
             if file in known:
                 log.bad_record("label file without an image", folder.relative(file))
             continue
-        images[path] = _labelled(folder, path, file, names, splits.of(path), log)
+        if path in images and file not in known:
+            continue
+        one = _labelled(folder, path, file, names, splits.of(path), log)
+        if one is None:
+            damaged.add(path)
+        else:
+            images[path] = one
     roots = {path.parent for path in images}
     for path in folder.images:
-        if path not in images and (path.parent in roots or splits.stated(path)):
+        if path in images or path in damaged:
+            continue
+        if path.parent in roots or splits.stated(path):
             where = folder.relative(path)
             log.add("image without a label file", where, action="background")
             images[path] = labelled(path, where, [], [], split=splits.of(path), relative=True)
     if not names:
         names = _numbered(images.values(), log)
     return Reading(images=[images[path] for path in sorted(images)], classes=names)
-
-
-def _is_empty(file: Path) -> bool:
-    return file.stat().st_size < 3 and not read_head(file).strip()
 
 
 def _labelled(
@@ -90,31 +98,35 @@ def _labelled(
     names: Sequence[str],
     split: Split | None,
     log: ConversionLog,
-) -> Labelled:
+) -> Labelled | None:
+    """Returns the boxes of a label file; None, and a bad record, if its lines have none."""
     classes: list[str] = []
     boxes: list[Box] = []
-    for line_number, line in enumerate(_lines(file, log), start=1):
+    where = folder.relative(file)
+    try:
+        lines = read_untrusted(file, most=_MOST_LABEL_BYTES).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        log.bad_record("label file is no UTF-8 text", where)
+        return None
+    bad: list[tuple[int, int]] = []
+    for line_number, line in enumerate(lines, start=1):
         words = line.split()
         if not words:
             continue
         box = _box([number(word) for word in words[1:]])
         if box == NO_BOX or not words[0].isdecimal():
-            where = f"{folder.relative(file)}:{line_number}"
-            log.bad_box("line is neither a box nor an outline", where, f"{len(words)} values")
+            bad.append((line_number, len(words)))
             continue
         index = int(words[0][:12])
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
-    where = folder.relative(file)
+    if bad and not boxes:
+        log.bad_record("label file without a line that is a box", where, f"{len(bad)} lines")
+        return None
+    for line_number, count in bad:
+        reason = "line is neither a box nor an outline"
+        log.bad_box(reason, f"{where}:{line_number}", f"{count} values")
     return labelled(path, where, classes, boxes, split=split, relative=True)
-
-
-def _lines(file: Path, log: ConversionLog) -> list[str]:
-    try:
-        return read_untrusted(file, most=_MOST_LABEL_BYTES).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        log.bad_record("label file is no UTF-8 text", str(file))
-        return []
 
 
 def _box(values: Sequence[float]) -> Box:

@@ -1,11 +1,14 @@
 """From a folder to an experiment: what is picked, what is said, and what wins."""
 
+import shutil
+
 import cv2
 import numpy as np
 import pytest
 
 from stillbox.checking.choosing.facts import Facts, read_facts
-from stillbox.checking.choosing.planning import plan_run
+from stillbox.checking.choosing.planning import plan_resumed, plan_run
+from stillbox.checking.choosing.records import refuse_other_source, write_source
 from stillbox.checking.choosing.table import (
     LARGE,
     PYRAMID,
@@ -20,6 +23,9 @@ from stillbox.experiment import rules
 from stillbox.experiment.resolve import read_config
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.records.label_map import LabelMap
+from stillbox.records.tf_example import serialize_example
+from tests.records.builders import make_example, write_records
 from tests.small import SMALL as SMALL_MODEL
 from tests.small import small_experiment
 
@@ -126,11 +132,25 @@ def test_what_is_said_on_the_command_line_wins(plan):
     assert "batch 8" not in said
 
 
-def test_a_config_keeps_all_but_its_data(plan, scenes):
+def test_the_batch_and_length_of_a_recipe_are_fitted(plan, scenes):
     experiment, said = plan("demo_scenes")
-    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert (experiment.train.batch_size, experiment.train.steps) == (8, 300)
+    assert experiment.train.optimizer.schedule.total_steps == 300
     assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
     assert "recipe " not in said
+    assert "batch 8: " in said
+    assert "epochs: 300 steps" in said
+    experiment, _ = plan("demo_scenes", overrides=["train.batch_size=4"], steps=30)
+    assert (experiment.train.batch_size, experiment.train.steps) == (4, 30)
+
+
+def test_a_config_file_keeps_all_but_its_data(plan, scenes, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(to_yaml(read_config("demo_scenes").experiment))
+    experiment, said = plan(file)
+    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert "batch" not in said
 
 
 def test_photographs_are_converted_once(plan, tmp_path):
@@ -141,13 +161,13 @@ def test_photographs_are_converted_once(plan, tmp_path):
         pixels = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
         cv2.imwrite(str(photos / f"images/{number}.png"), pixels)
         (photos / f"labels/{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
-    (photos / "data.yaml").write_text("names: [owl]\n")
+    (photos / "data.yaml").write_text("train: images\nnames: [owl]\n")
     experiment, said = plan(data=photos)
     assert experiment.model.num_classes == 1
     assert "photos is" in said
     assert "converted from" in said
     assert (tmp_path / "run/data/label_map.pbtxt").is_file()
-    again, said = plan(data=photos)
+    again, said = plan(data=photos / "data.yaml")
     assert again == experiment
     assert "used again" in said
 
@@ -156,18 +176,45 @@ def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
     kept = small_experiment(scenes, "name=kept")
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
-    experiment, said = plan(data="nowhere")
+    experiment, said = plan()
     assert experiment == kept
-    assert "nowhere is not read again" in said
+    assert f"that of the run in {tmp_path / 'run'}" in said
+    assert plan_resumed(tmp_path / "run").experiment == kept
+
+
+def test_a_run_on_other_data_is_refused(plan, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jpg").write_bytes(b"123")
+    write_source(data, tmp_path / "run")
+    shutil.copytree(data, tmp_path / "copy")
+    refuse_other_source(tmp_path / "copy", tmp_path / "run")
+    (data / "b.jpg").write_bytes(b"45")
+    with pytest.raises(UserError, match="1 files of 3 bytes -> 2 files of 5 bytes") as caught:
+        refuse_other_source(data, tmp_path / "run")
+    assert "--model-dir" in caught.value.fix
+    (data / "b.jpg").unlink()
+    (data / "a.jpg").rename(data / "c.jpg")
+    with pytest.raises(UserError, match="other names or sizes"):
+        refuse_other_source(data, tmp_path / "run")
+
+
+def test_a_run_of_another_recipe_is_refused(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = read_config("demo_scenes").experiment
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    assert plan("demo_scenes")[0].name == "demo_scenes"
+    with pytest.raises(UserError, match=r"name: 'demo_scenes' -> 'retinanet'"):
+        plan("retinanet")
 
 
 def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
     kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=1024")
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
-    experiment, _ = plan(data="nowhere")
+    experiment, _ = plan()
     assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
-    experiment, _ = plan(data="nowhere", overrides=["data.workers=3"])
+    experiment, _ = plan(overrides=["data.workers=3"])
     assert experiment.data.workers == 3
 
 
@@ -180,10 +227,36 @@ def test_records_of_a_run_are_not_written_through_a_link(plan, tmp_path):
     assert not any((tmp_path / "home").iterdir())
 
 
-def test_records_without_a_label_map_are_refused(plan, tmp_path):
-    (tmp_path / "train.record").write_bytes(b"")
-    with pytest.raises(UserError, match=r"0 label maps"):
+def test_records_without_a_label_map_get_one_of_their_texts(plan, scenes, tmp_path):
+    for file in scenes.glob("*.record-*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    experiment, said = plan(data=tmp_path)
+    made = LabelMap.from_file(experiment.data.train.label_map)
+    assert made == LabelMap.from_file(scenes / "label_map.pbtxt")
+    assert "of the records' own texts" in said
+
+
+def test_records_without_texts_say_how_a_label_map_is_written(plan, tmp_path):
+    write_records(tmp_path / "train.record", [serialize_example(make_example())])
+    with pytest.raises(UserError, match=r"no class texts[\s\S]*item \{ id: 1 name: 'dog' \}"):
         plan(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ("demo_scene", [], "did you mean 'demo_scenes'"),
+        ("demo_scenes", ["train.batchsize=4"], "did you mean 'batch_size'"),
+        (None, ["train.batchsize=4"], "did you mean 'batch_size'"),
+    ],
+)
+def test_misspelt_words_are_noticed_before_a_folder_is_read(plan, config, overrides, said):
+    with pytest.raises(UserError, match=said):
+        plan(config, data="nowhere", overrides=overrides)
+
+
+def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
+    (tmp_path / "train.record").write_bytes(b"")
     (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'a' }")
     (tmp_path / "train.record").rename(tmp_path / "val.record")
     with pytest.raises(UserError, match="no file of the folder is named as records of training"):

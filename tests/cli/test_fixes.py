@@ -1,0 +1,232 @@
+"""A message names flags that the running verb has.
+
+The source is parsed: the flags in each `fix` and `where` belong to the function or class that
+raises them, and a verb reaches what its `run` refers to, directly or through others.
+"""
+
+import argparse
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import stillbox
+from stillbox.checking.choosing.records import records_of
+from stillbox.cli.main import build_parser, own_flags
+from stillbox.errors import UserError
+
+FLAG = re.compile(r"(?<![\w'-])--[a-z][\w-]*")
+QUOTED = re.compile(r"`[^`]*`|='[^']*'")
+COMMAND = re.compile(r"`stillbox ([^`]*)`")
+ROOT = Path(stillbox.__file__).parent
+JOBS = ("train", "model_main", "retinanet", "ssd_resnet34", "evaluate")
+SETS = ("data convert coco", "data convert voc")
+ONLY = {
+    # Settings of an export are checked where it is made, not where it is read.
+    "exporting.settings.ExportSettings": ("export",),
+    "exporting.program.ExportProgram": ("export",),
+    "exporting.verify.agree": ("export",),
+    "exporting.formats.find_loader": ("predict", "evaluate"),
+    "api.load_model": ("evaluate", "predict", "export", "serve"),
+    "api._is_export": ("predict", "evaluate"),
+    # The folder is given with --data.
+    "checking.choosing.records._finished": ("train",),
+    # The others give no length, or one that is checked before.
+    "training.length.set_length": ("train",),
+    "devices.launcher.find_process": JOBS,
+    "devices.launcher._open_mpi": JOBS,
+    "devices.launcher.ProcessInfo": JOBS,
+    # The readers of folders give paths, and no ids to keep.
+    "records.coco._in_folder": SETS,
+    "records.coco._own_ids": ("data convert coco",),
+    # Sets of folders and of scenes have names of ours.
+    "records.tfrecord.prepare_folder --name": SETS,
+    "records.tile_grid.check_grid": ("predict", "data tile"),
+    # No override is given.
+    "experiment.overrides._parse": JOBS,
+}
+"""Verbs that raise a message, where the references say more. A name may have one flag behind it."""
+
+
+@cache
+def trees():
+    """Returns the source by module, without `stillbox.`."""
+    found = {}
+    for file in ROOT.rglob("*.py"):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(file.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def definitions():
+    """Returns functions, classes and assignments of each module by name."""
+    found = {}
+    for module, tree in trees().items():
+        own = found.setdefault(module, {})
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own[node.name] = node
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                own |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def imported(tree):
+    """Returns the module and the name behind each name that a module imports."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stillbox"):
+            module = node.module.removeprefix("stillbox").lstrip(".")
+            names |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+    return names
+
+
+@cache
+def references():
+    """Returns what each definition refers to; a registry, all that is registered in it."""
+    graph, registered = {}, defaultdict(set)
+    for module, own in definitions().items():
+        names = imported(trees()[module])
+        for name, node in own.items():
+            graph[module, name] = found = set()
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name):
+                    found.add((module, inner.id) if inner.id in own else names.get(inner.id))
+                elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
+                    found.add((".".join(names.get(inner.value.id, ())).lstrip("."), inner.attr))
+            for call in getattr(node, "decorator_list", ()):
+                for inner in filter(lambda part: isinstance(part, ast.Name), ast.walk(call)):
+                    if names.get(inner.id, ("", ""))[1].startswith("register"):
+                        registered[names[inner.id][0]].add((module, name))
+    for module, entries in registered.items():
+        for name in definitions()[module]:
+            graph[module, name] |= entries
+    # Its errors get another way out: see the test of training below.
+    graph["checking.choosing.records", "records_of"].discard(("records.folder", "convert_folder"))
+    return graph
+
+
+@cache
+def flags():
+    """Returns the texts with flags in `fix` and `where`, by definition."""
+    found = defaultdict(set)
+    for module, own in definitions().items():
+        for name, node in own.items():
+            for text in filter(FLAG.search, texts(node)):
+                found[module, name].add(text)
+    return found
+
+
+def texts(node):
+    for inner in ast.walk(node):
+        values = []
+        if isinstance(inner, ast.Call):
+            values = [word.value for word in inner.keywords if word.arg in ("fix", "where")]
+        elif isinstance(inner, ast.Assign | ast.AugAssign):
+            targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+            values = [inner.value] if any(getattr(t, "id", "") == "fix" for t in targets) else []
+        for value in values:
+            joined = [n for n in ast.walk(value) if isinstance(n, ast.JoinedStr)]
+            inside = {id(part) for n in joined for part in n.values}
+            yield from (plain(part) for part in ast.walk(value) if id(part) not in inside)
+
+
+def plain(node):
+    """Returns a text, with `{}` in place of what is put into it."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    words = [getattr(part, "value", "") for part in parts]
+    return "".join(word if isinstance(word, str) else "{}" for word in words)
+
+
+@cache
+def verbs():
+    """Returns options and `run` by verb."""
+
+    def leaves(parser, words, run):
+        run = parser.get_default("weights_run") or parser.get_default("run") or run
+        inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+        if not inner:
+            options = {o for action in parser._actions for o in action.option_strings}
+            found[" ".join(words)] = (options, run)
+        for action in inner:
+            for name, child in action.choices.items():
+                leaves(child, [*words, name], run)
+        if getattr(parser, "folder", None) is not None:
+            leaves(parser.folder, [*words, "FOLDER"], run)
+
+    found = {}
+    leaves(build_parser(), [], None)
+    return found
+
+
+def reached(start):
+    seen, open_ends = set(), [start]
+    while open_ends:
+        one = open_ends.pop()
+        if one not in seen:
+            seen.add(one)
+            open_ends += references().get(one, ())
+    return seen
+
+
+def raises(verb, place, flag):
+    """Says whether a verb can raise a message of a definition."""
+    name = ".".join(place)
+    return verb in ONLY.get(f"{name} {flag}", ONLY.get(name, (verb,)))
+
+
+def test_flags_in_messages_are_flags_of_the_verb_that_runs():
+    wrong = []
+    for verb, (options, run) in verbs().items():
+        if verb == "recipes":  # takes no input
+            continue
+        for place in reached((run.__module__.removeprefix("stillbox."), run.__name__)):
+            for text in flags().get(place, ()):
+                shown = own_flags(QUOTED.sub("", text), options)
+                missing = {f for f in FLAG.findall(shown) if raises(verb, place, f)} - options
+                wrong += [f"{verb} has no {flag}: {'.'.join(place)}: {text}" for flag in missing]
+    assert not wrong, "\n".join(sorted(wrong))
+    assert sum(map(len, flags().values())) > 90  # the source is understood
+
+
+def test_commands_in_messages_have_their_flags():
+    known = {name: options for name, (options, _) in verbs().items()}
+    for place, found in flags().items():
+        for command in (c for text in found for c in COMMAND.findall(text)):
+            name = max((v for v in known if command.startswith(v)), key=len, default="")
+            name = name or "data convert FOLDER" * command.startswith("data convert")
+            assert set(FLAG.findall(command)) <= known[name], (place, command)
+
+
+def test_the_table_of_exceptions_has_no_stale_row():
+    named = {".".join(place) for place in flags()}
+    assert {row.partition(" ")[0] for row in ONLY} <= named
+    assert {verb for row in ONLY.values() for verb in row} <= verbs().keys()
+
+
+def test_messages_of_the_originals_name_their_flags():
+    assert own_flags("another --model-dir", {"--model_dir"}) == "another --model_dir"
+    shown = own_flags("--output, or `stillbox export --output X`", {"--export_dir"})
+    assert shown == "--export_dir, or `stillbox export --output X`"
+
+
+@pytest.mark.parametrize("formats", [("a.txt", "KITTI"), ("rows.csv", "--format")])
+def test_training_names_the_command_whose_flags_it_lacks(tmp_path, formats):
+    from tests.records.test_folder import voc_folder
+
+    name, said = formats
+    folder = voc_folder(tmp_path / "photos")
+    rows = "filename,class,ymin,xmin,ymax,xmax\na.png,cat,1,2,30,40\n"
+    (folder / name).write_text(
+        rows if name.endswith("csv") else "Car 0 0 0 1 2 3 4 1 1 1 1 1 1 1\n"
+    )
+    with pytest.raises(UserError, match=said) as caught:
+        records_of(folder, tmp_path / "model/data")
+    if "--" in caught.value.fix:
+        assert f"`stillbox data convert {folder} --output RECORDS`" in caught.value.fix
+        assert set(FLAG.findall(caught.value.fix)) <= verbs()["data convert FOLDER"][0]
