@@ -229,6 +229,7 @@ def evaluate(
     overrides: Sequence[str] = (),
     runtime: str = "",
     output: str | Path | None = None,
+    overwrite: bool = False,
     progress: "Progress | None" = None,
     observer: "StepObserver | None" = None,
     say: Say = _silent,
@@ -240,6 +241,7 @@ def evaluate(
         weights: see `load`; likewise `step`, `overrides` and `runtime`.
         output: folder of the report; default: `evaluation` in the model directory, or where
             there is none in the working directory.
+        overwrite: replace the report of another model in `output`.
         progress: called after every batch.
         observer: observes the batches of a model, not those of an export.
         say: called with a report on a weights file, and before the images are read.
@@ -247,8 +249,13 @@ def evaluate(
     Raises:
         UserError: model, records and label map do not fit together.
     """
+    from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.scoring import open_evaluation, write_evaluation
+    from stillbox.evaluation.scoring import (
+        open_evaluation,
+        refuse_other_report,
+        write_evaluation,
+    )
 
     prepare_process()
     directory = _results_folder(source, weights)
@@ -261,13 +268,23 @@ def evaluate(
     with announcing(lambda: f"waiting for the folder {folder}"):
         # Before the scoring, which can take an hour.
         make_folder(folder, below=directory or folder)
+        if output and not overwrite:
+            refuse_other_report(folder, name)
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
     say(f"{name}: scoring {min(limit, len(dataset))} images")
     result = score(dataset, progress)
     history = read_history(directory / HISTORY) if directory else History()
     with announcing(lambda: f"writing the report into {folder}"):
-        page = write_evaluation(result, experiment, dataset, folder, source=name, history=history)
+        page = write_evaluation(
+            result,
+            experiment,
+            dataset,
+            folder,
+            source=name,
+            history=history,
+            run=directory.resolve().name if directory and is_model_directory(directory) else "",
+        )
     left_out = [f"{result.left_out} unusable records were not scored"] * bool(result.left_out)
     warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
     return Evaluation(

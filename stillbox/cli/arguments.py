@@ -241,6 +241,14 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def say_next(*words: str | Path) -> None:
+    """Prints the command that usually comes next to standard error; capital words are to be given.
+
+    Standard output is for results.
+    """
+    print(f"next: {shlex.join(['stillbox', *map(str, words)])}", file=sys.stderr)
+
+
 def parse_step(text: str) -> int | Literal["best", "latest"]:
     """Parses --step.
 

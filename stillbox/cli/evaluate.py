@@ -5,9 +5,10 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_processes, add_profile, warn
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.models import add_model, model_arguments, say_next_with_model
 from stillbox.cli.running import batch_profiler, score_checkpoints
 from stillbox.devices.announcing import say_aside
+from stillbox.errors import UserError
 
 _ALL = "all"
 
@@ -19,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the report of another model in --output"
     )
     add_profile(parser, "batches", "the report's folder")
     add_processes(parser)
@@ -40,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         scored = evaluate(
             **model_arguments(arguments),
             output=output,
+            overwrite=arguments.overwrite,
             progress=progress,
             observer=profiler,
             say=say_aside,
@@ -57,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = scored.report.parent
     print(f"{best}; of each class: {folder}/report.json and csv/classes.csv")
     print(f"report: {scored.report}")
+    say_next_with_model(arguments, "predict", "IMAGES")
     return 0
 
 
@@ -68,6 +74,10 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.experiment.resolve import with_overrides
     from stillbox.training.watching import Patience
 
+    if arguments.overwrite:
+        raise UserError(
+            "--step all adds to the scores that are there", where="--overwrite", fix="leave it out"
+        )
     directory = Path(arguments.config)
     stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = with_overrides(stored, arguments.overrides)
@@ -76,4 +86,5 @@ def _run_all(arguments: argparse.Namespace) -> int:
     score_checkpoints(experiment, directory, output, patience, arguments.profile, say=say_aside)
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))
+    say_next_with_model(arguments, "predict", "IMAGES")
     return 0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_overrides, parse_step, resolve_config
+from stillbox.cli.arguments import add_overrides, parse_step, resolve_config, say_next
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError, nearest
 
@@ -98,3 +98,14 @@ def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         return {"source": resolve_config(arguments).experiment, **common}
     step = parse_step(arguments.step or "best")
     return {"source": arguments.config, "step": step, "overrides": arguments.overrides, **common}
+
+
+def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -> None:
+    """Says what can follow with the same model, with the options that select it."""
+    selected = [arguments.config]
+    for name in ("weights", "step", "runtime"):
+        value = getattr(arguments, name, None)
+        # A verb for all checkpoints is followed by one for the best.
+        selected += [f"--{name}", str(value)] if value and value != "all" else []
+    changes = [word for change in arguments.overrides for word in ("--set", change)]
+    say_next(verb, *selected, *changes, *words)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option, add_profile
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.models import add_model, model_arguments, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, IOU, MIN_SCORE, Selection
@@ -272,7 +272,18 @@ def _run_here(
         say=say_aside,
     )
     selection = _with_classes(selection, arguments.classes, predictor.class_names.values())
-    return PredictRun(predictor, selection, arguments, output).run(inputs, cameras)
+    code = PredictRun(predictor, selection, arguments, output).run(inputs, cameras)
+    if not code:
+        _say_next(arguments)
+    return code
+
+
+def _say_next(arguments: argparse.Namespace) -> None:
+    """Says what follows a look at the detections: a model is exported, and an export is served."""
+    from stillbox.exporting.manifest import is_export
+
+    exported = not arguments.weights and is_export(Path(arguments.config))
+    say_next_with_model(arguments, "serve" if exported else "export")
 
 
 def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None", selection: Selection) -> int:

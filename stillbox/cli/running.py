@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import show_remarks, warn
+from stillbox.cli.arguments import say_next, show_remarks, warn
 from stillbox.cli.bars import progress_bar
 from stillbox.devices.announcing import announcing
 from stillbox.experiment.resolve import Resolved
@@ -65,7 +65,12 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
         on_warning=warn,
     )
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    if outcome.interrupted:
+        return 128 + outcome.interrupted
+    scored = resolved.experiment.data.evaluation.paths
+    words = ("evaluate", model_directory) if scored else ("predict", model_directory, "IMAGES")
+    say_next(*words)
+    return 0
 
 
 def show_findings(resolved: Resolved, model_directory: Path) -> None:

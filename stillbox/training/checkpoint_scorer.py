@@ -150,6 +150,7 @@ class CheckpointScorer:
             make_folder(self._output / str(step), below=self._output),
             source=model.source,
             history=read_history(self._directory / HISTORY),
+            run=self._directory.resolve().name,
         )
         if is_main_process():
             replace_durably(self._output / _SETTINGS, to_yaml(self._stored()))

@@ -1,10 +1,12 @@
-"""Warnings and notes about a config: how many are printed, which, and when."""
+"""What is said before and after the work: warnings and notes, and the command that comes next."""
 
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 
 from stillbox.cli.arguments import show_remarks
+from stillbox.cli.models import say_next_with_model
 from stillbox.cli.running import show_findings
 from stillbox.experiment.resolve import resolve
 
@@ -43,3 +45,18 @@ def test_the_worst_is_first_nothing_is_said_twice_and_notes_are_said_once(
     assert len([line for line in first if "without a place" in line]) == 1
     show_findings(resolved, trained_once)
     assert "note:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "run --set a=1"),
+        ({"step": "all"}, "run --set a=1"),
+        ({"step": "7", "runtime": ""}, "run --step 7 --set a=1"),
+        ({"weights": "my file.npz"}, "run --weights 'my file.npz' --set a=1"),
+    ],
+)
+def test_the_command_that_comes_next_takes_the_same_model(given, words, capsys):
+    usual = {"config": "run", "overrides": ["a=1"], "weights": None, "step": None}
+    say_next_with_model(Namespace(**(usual | given)), "predict", "IMAGES")
+    assert capsys.readouterr() == ("", f"next: stillbox predict {words} IMAGES\n")

@@ -63,6 +63,7 @@ def test_a_run_prints_its_stages_and_the_result_last(train, tmp_path):
     code, out, err = train("train.steps=1", evaluated=False)
     assert code == 0
     assert re.fullmatch(rf"finished at step 1; {tmp_path}/model, \d+ s\n", out)
+    assert err.endswith(f"next: stillbox predict {tmp_path}/model IMAGES\n")
     for line in (
         r"from scratch: .* holds no checkpoint",
         r"10 training images, batch 4 on 1 cpu device\(s\), 1,792 trainable parameters",
