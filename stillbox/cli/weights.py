@@ -2,7 +2,6 @@
 
 import argparse
 import textwrap
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,20 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    families = weight_families()
     if arguments.json:
         chosen = _in_family(arguments.family) if arguments.family else known_weights().values()
         print_json([_describe(row) for row in chosen])
         return 0
     console = PrintableConsole(highlight=False, soft_wrap=True)
     if not arguments.family:
-        for family, rows in families.items():
-            here = sum(bool(_describe(row)["downloaded"]) for row in rows)
-            console.print(
-                f"[bold]{family}[/]: {len(rows)}" + f", [green]{here} downloaded[/]" * bool(here)
-            )
-            console.print(textwrap.fill(_names(rows), 78, **_INDENTED), markup=False)
-        console.print("stillbox weights list FAMILY describes them; weights get NAME downloads")
+        _summarise(console)
         return 0
     for row in map(_describe, _in_family(arguments.family)):
         here = "  [green]downloaded[/]" if row["downloaded"] else ""
@@ -111,8 +103,17 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _names(rows: Iterable[KnownWeights]) -> str:
-    return ", ".join(row.name for row in rows)
+def _summarise(console: PrintableConsole) -> None:
+    """Prints the names by family."""
+    from stillbox.checkpoints.pretrained import find_weights
+
+    for family, rows in weight_families().items():
+        count = sum(find_weights(row.name) is not None for row in rows)
+        here = f", [green]{count} downloaded[/]" if count else ""
+        console.print(f"[bold]{family}[/]: {len(rows)}{here}")
+        names = ", ".join(row.name for row in rows)
+        console.print(textwrap.fill(names, 78, **_INDENTED), markup=False)
+    console.print("stillbox weights list FAMILY describes them; weights get NAME downloads")
 
 
 def _in_family(word: str) -> tuple[KnownWeights, ...]:

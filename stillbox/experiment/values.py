@@ -60,10 +60,9 @@ def settings_of(cls: Hint, prefix: str = "") -> Iterator[str]:
     """
     for name, hint in field_types(cls).items():
         path, members = f"{prefix}{name}", choices(hint)
-        sections = [member for member in members if dataclasses.is_dataclass(member)]
-        if hasattr(sections[0] if sections else None, "kind"):
-            yield from (f"{path}.kind={member.kind}" for member in sections)
         for member in members:
+            if kind := getattr(member, "kind", ""):
+                yield f"{path}.kind={kind}"
             if dataclasses.is_dataclass(member):
                 yield from settings_of(member, f"{path}.")
             elif typing.get_origin(member) is Literal:

@@ -36,7 +36,7 @@ class Verification:
         if not self.detections:
             return (
                 f"compared with the checkpoint on {self.images} images, in which neither finds "
-                "anything: give --images that show objects"
+                "anything: `stillbox export --images` compares on images that show objects"
             )
         return (
             f"compared with the checkpoint on {self.images} images: {self.detections} detections, "

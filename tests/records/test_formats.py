@@ -502,7 +502,8 @@ def test_avif_and_jpeg_2000_are_images_of_folders(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\x89PNG\x00\xff", b"lorem ipsum\n", b"cat .5 .5 .1 .1\n", b"0 .5 .5\n0 .1\n"]
+    "content",
+    [b"\x89PNG\x00\xff", b"lorem ipsum\n", b"cat .5 .5 .1 .1\n", b"0 .5 .5\n0 .1\n", b"0 a b c d"],
 )
 def test_an_image_whose_label_file_is_rubbish_is_left_out_by_name(folder, tmp_path, content):
     yolo(folder)

@@ -5,6 +5,7 @@ the box around it. The classes are in `data.yaml`, `classes.txt` or Darknet's `*
 Source: docs.ultralytics.com, "Object Detection Datasets Overview".
 """
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -114,14 +115,15 @@ def _labelled(
         if not words:
             continue
         box = _box([number(word) for word in words[1:]])
-        if box == NO_BOX or not words[0].isdecimal():
+        if any(map(math.isnan, box)) or not words[0].isdecimal():
             bad.append((line_number, len(words)))
             continue
         index = int(words[0][:12])
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
     if bad and not boxes:
-        log.bad_record("label file without a line that is a box", where, f"{len(bad)} lines")
+        count_of_lines = f"{len(bad)} line{'s' * (len(bad) != 1)}"
+        log.bad_record("label file without a line that is a box", where, count_of_lines)
         return None
     for line_number, count in bad:
         reason = "line is neither a box nor an outline"
