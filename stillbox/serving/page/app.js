@@ -117,7 +117,7 @@ function showFound() {
   const found = shown(image);
   const number = count(found.length, "object");
   $("threshold-value").value = state.threshold.toFixed(2);
-  $("iou-value").value = state.oneClass ? state.iou.toFixed(2) : "";
+  $("iou-value").value = state.iou.toFixed(2);
   $("iou").disabled = !state.oneClass;
   $("status").textContent = image.failure ? "Not detected"
     : image.answer ? `${number} · ${Math.round(1000 * image.seconds)} ms` : "Detecting …";
