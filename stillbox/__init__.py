@@ -14,6 +14,7 @@ _NAMES = {
     "Experiment": "stillbox.experiment.schema",
     "ExportSettings": "stillbox.exporting.settings",
     "Predictor": "stillbox.predicting.predictor",
+    "Selection": "stillbox.predicting.selection",
     "Tiling": "stillbox.predicting.tiling",
     "UserError": "stillbox.errors",
     "evaluate": "stillbox.api",

@@ -9,6 +9,7 @@ from stillbox.exporting.settings import ExportSettings as ExportSettings
 from stillbox.predicting.detections import Detection as Detection
 from stillbox.predicting.detections import Detections as Detections
 from stillbox.predicting.predictor import Predictor as Predictor
+from stillbox.predicting.selection import Selection as Selection
 from stillbox.predicting.tiling import Tiling as Tiling
 
 __version__: str

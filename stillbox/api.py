@@ -58,7 +58,8 @@ def load(
     """Loads a model for prediction.
 
     Args:
-        source: a model directory, the folder of an export, or a config for `weights`.
+        source: a model directory, one of its checkpoints, a packed model, the folder of an export,
+            or a config for `weights`.
         weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
         step: checkpoint of a model directory.
         overrides: changes of the form `field=value`, as in `--set`.
@@ -103,6 +104,7 @@ def load_model(
     Raises:
         UserError: there is no such model, or its weights do not fit.
     """
+    from stillbox.checkpoints.packed import is_packed
     from stillbox.checkpoints.trained import load_trained, load_weights
 
     if weights is not None:
@@ -110,7 +112,7 @@ def load_model(
         if model.report is not None:
             say(model.report.render())
         return model
-    if isinstance(source, Experiment) or not Path(source).is_dir():
+    if isinstance(source, Experiment) or not (Path(source).is_dir() or is_packed(Path(source))):
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
             f"{name} is not a model directory, and a config alone has no weights",
@@ -227,6 +229,7 @@ def evaluate(
     overrides: Sequence[str] = (),
     runtime: str = "",
     output: str | Path | None = None,
+    overwrite: bool = False,
     progress: "Progress | None" = None,
     observer: "StepObserver | None" = None,
     say: Say = _silent,
@@ -236,8 +239,9 @@ def evaluate(
     Args:
         source: a model directory, the folder of an export, or a config for `weights`.
         weights: see `load`; likewise `step`, `overrides` and `runtime`.
-        output: folder of the report; default: `evaluation` in the given folder, or for a config
-            in the working directory.
+        output: folder of the report; default: `evaluation` in the model directory, or where
+            there is none in the working directory.
+        overwrite: replace the report of another model in `output`.
         progress: called after every batch.
         observer: observes the batches of a model, not those of an export.
         say: called with a report on a weights file, and before the images are read.
@@ -245,11 +249,16 @@ def evaluate(
     Raises:
         UserError: model, records and label map do not fit together.
     """
+    from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.scoring import open_evaluation, write_evaluation
+    from stillbox.evaluation.scoring import (
+        open_evaluation,
+        refuse_other_report,
+        write_evaluation,
+    )
 
     prepare_process()
-    directory = None if weights is not None or isinstance(source, Experiment) else Path(source)
+    directory = _results_folder(source, weights)
     if _is_export(source, runtime):
         experiment, name, score = _export_scorer(source, weights, overrides, runtime, say)
     else:
@@ -259,13 +268,23 @@ def evaluate(
     with announcing(lambda: f"waiting for the folder {folder}"):
         # Before the scoring, which can take an hour.
         make_folder(folder, below=directory or folder)
+        if output and not overwrite:
+            refuse_other_report(folder, name)
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
     say(f"{name}: scoring {min(limit, len(dataset))} images")
     result = score(dataset, progress)
     history = read_history(directory / HISTORY) if directory else History()
     with announcing(lambda: f"writing the report into {folder}"):
-        page = write_evaluation(result, experiment, dataset, folder, source=name, history=history)
+        page = write_evaluation(
+            result,
+            experiment,
+            dataset,
+            folder,
+            source=name,
+            history=history,
+            run=directory.resolve().name if directory and is_model_directory(directory) else "",
+        )
     left_out = [f"{result.left_out} unusable records were not scored"] * bool(result.left_out)
     warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
     return Evaluation(
@@ -303,6 +322,13 @@ def _model_scorer(model: "TrainedModel", observer: "StepObserver | None") -> "Sc
     return score
 
 
+def _results_folder(source: Config, weights: str | Path | None) -> Path | None:
+    """Returns the folder that results are written into by default; None: the current one."""
+    from stillbox.checkpoints.packed import results_folder
+
+    return None if weights or isinstance(source, Experiment) else results_folder(Path(source))
+
+
 def _is_export(source: Config, runtime: str) -> bool:
     """Returns whether the source is an export; refuses a runtime for anything else."""
     if isinstance(source, str | Path) and is_export(Path(source)):
@@ -333,8 +359,8 @@ def export(
 
     Args:
         source: a model directory, or a config for `weights`.
-        output: folder of the artefact; default: `export/FORMAT` in the model directory, or for a
-            config in the working directory.
+        output: folder of the artefact; default: `export/FORMAT` in the model directory, or where
+            there is none in the working directory.
         weights: see `load`; likewise `step` and `overrides`.
         images: image files to compare on, and to calibrate on; default: records of the evaluation,
             or drawn scenes if there are none.
@@ -351,10 +377,9 @@ def export(
 
     prepare_process()
     chosen = replace(settings or ExportSettings(), **changes).checked()
-    in_directory = weights is None and not isinstance(source, Experiment)
-    base = Path(str(source)) if in_directory else Path()
-    folder = Path(output) if output else base / "export" / chosen.format
-    refuse_links(folder, below=base if in_directory else folder)
+    base = _results_folder(source, weights)
+    folder = Path(output) if output else (base or Path()) / "export" / chosen.format
+    refuse_links(folder, below=base or folder)
     check_free(folder, overwrite=overwrite)
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
     if settings is None and "signature" not in changes and chosen.format != "tflite":

@@ -8,15 +8,14 @@ import json
 import shutil
 from pathlib import Path
 
+import cv2
 import numpy as np
-from PIL import Image
 
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.predicting.video import VideoFile
 from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.problems import ConversionLog
@@ -92,9 +91,12 @@ def prepare() -> None:
     Path("photos").mkdir()
     for number in (1, 2):
         shutil.copy(f"scenes/images/val/val_0000{number}.jpg", f"photos/owl_{number}.jpg")
-    with VideoFile(Path("flight.mp4"), 25) as flight:
-        for number in range(4):
-            flight.write(np.asarray(Image.open("photos/owl_1.jpg").convert("RGB")), number / 25)
+    frame = cv2.imread("photos/owl_1.jpg")
+    code = cv2.VideoWriter.fourcc(*"mp4v")
+    flight = cv2.VideoWriter("flight.mp4", code, 25, (frame.shape[1], frame.shape[0]))
+    for _ in range(4):
+        flight.write(frame)
+    flight.release()
     for output, prefix, shards in (("owls/records", "", 1), ("pets", "pet_", 2)):
         _convert(output, f"{prefix}train", "train", shards)
         _convert(output, f"{prefix}val", "val", 1)

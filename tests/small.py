@@ -51,3 +51,7 @@ def small_experiment(scenes: Path, *overrides: str, evaluated: bool = True) -> E
     return resolve(
         "demo_scenes", small_overrides(scenes, *overrides, evaluated=evaluated)
     ).experiment
+
+
+EVERY_DETECTION = {"min_score": 0, "classes_per_object": "all"}
+"""For `Predictor.predict`: what the model finds, as evaluation and exports take it."""

@@ -316,7 +316,7 @@ def test_a_trace_is_not_written_through_a_link(tmp_path, outside):
 
 
 def test_predictions_replace_links(tmp_path, outside):
-    names = ("p.jsonl", ".p.json.partial", "p.json", ".v.partial.mp4", "v.mp4")
+    names = ("p.jsonl", ".p.json.partial", "p.json", ".v.partial.webm", "v.webm")
     for name in names:
         outside.link(tmp_path / "out" / name, "symbolic")
     out = tmp_path / "out"
@@ -325,10 +325,10 @@ def test_predictions_replace_links(tmp_path, outside):
         # A line is in the file at once.
         assert (out / "p.jsonl").read_text() == '{"a": 1}\n'
     write_list(out / "p.jsonl", out / "p.json")
-    with VideoFile(out / "v.mp4", 10.0) as video:
+    with VideoFile(out / "v.webm", 10.0) as video:
         video.write(np.zeros((32, 32, 3), np.uint8), 0.0)
     assert not any((out / name).is_symlink() for name in names)
-    assert (out / "v.mp4").stat().st_size
+    assert (out / "v.webm").stat().st_size
 
 
 def test_records_replace_links(tmp_path, outside):

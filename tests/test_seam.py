@@ -13,7 +13,7 @@ from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from tests.small import small_overrides
+from tests.small import EVERY_DETECTION, small_overrides
 
 # One worker runs these tests one after the other: the kind is registered meanwhile.
 pytestmark = pytest.mark.xdist_group("one_box")
@@ -105,7 +105,7 @@ def test_it_is_evaluated(trained, tmp_path, capsys):
 
 def test_it_predicts_one_box_for_each_image(trained, scenes):
     image = np.full((40, 80, 3), 100, np.uint8)
-    (found,) = stillbox.load(trained).predict([image])
+    (found,) = stillbox.load(trained).predict([image], **EVERY_DETECTION)
     assert found.boxes.shape == (1, 4)
 
 
@@ -114,7 +114,7 @@ def test_it_is_exported_without_raw_boxes(trained, scenes, tmp_path):
     folder = tmp_path / "out"
     words = ["export", str(trained), "--format", "stablehlo", "--images", image]
     assert main([*words, "--platforms", "cpu", "--output", str(folder)]) == 0
-    assert len(stillbox.load(folder).predict(image)) == 1
+    assert len(stillbox.load(folder).predict(image, **EVERY_DETECTION)) == 1
     assert main([*words, "--max-detections", "3", "--output", str(tmp_path / "three")]) == 2
 
 

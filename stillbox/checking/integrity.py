@@ -10,6 +10,7 @@ from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.checksums import Checksums, read_manifest
 from stillbox.checkpoints.files import list_folder
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
+from stillbox.checkpoints.packed import PackedModel, is_packed
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.exporting import manifest as export
@@ -29,7 +30,9 @@ class _Part:
 
 
 def examine_folder(folder: Path) -> Examination:
-    """Examines a model directory, one checkpoint of it, or an export. Changes nothing.
+    """Examines a model directory, one checkpoint of it, a packed model, or an export.
+
+    Nothing is changed.
 
     Every file that a manifest covers has a line: it is `ok`, `changed` or `missing`, or `unknown`
     if nothing says what it was.
@@ -38,7 +41,9 @@ def examine_folder(folder: Path) -> Examination:
         UserError: the folder is none of these.
     """
     found, parts = Examination(), list(_parts(folder))
-    if is_model_directory(folder):
+    if is_packed(folder):
+        _examine_packed(folder, found)
+    elif is_model_directory(folder):
         _examine_beside(folder, found)
     elif not parts:
         raise UserError(
@@ -49,6 +54,16 @@ def examine_folder(folder: Path) -> Examination:
     for part in parts:
         _examine_part(part, folder, found)
     return found
+
+
+def _examine_packed(path: Path, found: Examination) -> None:
+    try:
+        model = PackedModel(path)
+        count = len(model.parameters())
+        found.lines.append(_row("ok", f"{path}: the model of step {model.step}, {count} arrays"))
+    except UserError as error:
+        found.lines.append(_row("changed", str(path)))
+        found.problems.append(_sentence(error))
 
 
 def _parts(folder: Path) -> Iterator[_Part]:

@@ -5,7 +5,7 @@ metadata and the checksum of every other file. The folder has copies of the expe
 map and the versions. Loading compares these and the sections that it reads with their checksums.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manif
 from stillbox.checkpoints.files import sync_folder, write_durably
 from stillbox.checkpoints.npz import read_npz, write_npz
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.own_paths import place_paths
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.yaml_config import from_stored
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 from stillbox.untrusted import read_untrusted
@@ -105,6 +108,15 @@ class Checkpoint:
     def experiment(self) -> str:
         """The experiment as YAML."""
         return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN, inside=self.folder)
+
+    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
+        """Returns the experiment, with the paths where its model directory is now.
+
+        Raises:
+            UserError: as `from_stored`.
+        """
+        stored = from_stored(self.experiment, str(self.folder / EXPERIMENT), say)
+        return place_paths(stored, self.folder)
 
     @property
     def label_map(self) -> str:

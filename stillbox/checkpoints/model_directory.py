@@ -11,7 +11,7 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -39,12 +39,14 @@ from stillbox.checkpoints.files import (
 from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.own_paths import CHECKPOINTS, place_paths
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.yaml_config import from_stored
 from stillbox.records.files import describe_bytes, lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 
 _BEST = "best.json"
-CHECKPOINTS = "checkpoints"
 OF_TRAINING = (CHECKPOINTS, _BEST, MANIFEST)
 """Names that a model directory or a checkpoint has, and no other folder of stillbox."""
 _WITHOUT_BEST = "delete it: the newest checkpoint counts then"
@@ -152,6 +154,11 @@ class ModelDirectory:
     def experiment(self) -> str:
         """The experiment as YAML."""
         return read_text_file(self.path / EXPERIMENT, fix=WRITTEN, inside=self.path)
+
+    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
+        """Returns the copy of the experiment, with the paths where the directory is now."""
+        stored = from_stored(self.experiment, str(self.path / EXPERIMENT), say)
+        return place_paths(stored, self.path)
 
     @property
     def label_map(self) -> str:
@@ -348,14 +355,3 @@ def is_model_directory(path: Path) -> bool:
     """Whether training wrote a folder."""
     with _waiting(path):
         return (path / EXPERIMENT).is_file() and (path / CHECKPOINTS).is_dir()
-
-
-def own_checkpoint(path: Path) -> Checkpoint | None:
-    """Returns the checkpoint to load from a model directory or a checkpoint's folder, if it is one.
-
-    Raises:
-        UserError: it is a model directory without a checkpoint.
-    """
-    if is_model_directory(path):
-        return ModelDirectory.open(path).checkpoint("best")
-    return Checkpoint(path) if (path / MANIFEST).is_file() else None

@@ -41,6 +41,8 @@ class _Place(NamedTuple):
 class SafetensorsFile(LazyArrays[_Place]):
     """The tensors of a file by name.
 
+    `metadata` are the texts of its header by name.
+
     Raises:
         UserError: the file is damaged, or of another format.
     """
@@ -53,7 +55,9 @@ class SafetensorsFile(LazyArrays[_Place]):
             try:
                 if length > min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
                     raise ValueError(f"its header claims {length:,} bytes")
-                places = _places(json.loads(file.read(length)), _LENGTH_BYTES + length, size)
+                header = json.loads(file.read(length))
+                self.metadata = _texts(header.pop("__metadata__", {}))
+                places = _places(header, _LENGTH_BYTES + length, size)
             # JSON of other types than the format's can raise several kinds.
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise UserError(
@@ -78,6 +82,12 @@ class SafetensorsFile(LazyArrays[_Place]):
             raise UserError(what, where=str(self._path), fix=fix) from error
 
 
+def _texts(metadata: dict[str, str]) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("its metadata are no texts")
+    return metadata
+
+
 def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _Place]:
     """Returns the tensors of a header, whose values begin at byte `start` of a file.
 
@@ -91,7 +101,6 @@ def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _Place]:
             *(start + at for at in entry["data_offsets"]),
         )
         for name, entry in header.items()
-        if name != "__metadata__"
     }
     end = start
     for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].end)):

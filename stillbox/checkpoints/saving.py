@@ -7,13 +7,13 @@ import numpy as np
 from safetensors.numpy import save
 
 from stillbox.checkpoints.files import replacing, write_durably
-from stillbox.checkpoints.model_directory import ModelDirectory, Which
+from stillbox.checkpoints.model_directory import Which
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.npz import write_npz
+from stillbox.checkpoints.packed import open_model
 from stillbox.checkpoints.tf1_writer import checkpoint_files, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.errors import UserError
-from stillbox.experiment.yaml_config import from_stored
 
 _SHOWN = 5
 
@@ -83,8 +83,8 @@ def save_weights(
         raise UserError(what, where=str(target), fix=fix)
     files = (target,) if is_file else _checkpoint_files(target)
     _check_place(files, overwrite)
-    checkpoint = ModelDirectory.open(directory).checkpoint(step)
-    experiment = from_stored(checkpoint.experiment, str(checkpoint.folder))
+    checkpoint = open_model(Path(directory), step)
+    experiment = checkpoint.read_experiment()
     averaged = experiment.evaluation.use_ema and "ema" in checkpoint.sections
     arrays = checkpoint.parameters(prefer_ema=averaged)
     named = (object_paths if tf2 else reference_names)(experiment.model, arrays)

@@ -8,14 +8,13 @@ from typing import Self
 import jax
 import numpy as np
 
-from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.finite import check_finite
 from stillbox.checkpoints.importer import ImportReport, import_weights
-from stillbox.checkpoints.model_directory import ModelDirectory, Which, own_checkpoint
+from stillbox.checkpoints.model_directory import Which
+from stillbox.checkpoints.packed import find_model, open_model
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import with_overrides
-from stillbox.experiment.yaml_config import from_stored
 from stillbox.models.abstract import abstract_detector
 from stillbox.models.build import build_detector
 from stillbox.models.variables import Arrays, split_detector
@@ -81,11 +80,11 @@ def load_trained(
     overrides: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> TrainedModel:
-    """Loads a model directory.
+    """Loads a model directory, one of its checkpoints, or a packed model.
 
     Args:
-        directory: what `stillbox train` wrote.
-        step: which checkpoint; `best` is the newest if none was marked.
+        directory: what `stillbox train` or `stillbox pack` wrote.
+        step: which checkpoint of a model directory; `best` is the newest if none was marked.
         overrides: changes to the stored experiment, of the form `path=value`.
         say: called with a note about stored fields that have no effect.
 
@@ -93,9 +92,8 @@ def load_trained(
         UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides, or its weights are not finite.
     """
-    checkpoint = ModelDirectory.open(directory).checkpoint(step)
-    stored = from_stored(checkpoint.experiment, str(checkpoint.folder / EXPERIMENT), say)
-    experiment = with_overrides(stored, overrides)
+    checkpoint = open_model(directory, step)
+    experiment = with_overrides(checkpoint.read_experiment(say), overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     precision, quantization = experiment.evaluation.precision, experiment.train.quantization
     _, params, stats = abstract_detector(experiment.model, precision, quantization)
@@ -130,7 +128,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         prefer_ema=experiment.evaluation.use_ema,
     )
     _, params, stats = split_detector(detector)
-    own = own_checkpoint(Path(weights))
+    own = find_model(Path(weights))
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(own.label_map, str(own.folder))

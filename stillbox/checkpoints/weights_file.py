@@ -10,9 +10,9 @@ import numpy as np
 
 from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
 from stillbox.checkpoints.graph_constants import GraphConstants
-from stillbox.checkpoints.model_directory import own_checkpoint
 from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.npz import read_npz_weights
+from stillbox.checkpoints.packed import find_model
 from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
 from stillbox.checkpoints.safetensors_file import SafetensorsFile
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
@@ -67,8 +67,8 @@ def open_weights(
         path: `.npz`, `.safetensors`, `.pth` or `.pt` file; prefix of a TF1 or TF2 checkpoint or any
             of its files; a frozen graph or SavedModel (`.pb`); folder with one of these two, or
             with folders `checkpoint` or `saved_model`; stillbox model directory (its best
-            checkpoint, or else its newest) or one checkpoint in it; or the name of downloaded
-            weights.
+            checkpoint, or else its newest), one checkpoint in it, or a packed model; or the name
+            of downloaded weights.
         prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
         model: what is to take them, for advice.
         scope: the kind of model that is wanted, for advice.
@@ -77,7 +77,7 @@ def open_weights(
         UserError: there is nothing, or nothing readable, under that path.
     """
     path = resolve_weights(path)
-    checkpoint = own_checkpoint(path)
+    checkpoint = find_model(path)
     if checkpoint:
         return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))
     path = _find_in_folder(path) if path.is_dir() else path

@@ -1,13 +1,15 @@
 """Arguments that several verbs share."""
 
 import argparse
+import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stillbox.errors import UserError
+from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import Resolved, resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.printing import json_text
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from stillbox.devices.launcher import ProcessInfo
 
 Parser = argparse.ArgumentParser
+
+# Fewer than fill a small terminal.
+_MOST_REMARKS = 5
+# The origin of a field that was overridden begins with it.
+_SET = "--set "
 
 
 def add_option(
@@ -180,19 +187,43 @@ def find_own_place(arguments: argparse.Namespace) -> "ProcessInfo | None":
     )
 
 
-def resolve_config(arguments: argparse.Namespace) -> Resolved:
-    """Resolves CONFIG with its overrides; warnings and notes go to standard error."""
+def resolve_config(arguments: argparse.Namespace, *, notes: bool = False) -> Resolved:
+    """Resolves CONFIG with its overrides; warnings, and notes, go to standard error."""
     resolved = resolve(arguments.config, arguments.overrides)
-    show_remarks(resolved)
+    show_remarks(resolved, resolved.warnings, notes=notes)
     return resolved
 
 
-def show_remarks(resolved: Resolved) -> None:
-    """Prints warnings and notes about a config to standard error."""
-    for warning in resolved.warnings:
-        warn(warning)
-    for text in resolved.notes:
-        note(text)
+def show_remarks(
+    resolved: Resolved, warnings: Sequence[str], *, notes: bool = False, also_in: str = ""
+) -> None:
+    """Prints some remarks about a config to standard error, and what prints the others.
+
+    Args:
+        resolved: the config.
+        warnings: the worst first.
+        notes: print the reader's notes too, after the warnings.
+        also_in: a file with the experiment, for one that was read of none.
+    """
+    remarks = [(warn, text) for text in warnings]
+    remarks += [(note, text) for text in resolved.notes] if notes else []
+    for show, text in remarks[:_MOST_REMARKS]:
+        show(text)
+    more = len(remarks) - _MOST_REMARKS
+    if more > 0:
+        command = f": `{shlex.join(_check_words(resolved, also_in))} --notes`"
+        print(f"and {more} more{command}", file=sys.stderr)
+
+
+def _check_words(resolved: Resolved, also_in: str) -> list[str]:
+    """Returns the command that checks a config with the same overrides."""
+    source = Path(resolved.source)
+    if not source.is_file():
+        return ["stillbox", "check", also_in or "CONFIG"]
+    recipe = source.stem in recipe_names() and source == recipe_path(source.stem)
+    given = (origin for origin in resolved.origins.values() if origin.startswith(_SET))
+    changes = (word for text in dict.fromkeys(given) for word in text.split(" ", 1))
+    return ["stillbox", "check", source.stem if recipe else str(source), *changes]
 
 
 def warn(text: str) -> None:
@@ -208,6 +239,14 @@ def print_json(content: object) -> None:
 def note(text: str) -> None:
     """Prints a remark that is no fault to standard error."""
     print(f"note: {text}", file=sys.stderr)
+
+
+def say_next(*words: str | Path) -> None:
+    """Prints the command that usually comes next to standard error; capital words are to be given.
+
+    Standard output is for results.
+    """
+    print(f"next: {shlex.join(['stillbox', *map(str, words)])}", file=sys.stderr)
 
 
 def parse_step(text: str) -> int | Literal["best", "latest"]:

@@ -5,20 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
-
 from stillbox.devices.announcing import announcing
 from stillbox.printing import printable_output
-from stillbox.training.console import PrintableConsole
+from stillbox.training.console import PrintableConsole, StatusLine, duration_text
 
 
 @contextmanager
@@ -31,19 +20,16 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         with _progress_lines(name) as update:
             yield update
         return
-    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = PrintableConsole(stderr=True)
-    # The bar has streams of its own while it is shown, which take colours from what is printed.
-    with Progress(*columns, _Speed(), console=console) as bar, printable_output():
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    line, began = StatusLine(name), time.monotonic()
 
+    def update(done: int, total: int) -> None:
+        rate = done / max(time.monotonic() - began, 1e-3)
+        eta = f"ETA {duration_text((total - done) / rate)}" if rate else ""
+        line.done, line.total, line.rest = done, total, (eta, f"{rate:.1f}/s")
 
-class _Speed(ProgressColumn):
-    """How many are done in a second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "")
+    # The line has streams of its own, which take colours from what is printed.
+    with line.live(PrintableConsole(stderr=True)), printable_output():
+        yield update
 
 
 @contextmanager

@@ -12,6 +12,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the experiment."""
     from stillbox.experiment.yaml_config import to_yaml
 
-    resolved = resolve_config(arguments)
+    resolved = resolve_config(arguments, notes=True)
     print(to_yaml(resolved.experiment, resolved.origins), end="")
     return 0

@@ -1,4 +1,4 @@
-"""`stillbox data export`: records as YOLO, COCO JSON or Pascal VOC XML, with their images."""
+"""`stillbox data export`: records in another format of annotations, with their images."""
 
 import argparse
 

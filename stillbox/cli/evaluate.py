@@ -5,9 +5,10 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_processes, add_profile, warn
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.models import add_model, model_arguments, say_next_with_model
 from stillbox.cli.running import batch_profiler, score_checkpoints
 from stillbox.devices.announcing import say_aside
+from stillbox.errors import UserError
 
 _ALL = "all"
 
@@ -20,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
     )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the report of another model in --output"
+    )
     add_profile(parser, "batches", "the report's folder")
     add_processes(parser)
 
@@ -30,15 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_all(arguments)
 
     from stillbox.api import evaluate
+    from stillbox.checkpoints.packed import results_folder
     from stillbox.evaluation.table import scores_table, threshold_text
 
     output = arguments.output or (None if not arguments.weights else Path("evaluation"))
-    traced = output or Path(arguments.config) / "evaluation"
+    traced = output or (results_folder(Path(arguments.config)) or Path()) / "evaluation"
     profiler = batch_profiler(arguments.profile, traced, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         scored = evaluate(
             **model_arguments(arguments),
             output=output,
+            overwrite=arguments.overwrite,
             progress=progress,
             observer=profiler,
             say=say_aside,
@@ -56,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = scored.report.parent
     print(f"{best}; of each class: {folder}/report.json and csv/classes.csv")
     print(f"report: {scored.report}")
+    say_next_with_model(arguments, "predict", "IMAGES")
     return 0
 
 
@@ -65,15 +72,19 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.table import steps_table
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
+    if arguments.overwrite:
+        raise UserError(
+            "--step all adds to the scores that are there", where="--overwrite", fix="leave it out"
+        )
     directory = Path(arguments.config)
-    stored = from_stored(ModelDirectory.open(directory).experiment, str(directory), say_aside)
+    stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = with_overrides(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
     patience = Patience(existing=True)
     score_checkpoints(experiment, directory, output, patience, arguments.profile, say=say_aside)
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))
+    say_next_with_model(arguments, "predict", "IMAGES")
     return 0

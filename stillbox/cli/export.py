@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_option
+from stillbox.cli.arguments import add_option, say_next
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -121,6 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         **settings,
     )
     show_export(exported)
+    say_next("serve", exported.folder)
     return 0
 
 

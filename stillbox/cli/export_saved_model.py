@@ -117,5 +117,5 @@ def _model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str, An
     )
     source = arguments.config_file or "--params_override"
     resolved = resolve_reading(reading, overrides, source)
-    show_remarks(resolved)
+    show_remarks(resolved, resolved.warnings)
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}

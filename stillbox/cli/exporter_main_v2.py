@@ -58,7 +58,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="a model directory, or a folder with TF1 checkpoints",
+        help="a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints",
     )
     parser.add_argument("--output_directory", type=Path, required=True, metavar="DIR")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
@@ -107,7 +107,7 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
     """
     refuse_flags(arguments, _REFUSED, unset=("false", "f", "0", ""))
     overrides = [*(changes or ()), *arguments.overrides]
-    directory = arguments.trained_checkpoint_dir
+    directory = _own_directory(arguments.trained_checkpoint_dir)
     if arguments.pipeline_config_path is None:
         if not (directory / "experiment.yaml").is_file():
             raise UserError(
@@ -123,8 +123,15 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
             )
         return {"source": directory, "overrides": overrides}
     resolved = _resolve(arguments, overrides)
-    show_remarks(resolved)
+    show_remarks(resolved, resolved.warnings)
     return {"source": resolved.experiment, "weights": directory}
+
+
+def _own_directory(path: Path) -> Path:
+    """Returns the model directory of a path in which model_main finds one, or the path."""
+    from stillbox.checkpoints.model_directory import CHECKPOINTS, is_model_directory
+
+    return path.parent if path.name == CHECKPOINTS and is_model_directory(path.parent) else path
 
 
 def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:

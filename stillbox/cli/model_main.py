@@ -102,7 +102,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
     """Resolves the config; by default every checkpoint is evaluated, as in the original."""
     arguments.overrides = _overrides(arguments, _TRAINING | _EVALUATION)
-    resolved = resolve_config(arguments)
+    resolved = resolve(arguments.config, arguments.overrides)
     every = resolved.experiment.train.checkpoint_every
     if not resolved.experiment.data.evaluation.paths or "train.evaluate_every" in resolved.origins:
         return resolved
@@ -111,7 +111,6 @@ def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
         "--set train.evaluate_every=N changes that"
     )
     arguments.overrides.append(f"train.evaluate_every={every}")
-    # Without a second print of the warnings.
     return resolve(arguments.config, arguments.overrides)
 
 

@@ -4,14 +4,18 @@ With --engine ray: in images, on the machines of a Ray cluster, as a Parquet tab
 """
 
 import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option, add_profile
 from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.models import add_model, model_arguments, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.predicting.selection import CLASSES_PER_OBJECT, IOU, MIN_SCORE, Selection
+from stillbox.records.export import FORMS
 
 if TYPE_CHECKING:
     from stillbox.predicting.tiling import Tiling
@@ -37,14 +41,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = "folder for JSON, pictures and videos, or for the table of --engine ray"
     add_option(parser, "--output", "predictions", about, "FOLDER")
-    about = "least score of the shown detections"
-    add_option(parser, "--min-score", 0.3, about, "SCORE")
     add_option(parser, "--batch-size", 1, "images, tiles or frames at a time")
-    parser.add_argument("--no-pictures", action="store_true", help="write JSON only")
+    _add_selection(parser)
+    _add_results(parser)
     _add_tiling(parser)
     _add_video(parser)
     _add_engine(parser)
     add_profile(parser, "batches", "the output folder")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which detections")
+    add_option(group, "--min-score", MIN_SCORE, "least score", "SCORE")
+    group.add_argument(
+        "--classes",
+        action="append",
+        default=[],
+        metavar="NAME,NAME",
+        help="only these classes (default: all); may be repeated",
+    )
+    group.add_argument(
+        "--classes-per-object",
+        choices=CLASSES_PER_OBJECT,
+        default="one",
+        help="one: of boxes in one place, of any classes, the best alone; all: suppression as in "
+        "evaluation, class by class in most models (default: one)",
+    )
+    about = "with one class per object, boxes with a greater overlap are one object"
+    add_option(group, "--iou", IOU, about, "IOU")
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("results")
+    group.add_argument("--no-pictures", action="store_true", help="draw no pictures and videos")
+    group.add_argument(
+        "--crops", action="store_true", help="write each object as an image, crops/CLASS/NAME.jpg"
+    )
+    group.add_argument(
+        "--labels",
+        choices=sorted(FORMS),
+        metavar="FORMAT",
+        help="write images and labels to correct, into the folder labels, as "
+        f"{', '.join(sorted(FORMS))}: the objects with at least the best threshold of their class "
+        "in the report of the model directory, or without one at least --min-score",
+    )
 
 
 def _add_tiling(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +129,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions and prints a line for each image and video."""
-    if not 0 <= arguments.min_score <= 1:
-        raise UserError(f"{arguments.min_score:g} is no score", where="--min-score", fix="0 to 1")
+    selection = _selection(arguments)
     if arguments.batch_size < 1:
         raise UserError("a batch holds at least one image", where="--batch-size")
     if arguments.frame_stride < 1:
@@ -105,8 +144,43 @@ def run(arguments: argparse.Namespace) -> int:
     tiling = _tiling(arguments)
     if arguments.engine == "ray":
         _refuse_with_ray(arguments, cameras)
-        return _run_ray(arguments, tiling)
-    return _run_here(arguments, words, cameras, tiling)
+        return _run_ray(arguments, tiling, selection)
+    return _run_here(arguments, words, cameras, tiling, selection)
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    """Returns what the flags say, without --classes: those are the model's."""
+    if arguments.classes_per_object == "all" and arguments.iou != IOU:
+        raise UserError(
+            "every class has boxes of its own with --classes-per-object all",
+            where="--iou",
+            fix="leave one of the two out",
+        )
+    try:
+        return Selection(
+            min_score=arguments.min_score,
+            classes_per_object=arguments.classes_per_object,
+            iou=arguments.iou,
+        )
+    except UserError as error:
+        raise _of_flag(error) from error
+
+
+def _with_classes(selection: Selection, words: Sequence[str], names: Collection[str]) -> Selection:
+    """Returns the selection of the classes of --classes; a name may hold a comma itself."""
+    parts = [[word] if word in names else word.split(",") for word in words]
+    classes = tuple(one.strip() for part in parts for one in part)
+    selection = replace(selection, classes=classes)
+    try:
+        selection.check_classes(names)
+    except UserError as error:
+        raise _of_flag(error) from error
+    return selection
+
+
+def _of_flag(error: UserError) -> UserError:
+    where = f"--{error.where.replace('_', '-')}"
+    return UserError(error.what, where=where, fix=error.fix)
 
 
 def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
@@ -154,6 +228,8 @@ def _refuse_with_ray(arguments: argparse.Namespace, cameras: list[int]) -> None:
         "--camera and webcam:N": bool(cameras),
         "--recursive": arguments.recursive,
         "--no-pictures": arguments.no_pictures,
+        "--crops": arguments.crops,
+        "--labels": arguments.labels is not None,
         "--frame-stride": arguments.frame_stride != 1,
         "--profile": arguments.profile != "0,0",
     }
@@ -168,13 +244,23 @@ def _refuse_with_ray(arguments: argparse.Namespace, cameras: list[int]) -> None:
 
 
 def _run_here(
-    arguments: argparse.Namespace, words: list[str], cameras: list[int], tiling: "Tiling | None"
+    arguments: argparse.Namespace,
+    words: list[str],
+    cameras: list[int],
+    tiling: "Tiling | None",
+    selection: Selection,
 ) -> int:
     from stillbox.api import load
     from stillbox.cli.predict_files import PredictRun
     from stillbox.predicting.listing import check_output, list_inputs
 
     inputs = list_inputs(words, recursive=arguments.recursive)
+    if arguments.labels is not None and (inputs.videos or cameras):
+        raise UserError(
+            "labels are of images, and there are videos",
+            where="--labels",
+            fix="leave it out, or save frames first: ffmpeg -i VIDEO frames/%06d.jpg",
+        )
     output, files = Path(arguments.output), [*inputs.images, *inputs.videos]
     check_output(output, words, files, recursive=arguments.recursive)
     if inputs.passed_over:
@@ -185,10 +271,22 @@ def _run_here(
         tiling=tiling,
         say=say_aside,
     )
-    return PredictRun(predictor, arguments, output).run(inputs, cameras)
+    selection = _with_classes(selection, arguments.classes, predictor.class_names.values())
+    code = PredictRun(predictor, selection, arguments, output).run(inputs, cameras)
+    if not code:
+        _say_next(arguments)
+    return code
 
 
-def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None") -> int:
+def _say_next(arguments: argparse.Namespace) -> None:
+    """Says what follows a look at the detections: a model is exported, and an export is served."""
+    from stillbox.exporting.manifest import is_export
+
+    exported = not arguments.weights and is_export(Path(arguments.config))
+    say_next_with_model(arguments, "serve" if exported else "export")
+
+
+def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None", selection: Selection) -> int:
     """Writes a table; returns 1 if some images could not be read."""
     import jax
 
@@ -208,7 +306,7 @@ def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None") -> int:
             predictor,
             arguments.images,
             arguments.output,
-            min_score=arguments.min_score,
+            selection=_with_classes(selection, arguments.classes, predictor.class_names.values()),
             workers=arguments.workers,
             on_image=progress,
         )

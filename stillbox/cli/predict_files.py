@@ -2,8 +2,10 @@
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import tee
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +20,16 @@ from stillbox.errors import UserError
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import read_image
 from stillbox.predicting.listing import Inputs
+from stillbox.predicting.object_files import (
+    LabelFolder,
+    best_thresholds,
+    class_folders,
+    unique_names,
+    write_crops,
+)
 from stillbox.predicting.prediction_files import json_lines, write_list
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile
 from stillbox.printing import printable_line
 from stillbox.records.parallel import ordered_map
@@ -27,6 +37,7 @@ from stillbox.training.signals import StopRequest
 
 PREDICTIONS = "predictions"
 _UNREAD_SHOWN = 20
+_CLASSES_SHOWN = 5
 # A container is killed ten seconds after SIGTERM.
 _GRACE = 5.0
 
@@ -34,6 +45,8 @@ _GRACE = 5.0
 class _Written(NamedTuple):
     """One image whose results are written."""
 
+    found: Detections
+    """Those of labels too; without the pixels, of which only the size is needed."""
     entry: dict[str, Any]
     line: str
 
@@ -43,13 +56,24 @@ class PredictRun:
 
     Args:
         predictor: detects.
+        selection: the detections to list and draw.
         arguments: those of `stillbox predict`.
         folder: of all results.
+
+    Raises:
+        UserError: there are labels in the folder, or a report of the model is damaged.
     """
 
-    def __init__(self, predictor: Predictor, arguments: argparse.Namespace, folder: Path) -> None:
-        self._predictor, self._folder = predictor, folder
-        self._min_score: float = arguments.min_score
+    def __init__(
+        self,
+        predictor: Predictor,
+        selection: Selection,
+        arguments: argparse.Namespace,
+        folder: Path,
+    ) -> None:
+        self._predictor, self._selection, self._folder = predictor, selection, folder
+        self._labels = _label_folder(predictor, selection, arguments, folder)
+        self._crops = class_folders(predictor.class_names) if arguments.crops else None
         self._stride: int = arguments.frame_stride
         self._draws = not arguments.no_pictures
         self._profiler = batch_profiler(arguments.profile, folder, "predict")
@@ -85,22 +109,30 @@ class PredictRun:
         """Returns the number of images that were detected in."""
         names = dict(zip(map(str, images), picture_names(images), strict=True))
         lines = self._folder / f"{PREDICTIONS}.jsonl"
+        selection = self._selection
+        if self._labels is not None:
+            least = min(selection.min_score, self._labels.least_score)
+            selection = replace(selection, min_score=least)
         found = self._predictor.detect(
             images,
             read_image,
-            min_score=self._min_score,
+            selection,
             observer=self._profiler,
             on_bad=lambda image, error: self._pass_over(str(image), error),
             workers=own_processors(),
         )
 
-        def write(one: Detections) -> _Written:
+        def write(every: Detections) -> _Written:
+            one = every.at_least(self._selection.min_score)
             entry, target = one.to_dict(), self._folder
             if self._draws:
                 target = self._folder / names[one.source]
-                one.save(target, min_score=self._min_score)
+                one.save(target, min_score=self._selection.min_score)
                 entry["picture"] = target.name
-            return _Written(entry, f"{one.source}: {len(one)} objects -> {target}")
+            self._write_crops(one, Path(names[one.source]).stem)
+            blank = np.broadcast_to(np.uint8(0), one.image.shape)
+            line = f"{one.source}: {describe_objects(one.names)} -> {target}"
+            return _Written(replace(every, image=blank), entry, line)
 
         began, done = time.perf_counter(), 0
         written = ordered_map(write, found, own_processors())
@@ -108,6 +140,10 @@ class PredictRun:
             for one in written:
                 append(one.entry)
                 print(printable_line(one.line))
+                if self._labels is not None:
+                    file = Path(one.found.source)
+                    name = Path(names[one.found.source]).with_suffix(file.suffix).name
+                    self._labels.add(file, one.found, name)
                 done += 1
                 if self._stop.signal is not None:
                     break
@@ -115,7 +151,13 @@ class PredictRun:
         if done:
             output = write_list(lines, self._folder / f"{PREDICTIONS}.json")
             print(f"{output}: boxes are in pixels of the upright image; {rate:.1f} images/s")
+            if self._labels is not None:
+                print(printable_line(self._labels.write()))
         return done
+
+    def _write_crops(self, found: Detections, stem: str) -> None:
+        if self._crops is not None:
+            write_crops(found, self._folder / "crops", stem, self._crops)
 
     def _run_video(self, source: Path | int, name: str) -> int:
         """Returns 1, or 0 if the video could not be read."""
@@ -134,11 +176,11 @@ class PredictRun:
         found = self._predictor.detect(
             frames,
             lambda frame: (frame.pixels, f"{video.name}, frame {frame.number}"),
-            min_score=self._min_score,
+            self._selection,
             observer=self._profiler,
         )
-        lines, path = self._folder / f"{name}.jsonl", self._folder / f"{name}.mp4"
-        began, count, objects = time.perf_counter(), 0, 0
+        lines, path = self._folder / f"{name}.jsonl", self._folder / f"{name}.webm"
+        began, count, objects = time.perf_counter(), 0, Counter[str]()
         drawn = VideoFile(path, video.rate / video.stride, live=video.live)
         with json_lines(lines) as append, drawn, progress_bar("frames") as progress:
             for one, frame in zip(found, again, strict=False):
@@ -148,14 +190,17 @@ class PredictRun:
                 entry.pop("image")
                 append(place | entry)
                 if self._draws:
-                    drawn.write(np.asarray(one.draw(self._min_score)), frame.seconds)
-                count, objects = count + 1, objects + len(one)
+                    drawn.write(np.asarray(one.draw(self._selection.min_score)), frame.seconds)
+                self._write_crops(one, f"{name}_{frame.number:06}")
+                count += 1
+                objects.update(one.names)
                 progress(count, video.frames or count)
                 if self._stop.signal is not None:
                     break
         rate = count / max(time.perf_counter() - began, 1e-9)
         target = path if self._draws else lines
-        line = f"{video.name}: {count} frames, {objects} objects, {rate:.1f} frames/s -> {target}"
+        what = describe_objects(objects.elements())
+        line = f"{video.name}: {count} frames, {what}, {rate:.1f} frames/s -> {target}"
         print(printable_line(line))
 
     def _pass_over(self, name: str, error: UserError | OSError) -> None:
@@ -177,26 +222,44 @@ class PredictRun:
                 say_aside(f"  and {count - _UNREAD_SHOWN} more, listed above")
 
 
+def describe_objects(names: Iterable[str]) -> str:
+    """Returns the number of objects, and of those of the most frequent classes."""
+    counts = Counter(names)
+    total = counts.total()
+    if not total:
+        return "0 objects"
+    most = counts.most_common(_CLASSES_SHOWN)
+    rest = len(counts) - len(most)
+    more = f" and {rest} more class{'es' if rest > 1 else ''}" if rest else ""
+    listed = ", ".join(f"{count} {name}" for name, count in most)
+    return f"{total} object{'s' if total > 1 else ''} ({listed}{more})"
+
+
+def _label_folder(
+    predictor: Predictor, selection: Selection, arguments: argparse.Namespace, folder: Path
+) -> LabelFolder | None:
+    """Returns what writes the labels of --labels; says which thresholds they have."""
+    if arguments.labels is None:
+        return None
+    names = predictor.class_names
+    report = Path(arguments.config) / "evaluation"
+    thresholds = {} if arguments.weights else best_thresholds(report, names)
+    without = f"--min-score {selection.min_score:g}"
+    if not thresholds:
+        say_aside(f"labels: no report of `stillbox evaluate`, so of objects of at least {without}")
+    else:
+        listed = ", ".join(f"{names[one]} {score:.2f}" for one, score in thresholds.items())
+        rest = f"; other classes: {without}" if len(thresholds) < len(names) else ""
+        say_aside(printable_line(f"labels: least scores of {report}: {listed}{rest}"))
+    labels = folder / "labels"
+    return LabelFolder(labels, arguments.labels, names, thresholds, selection.min_score)
+
+
 def picture_names(images: Sequence[Path]) -> list[str]:
     """Returns a file name for the picture of each image: its stem, with a number if it is taken."""
-    return [f"{stem}.png" for stem in _unique(image.stem for image in images)]
+    return [f"{stem}.jpg" for stem in unique_names(image.stem for image in images)]
 
 
 def _video_names(videos: Sequence[Path | int]) -> list[str]:
     stems = (f"webcam_{one}" if isinstance(one, int) else one.stem for one in videos)
-    return _unique(stems, PREDICTIONS)
-
-
-def _unique(stems: Iterable[str], *reserved: str) -> list[str]:
-    """Returns the stems, with a number where one is taken."""
-    names: list[str] = []
-    taken = set(reserved)
-    for stem in stems:
-        name, number = stem, 1
-        # Some file systems ignore case.
-        while name.lower() in taken:
-            number += 1
-            name = f"{stem}_{number}"
-        taken.add(name.lower())
-        names.append(name)
-    return names
+    return unique_names(stems, PREDICTIONS)

@@ -136,14 +136,18 @@ def _resolve(
     arguments: argparse.Namespace, reading: ParamsReading, changes: Sequence[str] = ()
 ) -> Resolved:
     source = arguments.config_file or "--params_override"
-    resolved = resolve_reading(reading, [*changes, *arguments.overrides], source)
-    show_remarks(resolved)
+    return resolve_reading(reading, [*changes, *arguments.overrides], source)
+
+
+def _resolve_and_warn(arguments: argparse.Namespace, reading: ParamsReading) -> Resolved:
+    resolved = _resolve(arguments, reading)
+    show_remarks(resolved, resolved.warnings)
     return resolved
 
 
 def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Scores new checkpoints until that of the last step."""
-    experiment = _resolve(arguments, reading).experiment
+    experiment = _resolve_and_warn(arguments, reading).experiment
 
     from stillbox.training.watching import Patience
 
@@ -160,7 +164,7 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
 
 def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
-    experiment = _resolve(arguments, reading).experiment
+    experiment = _resolve_and_warn(arguments, reading).experiment
 
     from stillbox.checkpoints.files import replace_durably
     from stillbox.checkpoints.trained import load_trained

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import warn
+from stillbox.cli.arguments import say_next, show_remarks, warn
 from stillbox.cli.bars import progress_bar
 from stillbox.devices.announcing import announcing
 from stillbox.experiment.resolve import Resolved
@@ -56,7 +56,7 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
 
     steps = ProfileSteps.parse(profile)
     check_trainable(resolved.experiment, resolved.origins)
-    show_findings(resolved)
+    show_findings(resolved, model_directory)
     outcome = train(
         resolved.experiment,
         model_directory,
@@ -65,23 +65,40 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
         on_warning=warn,
     )
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
-    return 128 + outcome.interrupted if outcome.interrupted else 0
+    if outcome.interrupted:
+        return 128 + outcome.interrupted
+    scored = resolved.experiment.data.evaluation.paths
+    words = ("evaluate", model_directory) if scored else ("predict", model_directory, "IMAGES")
+    say_next(*words)
+    return 0
 
 
-def show_findings(resolved: Resolved) -> None:
-    """Prints what `stillbox check` finds fault with, unless it is printed already.
+def show_findings(resolved: Resolved, model_directory: Path) -> None:
+    """Prints the worst of what `stillbox check` finds in an experiment that is to be trained.
 
-    Notes are left out, and so is what ends the command with an error of its own.
+    Notes are those of the reader, and are printed before the directory has a run.
     """
     from stillbox.checking.config import check_experiment
+    from stillbox.checkpoints.checkpoint import EXPERIMENT
+    from stillbox.checkpoints.model_directory import is_model_directory
 
     # A disk may not answer.
     with announcing(lambda: "checking the experiment and its records"):
         findings = check_experiment(resolved, memory=False).findings
-    for finding in findings:
-        text = f"{finding.where}: {finding.what}"
-        if finding.severity != "note" and text not in resolved.warnings:
-            warn(text + (f"\n  fix: {finding.fix}" if finding.fix else ""))
+    worst, others = list[str](), list(resolved.warnings)
+    for one in findings:
+        text = f"{one.where}: {one.what}"
+        # What the reader warns of is among the findings too.
+        known = {text, text.removeprefix(f"{resolved.source}: ")} & {*resolved.warnings}
+        if one.severity != "note" and not known:
+            place = worst if one.severity == "error" else others
+            place.append(text + (f"\n  fix: {one.fix}" if one.fix else ""))
+    show_remarks(
+        resolved,
+        [*worst, *others],
+        notes=not is_model_directory(model_directory),
+        also_in=str(model_directory / EXPERIMENT),
+    )
 
 
 def score_checkpoints(

@@ -20,6 +20,7 @@ from stillbox.cli.running import say
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.extras import install_command
+from stillbox.predicting.selection import CLASSES_PER_OBJECT
 from stillbox.serving.settings import BATCH_SIZES, HOST, ServeSettings
 
 if TYPE_CHECKING:
@@ -79,8 +80,15 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         ("max_memory", "most bytes for the images in progress"),
         ("timeout", "most seconds for a request to arrive, and for its answer"),
         ("min_score", "least score of the detections of /detect"),
+        ("iou", "with one class per object, boxes with a greater overlap are one object"),
     ):
         add_option(group, f"--{name.replace('_', '-')}", getattr(ServeSettings, name), about)
+    group.add_argument(
+        "--classes-per-object",
+        choices=CLASSES_PER_OBJECT,
+        help="one: a box is dropped for a better one of any class (default: one for /detect and "
+        "the page, all for the model protocols)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_overrides, add_processes, note, resolve_config
+from stillbox.cli.arguments import add_overrides, add_processes, note
 from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
 from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
 from stillbox.cli.ssd_resnet34_overrides import (
@@ -19,6 +19,7 @@ from stillbox.cli.ssd_resnet34_overrides import (
     training_overrides,
 )
 from stillbox.devices.announcing import say_aside
+from stillbox.experiment.resolve import resolve
 from stillbox.printing import printable_line
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _train(arguments: argparse.Namespace) -> int:
     words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
     words += [word for text in arguments.overrides for word in ("--set", text)]
     note(f"these flags are short for\n  {shlex.join(words)}")
-    resolved = resolve_config(arguments)
+    resolved = resolve(arguments.config, arguments.overrides)
     note_size(resolved.experiment, arguments)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
@@ -68,13 +69,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.experiment.yaml_config import from_stored
     from stillbox.training.watching import Patience
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
-    stored = from_stored(directory.experiment, str(directory.path), say_aside)
-    experiment = with_overrides(stored, overrides)
+    experiment = with_overrides(directory.read_experiment(say_aside), overrides)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():
@@ -97,10 +96,16 @@ def _number(value: float | None) -> str:
 def _predict(arguments: argparse.Namespace) -> int:
     """Prints the best detections of one image and draws them."""
     from stillbox.api import load
+    from stillbox.predicting.images import read_image
+    from stillbox.predicting.selection import Selection
 
     predictor = load(arguments.model_dir, step="latest", overrides=arguments.overrides)
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
-        (found,) = predictor.stream([arguments.inference], observer=profiler)
+        # As in the original: every detection.
+        everything = Selection(min_score=0, classes_per_object="all")
+        (found,) = predictor.detect(
+            [arguments.inference], read_image, everything, observer=profiler
+        )
     for one in islice(found, _SHOWN):
         ymin, xmin, ymax, xmax = one.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"

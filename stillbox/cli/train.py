@@ -1,15 +1,28 @@
 """`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
+import json
+from itertools import chain, count
 from pathlib import Path
 
-from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.arguments import (
+    add_overrides,
+    add_processes,
+    add_profile,
+    find_own_place,
+)
 from stillbox.cli.bars import progress_bar
+from stillbox.cli.models import add_weights, fetch_weights
 from stillbox.cli.running import run_training
 from stillbox.devices.announcing import say_aside
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
+from stillbox.experiment.rules.trainable import CHECKPOINT
+
+# YOLO's description of a data set, in its folder.
+_DATA_FILES = ("data.yaml", "data.yml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on a folder of annotated images in any format that `data convert` reads, or of "
         "records with a label map; records go into DIR/data, paths and classes into the experiment",
     )
+    add_weights(parser, "weights to start from, or none for random ones")
     add_overrides(parser)
     parser.add_argument(
         "--model-dir",
-        required=True,
         type=Path,
         metavar="DIR",
-        help="folder of checkpoints, metrics and all other results; a run found there is resumed",
+        help="folder of checkpoints, metrics and all other results; a run found there is resumed "
+        "(default: a new folder in runs, with the name of the data or of CONFIG)",
     )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -55,8 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
+    fetch_weights(arguments.weights, download=arguments.download)
+    if arguments.model_dir is None:
+        arguments.model_dir = _new_directory(arguments)
+    if arguments.weights is not None:
+        arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
     resolved = _plan(arguments) if arguments.data else _resolve(arguments)
-    show_remarks(resolved)
     return run_training(resolved, arguments.model_dir, profile=arguments.profile)
 
 
@@ -65,14 +83,64 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
     from stillbox.training.length import set_length
 
     if arguments.config is None:
-        raise UserError(
-            "nothing says what to train",
-            where="CONFIG",
-            fix="give --data FOLDER, a recipe (stillbox recipes lists them) or a config file",
-        )
+        from stillbox.checking.choosing.planning import has_run, plan_resumed
+
+        length = {"steps": arguments.steps, "epochs": arguments.epochs}
+        if has_run(arguments.model_dir):
+            say_aside(f"the experiment is that of the run in {arguments.model_dir}")
+            return plan_resumed(arguments.model_dir, overrides=arguments.overrides, **length)
+        raise _nothing_to_train()
     _refuse_data(arguments.config)
     read = read_config(arguments.config, arguments.overrides)
     return set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
+
+
+def _new_directory(arguments: argparse.Namespace) -> Path:
+    """Returns the first of `runs/NAME`, `runs/NAME-2` and so on that does not exist.
+
+    Raises:
+        UserError: there is neither data nor a config, or several processes need to agree.
+    """
+    source = arguments.data or arguments.config
+    if source is None:
+        raise _nothing_to_train()
+    if find_own_place(arguments) is not None:
+        what = "the processes of a job share one folder"
+        raise UserError(what, where="--model-dir", fix="give it to all of them")
+    path = Path(source).resolve()
+    path = path.parent if path.name in _DATA_FILES else path
+    name = path.name if path.is_dir() else path.stem
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    folder = next(Path("runs", one) for one in names if not Path("runs", one).exists())
+    say_aside(f"the model directory is {folder}")
+    return folder
+
+
+def _nothing_to_train() -> UserError:
+    return UserError(
+        "nothing says what to train",
+        where="CONFIG",
+        fix="give --data FOLDER, a recipe (stillbox recipes lists them) or a config file",
+    )
+
+
+def _weights(text: str) -> list[str]:
+    """Returns the overrides that start training from weights; a wrong path is refused at once.
+
+    Raises:
+        UserError: nothing has that name.
+    """
+    row = known_weights().get(text)
+    if row is not None:
+        return list(row.overrides())
+    path = Path(text).expanduser()
+    if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
+        raise UserError(
+            f"there are no weights {text!r}",
+            where="--weights",
+            fix=nearest(text, ["none", *known_weights()]),
+        )
+    return [f"{CHECKPOINT}={json.dumps('' if text == 'none' else text)}"]
 
 
 def _refuse_data(config: str) -> None:
@@ -85,7 +153,7 @@ def _refuse_data(config: str) -> None:
     is_folder = config not in recipe_names() and path.is_dir()
     if is_folder and (path / "experiment.yaml").is_file():
         return
-    if is_folder or path.name in ("data.yaml", "data.yml"):
+    if is_folder or path.name in _DATA_FILES:
         what = f"{config} is {'a folder' if is_folder else 'the description of a data set'}"
         raise UserError(f"{what}, not a config", where="CONFIG", fix=f"give it as --data {config}")
 

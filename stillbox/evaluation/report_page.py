@@ -135,7 +135,9 @@ def _confusion(analysis: Analysis) -> str:
         return ""
     note = _note(
         f"At IoU .50, of {_above(analysis)}. Rows are objects, columns what they are found as; a "
-        "darker cell has a greater share of its row. Objects are matched within their class first."
+        "darker cell has a greater share of its row. Objects are matched within their class first. "
+        "The row background has every detection that is left without an object at that IoU, also "
+        "a misplaced or double one; the mistake of that name has only those far from any object."
     )
     matrix = matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'

@@ -139,7 +139,7 @@ def shape_tables(scores: Scores, analysis: Analysis) -> str:
 def _shape_row(name: str, one: Group, more: list[float | None]) -> str:
     numbers = one.numbers
     cells = [number_cell(one.truths), number_cell(numbers["recall"], why=NO_TRUTH)]
-    cells.append(number_cell(numbers["precision"], why="no detections"))
+    cells.append(number_cell(numbers["precision"], why="no detections" if one.truths else NO_TRUTH))
     cells += [number_cell(value, why=NO_TRUTH) for value in more]
     return f'<tr><th scope="row" title="{html_text(one.about)}">{name}</th>{"".join(cells)}</tr>'
 

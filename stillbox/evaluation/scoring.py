@@ -29,11 +29,14 @@ from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
+from stillbox.printing import printable_line
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.files import write_whole
+from stillbox.records.guarded import read_json
 from stillbox.records.label_map import LabelMap
 
 # Reading the ids of all records takes as long as reading all images.
+_METRICS = "metrics.json"
 _RECORDS_CHECKED = 16
 
 
@@ -150,6 +153,32 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
     )
 
 
+def refuse_other_report(folder: Path, source: str) -> None:
+    """Refuses a folder with the report of another model.
+
+    Args:
+        folder: of the report that is to be written.
+        source: as for `write_evaluation`; checkpoints of one directory are the same model.
+
+    Raises:
+        UserError: it has one, or its numbers cannot be read.
+    """
+    if not (folder / _METRICS).exists():
+        return
+    content = read_json(folder / _METRICS)
+    before = str(content.get("weights", "")) if isinstance(content, dict) else ""
+    if _model_of(before) != _model_of(source):
+        raise UserError(
+            f"the folder holds the report of {printable_line(before) or 'something else'}",
+            where=str(folder),
+            fix="add --overwrite to replace it, or give another --output",
+        )
+
+
+def _model_of(source: str) -> Path:
+    return Path(source.rpartition(", step ")[0] or source).absolute()
+
+
 def write_evaluation(
     result: EvaluationResult,
     experiment: schema.Experiment,
@@ -158,11 +187,12 @@ def write_evaluation(
     *,
     source: str,
     history: History,
+    run: str = "",
 ) -> Path:
     """Writes `metrics.json`, `detections.json`, pictures and the report, in the first process.
 
     `source` describes the origin of the weights; `history` is that of the training run and may be
-    empty. Returns the path of the report.
+    empty; `run` is its name, by default that of the experiment. Returns the path of the report.
     """
     if not is_main_process():
         return directory / REPORT
@@ -177,15 +207,15 @@ def write_evaluation(
             per_category=settings.per_category, all_metrics=all_metrics
         ),
     }
-    write_whole(directory / "metrics.json", json.dumps(metrics, indent=1).encode())
+    write_whole(directory / _METRICS, json.dumps(metrics, indent=1).encode())
     detections = json.dumps(results_to_coco(result.results))
     write_whole(directory / "detections.json", detections.encode())
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings, directory)
     timings = result.timings
     report = Report(
-        title=experiment.name,
-        subtitle=f"{source}, scored on {len(result.truths)} images",
+        title=run or experiment.name,
+        subtitle=f"{experiment.name}: {source}, scored on {len(result.truths)} images",
         scores=scores,
         analysis=result.analysis,
         history=history,

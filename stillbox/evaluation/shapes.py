@@ -31,15 +31,14 @@ class Group:
     correct: int
     """Objects that are found."""
     found: int
-    """Detections whose own box is in the range."""
-    right: int
-    """Correct ones among them."""
+    """Detections: the correct ones of these objects, and wrong ones whose own box is in the range,
+    as COCO counts them."""
 
     @property
     def numbers(self) -> dict[str, float | None]:
-        """Recall of the objects and precision of the detections."""
+        """Recall and precision; `None` without objects."""
         return {
-            "precision": self.right / self.found if self.found else None,
+            "precision": self.correct / self.found if self.found and self.truths else None,
             "recall": self.correct / self.truths if self.truths else None,
         }
 
@@ -76,7 +75,7 @@ def shapes(flat: FlatSet, matched: Matched) -> Shapes:
     size = np.sqrt(np.maximum(flat.boxes[:, 2:] - flat.boxes[:, :2], 0).prod(axis=1))[counts]
     truth_size = np.sqrt(np.maximum(flat.truth_area, 0))[wanted]
     ratio, truth_ratio = _ratio(flat.boxes)[counts], _ratio(flat.truth_boxes)[wanted]
-    right, found = matched.correct[counts], found[wanted]
+    wrong, found = ~matched.correct[counts], found[wanted]
 
     def group(truth: Floats, own: Floats, low: float, high: float, about: str) -> Group:
         inside, own_inside = (truth >= low) & (truth < high), (own >= low) & (own < high)
@@ -84,8 +83,7 @@ def shapes(flat: FlatSet, matched: Matched) -> Shapes:
             about=about,
             truths=int(inside.sum()),
             correct=int((inside & found).sum()),
-            found=int(own_inside.sum()),
-            right=int((own_inside & right).sum()),
+            found=int((inside & found).sum() + (own_inside & wrong).sum()),
         )
 
     return Shapes(

@@ -10,6 +10,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
 from stillbox.experiment.other_formats import refuse_others, refuse_python
 from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.own_paths import place_paths
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
 from stillbox.experiment.reading import READERS, FormatReader, Reading
@@ -122,6 +123,13 @@ def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resol
     )
 
 
+def is_recipe(config: str | Path | Experiment) -> bool:
+    """Whether a config is the name of a recipe, and not that of a file."""
+    if isinstance(config, Experiment) or str(config) not in recipe_names():
+        return False
+    return not Path(config).is_file()
+
+
 def find_config(config: str | Path) -> Path:
     """Returns the file of a config or recipe.
 
@@ -129,7 +137,7 @@ def find_config(config: str | Path) -> Path:
         UserError: there is none.
     """
     # A recipe goes before a folder of its name, which is most likely its model directory.
-    if str(config) in recipe_names() and not Path(config).is_file():
+    if is_recipe(config):
         return recipe_path(str(config))
     path = Path(config)
     if path.is_dir():
@@ -207,4 +215,11 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     refuse_others(root)
     if is_dictionary(root):
         return root, lambda tree: read_layers([tree], name=path.stem)
-    return root, lambda tree: read_tree(tree, name=path.stem)
+
+    def read_experiment(tree: Tree) -> Reading:
+        assert isinstance(tree, Node)
+        reading = read_tree(tree, name=path.stem)
+        # The copy in a model directory names files there.
+        return replace(reading, experiment=place_paths(reading.experiment, path.parent))
+
+    return root, read_experiment

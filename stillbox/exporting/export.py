@@ -9,6 +9,7 @@ import numpy as np
 
 from stillbox import __version__
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
 from stillbox.experiment.values import to_plain
 from stillbox.experiment.yaml_config import to_yaml
@@ -65,13 +66,16 @@ def export_model(
     write = find_writer(settings.format)
     with new_folder(output, lambda: check_free(output, overwrite=overwrite)) as partial:
         say(f"{model.source}: writing {settings.format}")
-        manifest = _manifest(program, write(program, partial, images))
+        with announcing_alone(f"writing {settings.format}"):
+            written = write(program, partial, images)
+        manifest = _manifest(program, written)
         assert model.label_map is not None  # the program has taken its class slots
         (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
         (partial / LABEL_MAP).write_text(model.label_map.to_text())
         manifest.write(partial)
         say("loading it again and comparing it with the checkpoint")
-        verified = _verify(partial, program, images)
+        with announcing_alone("comparing it with the checkpoint"):
+            verified = _verify(partial, program, images)
         manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
         manifest.write(partial)
     return Exported(output, manifest, verified)

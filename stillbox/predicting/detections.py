@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks, save_picture
 from stillbox.evaluation.results import ImageResult
@@ -70,7 +71,10 @@ class Detections:
 
     def at_least(self, min_score: float) -> "Detections":
         """Returns the detections with a score of at least `min_score`."""
-        keep = self.scores >= min_score
+        return self.pick(self.scores >= min_score)
+
+    def pick(self, keep: NDArray[np.bool_]) -> "Detections":
+        """Returns the detections where `keep`, `[N]`, is true."""
         return replace(
             self,
             boxes=self.boxes[keep],
@@ -96,6 +100,26 @@ class Detections:
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """Returns COCO result dictionaries: `image_id, category_id, bbox [x, y, w, h], score`."""
         return results_to_coco([replace(self._result(), image_id=str(image_id))])
+
+    def to_supervision(self) -> Any:  # noqa: ANN401  # its package may be absent
+        """Returns `supervision.Detections`, for its trackers, zones and annotators.
+
+        Boxes are xmin, ymin, xmax, ymax; `data["class_name"]` has the names.
+
+        Raises:
+            UserError: the package supervision is not installed.
+        """
+        try:
+            import supervision
+        except ImportError as error:
+            fix = "pip install supervision"
+            raise UserError("supervision is not installed", fix=fix) from error
+        return supervision.Detections(
+            xyxy=self.boxes[:, [1, 0, 3, 2]].astype(np.float32),
+            confidence=self.scores.astype(np.float32),
+            class_id=self.class_ids.astype(int),
+            data={"class_name": np.array(self.names, np.str_)},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the image's size and its detections as objects of JSON."""

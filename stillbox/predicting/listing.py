@@ -3,12 +3,12 @@
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.predicting.images import refuse_missing
+from stillbox.predicting.images import ImageLike, refuse_missing
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.patterns import glob_files
 
@@ -54,6 +54,35 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
         files |= dict.fromkeys(usable)
     images = [path for path in files if not is_video(path)]
     return Inputs(images, [path for path in files if is_video(path)], passed_over)
+
+
+def names_many(image: object) -> bool:
+    """Returns whether a path is a folder or a pattern, which names any number of images."""
+    if not isinstance(image, str | os.PathLike):
+        return False
+    word = os.fspath(image)
+    return Path(word).is_dir() or _is_pattern(word)
+
+
+def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
+    """Yields the images, those of a folder or pattern in place of its path.
+
+    Raises:
+        UserError: a folder or pattern has no image, or has videos.
+    """
+    for image in images:
+        if not names_many(image):
+            yield image
+            continue
+        word = os.fspath(image)  # type: ignore[arg-type]
+        found = list_inputs([word])
+        if found.videos:
+            raise UserError(
+                "there are videos among the images",
+                where=word,
+                fix="give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both",
+            )
+        yield from found.images
 
 
 def check_output(

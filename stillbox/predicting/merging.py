@@ -144,7 +144,7 @@ def _overlaps(
     common = _common(pieces.windows[others], pieces.windows[one])
     seen_one, seen_others = _common(boxes[one], common), _common(boxes[others], common)
     either = pieces.cut[others] | pieces.cut[one]
-    seen, plain = _iou(seen_one, seen_others), _iou(boxes[one], boxes[others])
+    seen, plain = box_iou(seen_one, seen_others), box_iou(boxes[one], boxes[others])
     return np.where(either, seen, plain)
 
 
@@ -183,7 +183,8 @@ def _area(boxes: Boxes) -> NDArray[np.float64]:
     return area
 
 
-def _iou(first: Boxes, second: Boxes) -> NDArray[np.float64]:
+def box_iou(first: Boxes, second: Boxes) -> NDArray[np.float64]:
+    """Returns the IoU `[...]` of boxes `[..., 4]`; shapes are broadcast."""
     both = _area(_common(first, second))
     iou: NDArray[np.float64] = both / np.maximum(_area(first) + _area(second) - both, 1e-12)
     return iou

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeVar, overload
+from os import PathLike
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
+from PIL import Image
 
 from stillbox.errors import UserError
 from stillbox.evaluation.finite import not_finite
@@ -12,6 +14,8 @@ from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, is_one_image, read_image
+from stillbox.predicting.listing import each_image, names_many
+from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
 from stillbox.predicting.tiling import Tiling
 from stillbox.records.parallel import ordered_map
 from stillbox.records.tile_grid import Window
@@ -52,63 +56,113 @@ class Predictor:
         return f"<Predictor of {len(self.class_names)} classes from {self.backend.source}>"
 
     @overload
-    def predict(  # type: ignore[overload-overlap]  # a path is a sequence of texts, too
-        self, images: ImageLike, *, min_score: float = 0.0
+    def predict(
+        self,
+        images: bytes | Image.Image | np.ndarray,
+        *,
+        min_score: float = MIN_SCORE,
+        classes_per_object: ClassesPerObject = "one",
+        iou: float = IOU,
+        classes: Sequence[str] = (),
     ) -> Detections: ...
+
+    # Any: a path is one image, a folder or pattern many.
+    @overload
+    def predict(
+        self,
+        images: str | PathLike[str],
+        *,
+        min_score: float = MIN_SCORE,
+        classes_per_object: ClassesPerObject = "one",
+        iou: float = IOU,
+        classes: Sequence[str] = (),
+    ) -> Any: ...  # noqa: ANN401
 
     @overload
     def predict(
-        self, images: Sequence[ImageLike], *, min_score: float = 0.0
+        self,
+        images: Sequence[ImageLike],
+        *,
+        min_score: float = MIN_SCORE,
+        classes_per_object: ClassesPerObject = "one",
+        iou: float = IOU,
+        classes: Sequence[str] = (),
     ) -> list[Detections]: ...
 
     def predict(
-        self, images: ImageLike | Sequence[ImageLike], *, min_score: float = 0.0
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        *,
+        min_score: float = MIN_SCORE,
+        classes_per_object: ClassesPerObject = "one",
+        iou: float = IOU,
+        classes: Sequence[str] = (),
     ) -> Detections | list[Detections]:
         """Detects in one image or in many.
 
         Args:
             images: one image or a sequence: paths, bytes of image files, uint8 arrays `[H, W, 3]`
-                (RGB), an array `[B, H, W, 3]`, or PIL images. The EXIF tag of a file turns it
+                (RGB), an array `[B, H, W, 3]`, or PIL images; a folder, or a pattern such as
+                `photos/*.jpg`, is the sequence of its images. The EXIF tag of a file turns it
                 upright.
             min_score: least score of a returned detection.
+            classes_per_object: see `Selection`, as for the following.
+            iou: boxes with a greater overlap are one object.
+            classes: names of the only classes to return; empty: all.
 
         Returns:
-            The detections of the image; a list of them for a sequence.
+            The detections of the image; a list of them for a sequence, a folder or a pattern.
 
         Raises:
-            UserError: an image cannot be read, the score is not in 0..1, or the model's predictions
-                are not finite.
+            UserError: an image cannot be read, a value is not in 0..1, a class is not the model's,
+                or the model's predictions are not finite.
         """
-        if is_one_image(images):
-            return next(self.stream([images], min_score=min_score))  # type: ignore[list-item]
-        return list(self.stream(images, min_score=min_score))  # type: ignore[arg-type]
+        found = self.stream(
+            [images] if is_one_image(images) else images,  # type: ignore[arg-type,list-item]
+            min_score=min_score,
+            classes_per_object=classes_per_object,
+            iou=iou,
+            classes=classes,
+        )
+        return next(found) if is_one_image(images) and not names_many(images) else list(found)
 
     def stream(
         self,
         images: Iterable[ImageLike],
         *,
-        min_score: float = 0.0,
+        min_score: float = MIN_SCORE,
+        classes_per_object: ClassesPerObject = "one",
+        iou: float = IOU,
+        classes: Sequence[str] = (),
         observer: StepObserver = NO_OBSERVER,
     ) -> Iterator[Detections]:
         """Yields the detections of each image in order; one batch of images is in memory.
 
         Args:
             images: see `predict`.
-            min_score: least score of a yielded detection. Of tiles, only such detections are
-                merged.
+            min_score: see `predict`. Of tiles, only such detections are merged.
+            classes_per_object: see `predict`.
+            iou: see `predict`.
+            classes: see `predict`.
             observer: observes the batches.
 
         Raises:
             UserError: see `predict`.
         """
-        return self.detect(images, read_image, min_score=min_score, observer=observer)
+        selection = Selection(
+            min_score=min_score,
+            classes_per_object=classes_per_object,
+            iou=iou,
+            classes=classes,
+        )
+        return self.detect(each_image(images), read_image, selection, observer=observer)
 
     def detect(
         self,
         images: Iterable[Source],
         read: Callable[[Source], tuple[Pixels, str]],
+        selection: Selection = USUAL,
         *,
-        min_score: float = 0.0,
         observer: StepObserver = NO_OBSERVER,
         on_bad: Callable[[Source, UserError | OSError], None] | None = None,
         workers: int = 0,
@@ -118,7 +172,7 @@ class Predictor:
         Args:
             images: in order.
             read: returns pixels and file name of an image.
-            min_score: see `stream`.
+            selection: the detections to yield.
             observer: see `stream`.
             on_bad: called with each image that cannot be read, and the reason; the others are
                 yielded. None: the reason is raised.
@@ -127,12 +181,11 @@ class Predictor:
         Raises:
             UserError: see `predict`.
         """
-        if not 0 <= min_score <= 1:
-            raise UserError(f"{min_score:g} is no score", where="min_score", fix="give 0 to 1")
-        return self._stream(self._opened(images, read, on_bad, workers), min_score, observer)
+        selection.check_classes(self.class_names.values())
+        return self._stream(self._opened(images, read, on_bad, workers), selection, observer)
 
     def _stream(
-        self, images: Iterable["_Opened"], min_score: float, observer: StepObserver
+        self, images: Iterable["_Opened"], selection: Selection, observer: StepObserver
     ) -> Iterator[Detections]:
         views = ((image, prepared) for image in images for prepared in image.prepared)
         batches = iter(lambda: list(islice(views, self.batch_size)), [])
@@ -142,7 +195,7 @@ class Predictor:
             for (image, _), one in zip(batch, found, strict=True):
                 image.found.append(one)
                 if len(image.found) == len(image.windows):
-                    yield self._merged(image, min_score)
+                    yield self._merged(image, selection)
 
     def _opened(
         self,
@@ -180,12 +233,12 @@ class Predictor:
         views = list(prepared) if len(windows) == 1 else prepared
         return _Opened(pixels, source, windows, views, [])
 
-    def _merged(self, image: "_Opened", min_score: float) -> Detections:
+    def _merged(self, image: "_Opened", selection: Selection) -> Detections:
         found = image.found[0]
         if self.tiling is not None:
-            candidates = [_at_least(one, min_score) for one in image.found]
+            candidates = [_at_least(one, selection.min_score) for one in image.found]
             found = self.tiling.merged(candidates, image.windows)
-        return self.detections(image.pixels, found, image.source).at_least(min_score)
+        return selection.of(self.detections(image.pixels, found, image.source))
 
     def run(self, prepared: Sequence[Prepared]) -> list[Found]:
         """Detects in at most `batch_size` prepared images, padded to `batch_size`."""

@@ -1,7 +1,6 @@
-"""Records back to annotation formats: YOLO, COCO JSON, Pascal VOC XML. Images keep their bytes."""
+"""Records back to annotation formats, with their images, which keep their bytes."""
 
 import hashlib
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,19 +12,24 @@ import numpy as np
 import yaml
 
 from stillbox.errors import UserError
-from stillbox.printing import json_text, printable
+from stillbox.printing import json_text
+from stillbox.records.annotation_tools import (
+    LabelledImage,
+    write_cvat,
+    write_label_studio,
+    xml_text,
+)
 from stillbox.records.example import Example
 from stillbox.records.files import make_folder, refuse_links, write_whole
-from stillbox.records.image_files import inspect_image
+from stillbox.records.image_files import MAX_IMAGE_BYTES, inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.new_folder import partial_folder
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
+from stillbox.untrusted import read_untrusted
 
 _LONGEST_NAME = 200
 """Bytes of a name; file systems take 255, which a suffix and a number need some of."""
-_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 has no spelling for."""
 
 
 @dataclass
@@ -36,23 +40,6 @@ class Exported:
     boxes: int = 0
     problems: list[str] = field(default_factory=list)
     """A line for each kind of problem of the records."""
-
-
-@dataclass(frozen=True)
-class _Image:
-    """An image that is being exported."""
-
-    example: Example
-    name: PurePosixPath
-    """Of its file, once in the export."""
-    height: int
-    width: int
-
-    @property
-    def pixels(self) -> np.ndarray:
-        """Boxes `[N, 4]`, ymin, xmin, ymax, xmax in pixels."""
-        sides = np.array([self.height, self.width] * 2, np.float64)
-        return self.example.boxes.astype(np.float64) * sides
 
 
 def export_records(
@@ -70,7 +57,7 @@ def export_records(
         records: files and patterns.
         label_map: their classes.
         output: a folder that does not exist, is empty, or has other splits of the same export.
-        form: `yolo`, `coco` or `voc`.
+        form: one of `FORMS`.
         split: name of the set.
         on_image: called with images done and in all.
 
@@ -94,6 +81,32 @@ def export_records(
     return result
 
 
+def export_images(
+    images: Sequence[tuple[Path, LabelledImage]],
+    label_map: LabelMap,
+    output: Path,
+    form: str,
+    *,
+    split: str = "train",
+) -> None:
+    """Writes image files and their labels as `export_records` does.
+
+    Args:
+        images: a file and its labels, each with a name of its own.
+        label_map: their classes.
+        output: a folder that does not exist or is empty.
+        form: one of `FORMS`.
+        split: name of the set.
+
+    Raises:
+        UserError: an image cannot be read, or the folder is not writable.
+    """
+    with _folder(output / FORMS[form].images.format(split=split), output) as folder:
+        for file, image in images:
+            write_whole(folder / image.name, read_untrusted(file, most=MAX_IMAGE_BYTES))
+        FORMS[form].write(output, split, label_map, [image for _, image in images])
+
+
 @contextmanager
 def _folder(final: Path, output: Path) -> Iterator[Path]:
     """Yields a new folder whose files move to `final`, which lies in the output folder, at the end;
@@ -109,7 +122,7 @@ def _folder(final: Path, output: Path) -> Iterator[Path]:
 
 def _written(
     source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
-) -> list[_Image]:
+) -> list[LabelledImage]:
     """Writes the images and returns all of them without their bytes."""
     taken: set[str] = set()
     images = []
@@ -126,7 +139,7 @@ def _written(
         name = _file_name(example, taken)
         write_whole(folder / name, example.encoded)
         bare = Example(**{**vars(example), "encoded": b""})
-        images.append(_Image(bare, name, info.height, info.width))
+        images.append(LabelledImage(bare, name, info.height, info.width))
         result.images += 1
         result.boxes += len(example.boxes)
     return images
@@ -161,7 +174,9 @@ def _key(name: PurePosixPath) -> str:
     return str(name.with_suffix("")).casefold()
 
 
-def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+def _write_yolo(
+    output: Path, split: str, label_map: LabelMap, images: Sequence[LabelledImage]
+) -> None:
     """Writes `labels/<split>` and `data.yaml`; class numbers are places in the label map.
 
     Centres and sides are exact in float64, so that the boxes read back bit for bit.
@@ -186,7 +201,9 @@ def _write_yolo(output: Path, split: str, label_map: LabelMap, images: Sequence[
     write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
 
-def _write_coco(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+def _write_coco(
+    output: Path, split: str, label_map: LabelMap, images: Sequence[LabelledImage]
+) -> None:
     """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers."""
     ids = [image.example.image_id for image in images]
     own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
@@ -212,7 +229,9 @@ def _write_coco(output: Path, split: str, label_map: LabelMap, images: Sequence[
     write_whole(path, json_text(content, indent=None).encode(), below=output)
 
 
-def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_Image]) -> None:
+def _write_voc(
+    output: Path, split: str, label_map: LabelMap, images: Sequence[LabelledImage]
+) -> None:
     """Writes `Annotations` and `ImageSets/Main/<split>.txt`."""
     for image in images:
         root = ElementTree.Element("annotation")
@@ -241,8 +260,7 @@ def _write_voc(output: Path, split: str, label_map: LabelMap, images: Sequence[_
 
 def _texts(parent: ElementTree.Element, **values: object) -> None:
     for name, value in values.items():
-        text = _NO_XML.sub(lambda one: printable(one[0]), str(value))
-        ElementTree.SubElement(parent, name).text = text
+        ElementTree.SubElement(parent, name).text = xml_text(value)
 
 
 def _short(value: float) -> str:
@@ -254,7 +272,7 @@ def _short(value: float) -> str:
 class _Form:
     """A format to export to."""
 
-    write: Callable[[Path, str, LabelMap, Sequence[_Image]], None]
+    write: Callable[[Path, str, LabelMap, Sequence[LabelledImage]], None]
     images: str
     """Folder of the images of a split."""
 
@@ -263,4 +281,6 @@ FORMS = {
     "yolo": _Form(_write_yolo, "images/{split}"),
     "coco": _Form(_write_coco, "{split}"),
     "voc": _Form(_write_voc, "JPEGImages"),
+    "cvat": _Form(write_cvat, "images/{split}"),
+    "label_studio": _Form(write_label_studio, "images/{split}"),
 }

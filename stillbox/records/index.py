@@ -55,6 +55,8 @@ class RecordFile:
             first = file.read(HEADER_BYTES)
         self._data = decompressed(self.path) if is_gzip(first) else self.path
         state = self._data.stat()
+        self.size = state.st_size
+        """Bytes of the records, unpacked."""
         self._version = _version(state)
         offsets = _load_index(self._data, state)
         if offsets is None:

@@ -8,6 +8,7 @@ from stillbox.errors import UserError
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import Selection
 from stillbox.scaling.image_files import ImageFile
 from stillbox.scaling.table import DetectionTable, Row, detections_row
 
@@ -24,7 +25,7 @@ class PartCount(NamedTuple):
 
 
 def write_part(
-    predictor: Predictor, table: DetectionTable, images: Sequence[ImageFile], min_score: float
+    predictor: Predictor, table: DetectionTable, images: Sequence[ImageFile], selection: Selection
 ) -> PartCount:
     """Detects in images and adds their rows to a table as one file.
 
@@ -32,7 +33,7 @@ def write_part(
         OSError: the table cannot be written to.
     """
     unread: list[str] = []
-    rows = sorted(_rows(predictor, images, min_score, unread), key=lambda row: str(row["image"]))
+    rows = sorted(_rows(predictor, images, selection, unread), key=lambda row: str(row["image"]))
     if rows:
         table.write(rows)
     bad = sum("error" in row for row in rows)
@@ -40,7 +41,7 @@ def write_part(
 
 
 def _rows(
-    predictor: Predictor, images: Sequence[ImageFile], min_score: float, unread: list[str]
+    predictor: Predictor, images: Sequence[ImageFile], selection: Selection, unread: list[str]
 ) -> Iterator[Row]:
     """Yields the rows; adds images that cannot be read to `unread`."""
     bad: list[Row] = []
@@ -51,9 +52,7 @@ def _rows(
         else:
             unread.append(f"{image.name}: {error}")
 
-    found = predictor.detect(
-        images, _read, min_score=min_score, on_bad=on_bad, workers=own_processors()
-    )
+    found = predictor.detect(images, _read, selection, on_bad=on_bad, workers=own_processors())
     yield from map(detections_row, found)
     yield from bad
 

@@ -15,6 +15,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import USUAL, Selection
 from stillbox.scaling.image_files import ImageFile, list_images
 from stillbox.scaling.parts import PartCount, write_part
 from stillbox.scaling.table import DetectionTable
@@ -64,7 +65,7 @@ def predict_files(
     patterns: Sequence[str],
     output: str,
     *,
-    min_score: float = 0.0,
+    selection: Selection = USUAL,
     workers: int = 0,
     on_image: Callable[[int, int], None] = lambda done, total: None,
     ray_options: Mapping[str, Any] | None = None,
@@ -77,7 +78,7 @@ def predict_files(
         predictor: sent to every worker, which compiles it once.
         patterns: see `list_images`.
         output: folder of the table, a path or an address as `s3://bucket/detections`.
-        min_score: least score of a detection in the table.
+        selection: the detections to put into the table.
         workers: processes; 0: one for each GPU of the cluster, or for each machine if there is
             none, since one process uses all processors of a machine.
         on_image: called with the numbers of images that are done and that are to do.
@@ -90,7 +91,7 @@ def predict_files(
     """
     import_extra("pyarrow", "ray")
     listing = list_images(patterns)
-    made_by = f"{predictor.backend.source}, min_score {min_score:g}"
+    made_by = f"{predictor.backend.source}, {selection}"
     if predictor.tiling is not None:
         made_by += f", {predictor.tiling}"
     table = DetectionTable.open(output, made_by)
@@ -103,7 +104,7 @@ def predict_files(
     )
     if todo:
         with _connected():
-            counts = _run(predictor, todo, table, min_score, workers, dict(ray_options or {}))
+            counts = _run(predictor, todo, table, selection, workers, dict(ray_options or {}))
             for count in counts:
                 _add(summary, count)
                 on_image(summary.predicted + summary.bad + summary.unread, len(todo))
@@ -143,7 +144,7 @@ def _run(
     predictor: Predictor,
     todo: Sequence[ImageFile],
     table: DetectionTable,
-    min_score: float,
+    selection: Selection,
     workers: int,
     options: dict[str, Any],
 ) -> Iterator[PartCount]:
@@ -163,7 +164,7 @@ def _run(
     outcomes = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
         _Worker,
         # By reference: one copy of the weights in the memory of each machine.
-        fn_constructor_args=(ray.put(predictor), table, min_score),
+        fn_constructor_args=(ray.put(predictor), table, selection),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
         **options,
@@ -191,8 +192,8 @@ def _add(summary: Summary, count: PartCount) -> None:
 class _Worker:
     """Writes the parts that Ray Data sends to one process."""
 
-    def __init__(self, predictor: "ObjectRef", table: DetectionTable, min_score: float) -> None:
-        self._predictor, self._table, self._min_score = predictor, table, min_score
+    def __init__(self, predictor: "ObjectRef", table: DetectionTable, selection: Selection) -> None:
+        self._predictor, self._table, self._selection = predictor, table, selection
 
     @cached_property
     def _compiled(self) -> Predictor:
@@ -207,7 +208,7 @@ class _Worker:
         images = pickle.loads(batch["images"][0])
         outcome: PartCount | Exception
         try:
-            outcome = write_part(self._compiled, self._table, images, self._min_score)
+            outcome = write_part(self._compiled, self._table, images, self._selection)
         except (UserError, OSError) as error:
             # Raised here, it would be wrapped in tracebacks of Ray's workers.
             outcome = error

@@ -12,6 +12,7 @@ from stillbox.extras import import_extra
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import USUAL, Selection
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def deployment(
     predictor: Predictor,
     *,
-    min_score: float = 0.0,
+    selection: Selection = USUAL,
     batch_sizes: Sequence[int] = (1, 4),
     wait: float = 0.01,
     **options: Any,  # noqa: ANN401
@@ -33,7 +34,7 @@ def deployment(
 
     Args:
         predictor: sent to every replica, which compiles a program for each batch size at its start.
-        min_score: least score of a returned detection.
+        selection: the detections to return.
         batch_sizes: a batch of images is padded to the smallest of these that holds it.
         wait: most seconds that an image waits for others.
         options: of `ray.serve.deployment`, as `num_replicas="auto"`, `autoscaling_config`,
@@ -65,7 +66,7 @@ def deployment(
         async def detect(self, content: bytes) -> dict[str, Any]:
             pixels, prepared = await asyncio.to_thread(self._prepare, content)
             found = await self._run(prepared)
-            return self._sized[0].detections(pixels, found).at_least(min_score).to_dict()
+            return selection.of(self._sized[0].detections(pixels, found)).to_dict()
 
         def _prepare(self, content: bytes) -> tuple[Pixels, Prepared]:
             pixels, _ = read_image(content)

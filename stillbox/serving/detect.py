@@ -4,6 +4,7 @@ from functools import partial
 from typing import Literal, cast
 
 import numpy as np
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -12,17 +13,20 @@ from stillbox.errors import nearest
 from stillbox.evaluation.pictures import picture_bytes
 from stillbox.predicting.backend import Found, Pixels
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.serving.engine import engine_of
 from stillbox.serving.forms import read_file
 from stillbox.serving.responses import AsciiJson, bad_request
+from stillbox.serving.settings import ServeSettings
 
 FORMATS = ("json", "png", "jpeg")
+_PARAMETERS = ("format", "min_score", "classes_per_object", "iou")
 
 
 async def _detect(request: Request) -> Response:
     """Detects in one image file: the body, or the one file of a form."""
     engine = engine_of(request)
-    kind, min_score = _read_query(request, engine.settings.min_score)
+    kind, selection = _read_query(request, engine.settings)
     form = request.headers.get("content-type", "")
 
     async def respond(body: bytes) -> Response:
@@ -32,12 +36,12 @@ async def _detect(request: Request) -> Response:
             name, file = "", body
         del body
         if kind != "json":
-            return await engine.draw(file, partial(_draw, engine.predictor, min_score, kind))
+            return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
         found, size = await engine.detect_upright(file)
         # Without the pixels, of which only the size is needed.
         blank = np.broadcast_to(np.uint8(0), (*size, 3))
         detections = engine.predictor.detections(blank, found, name)
-        return AsciiJson(detections.at_least(min_score).to_dict())
+        return AsciiJson(selection.of(detections).to_dict())
 
     return await engine.respond(request, respond)
 
@@ -46,27 +50,45 @@ ROUTE = Route("/detect", _detect, methods=["POST"])
 
 
 def _draw(
-    predictor: Predictor, min_score: float, kind: str, pixels: Pixels, found: Found
+    predictor: Predictor, selection: Selection, kind: str, pixels: Pixels, found: Found
 ) -> Response:
-    picture = np.asarray(predictor.detections(pixels, found).draw(min_score))
+    shown = selection.of(predictor.detections(pixels, found))
+    picture = np.asarray(shown.draw(selection.min_score))
     encoding = cast(Literal["PNG", "JPEG"], kind.upper())
     return Response(picture_bytes(picture, encoding), media_type=f"image/{kind}")
 
 
-def _read_query(request: Request, min_score: float) -> tuple[str, float]:
-    """Returns one of `FORMATS` and the least score, by default `min_score`."""
+def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selection]:
+    """Returns one of `FORMATS` and what to return, by default as in the settings."""
     query = request.query_params
-    unknown = sorted(set(query) - {"format", "min_score"})
+    unknown = sorted(set(query) - set(_PARAMETERS))
     if unknown:
-        raise bad_request(f"there is no parameter {unknown[0]!r}: there are format and min_score")
-    kind = query.get("format", "json")
-    if kind not in FORMATS:
-        raise bad_request(f"format: there is no {kind!r}: {nearest(kind, FORMATS)}")
-    text = query.get("min_score", str(min_score))
+        known = f"{', '.join(_PARAMETERS[:-1])} and {_PARAMETERS[-1]}"
+        raise bad_request(f"there is no parameter {unknown[0]!r}: there are {known}")
+    words = {
+        "format": (query.get("format", "json"), FORMATS),
+        "classes_per_object": (
+            query.get("classes_per_object", settings.classes_per_object or "one"),
+            CLASSES_PER_OBJECT,
+        ),
+    }
+    for name, (word, known_words) in words.items():
+        if word not in known_words:
+            raise bad_request(f"{name}: there is no {word!r}: {nearest(word, known_words)}")
+    selection = Selection(
+        min_score=_share(query, "min_score", settings.min_score),
+        classes_per_object=cast(ClassesPerObject, words["classes_per_object"][0]),
+        iou=_share(query, "iou", settings.iou),
+    )
+    return words["format"][0], selection
+
+
+def _share(query: QueryParams, name: str, default: float) -> float:
+    text = query.get(name, str(default))
     try:
-        score = float(text)
+        share = float(text)
     except ValueError:
-        score = -1.0
-    if not 0 <= score <= 1:
-        raise bad_request(f"min_score is a number in 0..1, not {text!r}")
-    return kind, score
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise bad_request(f"{name} is a number in 0..1, not {text!r}")
+    return share

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stillbox import __version__
+from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
 from stillbox.serving.engine import engine_of, respond_ready
 from stillbox.serving.images import ImageInput
 from stillbox.serving.json_pixels import PixelText, parse_json
@@ -45,6 +46,8 @@ class _Options(NamedTuple):
     """The wanted outputs, and whether as binary data."""
     id: str | None
     """Repeated in the response."""
+    classes_per_object: ClassesPerObject | None
+    """See `Selection`; None: the request has none."""
 
 
 async def _server(request: Request) -> Response:
@@ -86,7 +89,7 @@ async def _infer(request: Request) -> Response:
     _check_model(request)
     settings, header_length = engine_of(request).settings, request.headers.get(HEADER_LENGTH)
     read = partial(_read_request, header_length=header_length)
-    outputs, options = await infer(request, read)
+    outputs, options = await infer(request, read, lambda options: options.classes_per_object)
     head = {"model_name": settings.name, "model_version": str(settings.version)}
     if options.id is not None:
         head["id"] = options.id
@@ -139,7 +142,7 @@ def _read_request(
     request_id = content.get("id")
     if not isinstance(request_id, str | None) or len(request_id or "") > _LONGEST_ID:
         raise bad_request(f"'id' must be a string of at most {_LONGEST_ID} characters")
-    options = _Options(_wanted_outputs(content), request_id)
+    options = _Options(_wanted_outputs(content), request_id, _classes_per_object(content))
     return _images(inputs[0], memoryview(body)[length:], most), options
 
 
@@ -256,6 +259,14 @@ def _parameters(holder: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(parameters, Mapping):
         raise bad_request("'parameters' must be an object")
     return parameters
+
+
+def _classes_per_object(content: Mapping[str, Any]) -> ClassesPerObject | None:
+    given = _parameters(content).get("classes_per_object")
+    if given is not None and given not in CLASSES_PER_OBJECT:
+        words = " or ".join(map(repr, CLASSES_PER_OBJECT))
+        raise bad_request(f"parameter 'classes_per_object' must be {words}")
+    return cast(ClassesPerObject | None, given)
 
 
 def _flag(holder: Mapping[str, Any], name: str, *, default: bool) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stillbox import __version__
+from stillbox.predicting.selection import CLASSES_PER_OBJECT
 from stillbox.serving.detect import FORMATS
 from stillbox.serving.security import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
@@ -117,6 +118,10 @@ def _open_inference(ready: Schema) -> Schema:
     wanted = _object(inputs=_array(tensor, minItems=1, maxItems=1))
     wanted["properties"] |= {
         "id": _TEXT,
+        "parameters": {
+            "type": "object",
+            "properties": {"classes_per_object": {"enum": list(CLASSES_PER_OBJECT)}},
+        },
         "outputs": _array(_object(name={"enum": list(OUTPUTS)}), minItems=1),
     }
     output = _object(name=_TEXT, datatype=_TEXT, shape=_array(_NUMBER), data=_array(_NUMBER))
@@ -134,10 +139,16 @@ def _detect() -> Schema:
     one = _object(**{"class_id": _INTEGER, "class": _TEXT, "score": _NUMBER, "box": box})
     found = _object(height=_INTEGER, width=_INTEGER, detections=_array(one))
     operation = _post("Detect in one image file.", {}, found)
-    score = {"type": "number", "minimum": 0, "maximum": 1}
+    share = {"type": "number", "minimum": 0, "maximum": 1}
     operation["parameters"] = [
         {"name": "format", "in": "query", "schema": {"enum": list(FORMATS)}},
-        {"name": "min_score", "in": "query", "schema": score},
+        {"name": "min_score", "in": "query", "schema": share},
+        {
+            "name": "classes_per_object",
+            "in": "query",
+            "schema": {"enum": list(CLASSES_PER_OBJECT)},
+        },
+        {"name": "iou", "in": "query", "schema": share},
     ]
     kinds = ("application/octet-stream", "image/jpeg", "image/png")
     raw = {kind: {"schema": _FILE} for kind in kinds}

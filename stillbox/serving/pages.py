@@ -21,8 +21,10 @@ _MEDIA_TYPES = {
 def page_routes(settings: ServeSettings) -> list[Route]:
     """Returns a route for each file; `index.html` gets values of the settings."""
     index = (_FOLDER / "index.html").read_text()
-    for field in ("name", "min_score", "max_body"):
-        index = index.replace(f"{{{field.upper()}}}", html_text(str(getattr(settings, field))))
+    values = {name: getattr(settings, name) for name in ("name", "min_score", "max_body", "iou")}
+    values["classes_per_object"] = settings.classes_per_object or "one"
+    for name, value in values.items():
+        index = index.replace(f"{{{name.upper()}}}", html_text(str(value)))
     files = sorted(_FOLDER.iterdir())
     return [_route("/", index.encode(), ".html")] + [
         _route(f"/page/{file.name}", file.read_bytes(), file.suffix)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from stillbox.errors import UserError
+from stillbox.predicting.selection import IOU, ClassesPerObject
 
 BATCH_SIZES = (1, 2, 4, 8)
 HOST = re.compile(
@@ -22,6 +23,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_memory": (2**20, 2**50),
     "timeout": (0.001, 86_400),
     "min_score": (0, 1),
+    "iou": (0, 1),
 }
 _LARGEST_BATCH, _MOST_SIZES = 1024, 32
 
@@ -53,6 +55,11 @@ class ServeSettings:
     """Seconds for a body to arrive, and again for its response."""
     min_score: float = 0.3
     """Least score in responses of `/detect`, unless the request has one."""
+    classes_per_object: ClassesPerObject | None = None
+    """See `Selection`. None: `one` for `/detect` and the page, `all` for the model protocols, whose
+    responses are then those of an export. A request may have another."""
+    iou: float = IOU
+    """See `Selection`."""
     api_key: str = ""
     """The key that clients send; empty: none is needed."""
     allowed_hosts: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
+from stillbox.predicting.selection import ClassesPerObject, Selection
 from stillbox.serving.engine import ImageResult, engine_of
 from stillbox.serving.images import ImageInput
 from stillbox.serving.json_pixels import PixelText
@@ -34,7 +35,9 @@ def names_model(request: Request) -> bool:
 
 
 async def infer(
-    request: Request, read: Callable[[bytes, int], tuple[list[ImageInput], T]]
+    request: Request,
+    read: Callable[[bytes, int], tuple[list[ImageInput], T]],
+    classes_per_object: Callable[[T], ClassesPerObject | None] = lambda options: None,
 ) -> tuple[Outputs, T]:
     """Runs the model on the images of a request.
 
@@ -42,6 +45,8 @@ async def infer(
         request: its body has the images.
         read: returns images and options of a body with at most a number of images; runs in a
             thread.
+        classes_per_object: returns that of the options; None: as the settings of the server say,
+            and `all` if those say nothing.
     """
     engine = engine_of(request)
     most = engine.settings.max_images
@@ -52,7 +57,10 @@ async def infer(
         return await engine.detect(images), options
 
     results, options = await engine.respond(request, respond)
-    return padded_outputs(results, engine.predictor.backend.max_detections), options
+    wanted = classes_per_object(options) or engine.settings.classes_per_object or "all"
+    selection = Selection(classes_per_object=wanted, iou=engine.settings.iou)
+    selected = [one._replace(found=selection.one_class(one.found)) for one in results]
+    return padded_outputs(selected, engine.predictor.backend.max_detections), options
 
 
 def output_shapes(most: int) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_ev
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.table import threshold_text
 from stillbox.experiment import schema
+from stillbox.experiment.own_paths import store_paths
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_stored, to_yaml
 from stillbox.records.files import make_folder
@@ -82,7 +83,7 @@ class CheckpointScorer:
         before = from_stored(read_text_file(path, fix="choose another --output"), str(path))
         changed = [
             f"{name}: {old!r} -> {new!r}"
-            for name, old, new in differences(before, self._experiment)
+            for name, old, new in differences(before, self._stored())
             if name.startswith(_DECISIVE)
         ]
         if changed:
@@ -91,6 +92,9 @@ class CheckpointScorer:
                 where=str(self._output),
                 fix="undo the changes, write into another folder, or remove this one",
             )
+
+    def _stored(self) -> schema.Experiment:
+        return store_paths(self._experiment, self._directory)
 
     def load(self, step: int) -> TrainedModel:
         """Loads a checkpoint.
@@ -146,9 +150,10 @@ class CheckpointScorer:
             make_folder(self._output / str(step), below=self._output),
             source=model.source,
             history=read_history(self._directory / HISTORY),
+            run=self._directory.resolve().name,
         )
         if is_main_process():
-            replace_durably(self._output / _SETTINGS, to_yaml(self._experiment))
+            replace_durably(self._output / _SETTINGS, to_yaml(self._stored()))
         summaries.evaluation(
             step,
             result.scores.summary,

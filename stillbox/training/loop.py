@@ -32,6 +32,7 @@ from stillbox.devices.setup import versions
 from stillbox.devices.stalls import StallReporter, waiting_for
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.own_paths import store_paths
 from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -186,6 +187,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
+        report.begin()
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
@@ -258,7 +260,6 @@ def _train(
                 )
 
         # ---- end --------------------------------------------------------------------------------
-        progress.say(reason)
         seconds = time.monotonic() - began
         totals = report.end(step, seconds)
         return Outcome(
@@ -311,7 +312,7 @@ def _open_directory(
     with main_process_first():
         directory = ModelDirectory.create(
             path,
-            experiment=to_yaml(experiment),
+            experiment=to_yaml(store_paths(experiment, path)),
             label_map=dataset.label_map.to_text(),
             versions=versions(),
             keep=experiment.train.keep_checkpoints,
@@ -366,7 +367,12 @@ def _metadata(
     return {
         "step": step,
         "replicas": replicas,
-        "loader": {"next_step": step, "seed": experiment.data.seed, "records": len(dataset)},
+        "loader": {
+            "next_step": step,
+            "seed": experiment.data.seed,
+            "records": len(dataset),
+            "files": dataset.source.fingerprint(),
+        },
     }
 
 

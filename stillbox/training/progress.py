@@ -3,16 +3,15 @@
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import timedelta
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from stillbox.printing import printable_output
-from stillbox.training.console import PrintableConsole
+from stillbox.training.console import PrintableConsole, StatusLine, duration_text
+
+_TRAINING = "step"
 
 
 class RunProgress:
-    """A progress bar on a terminal, plain lines elsewhere.
+    """A line with a bar on a terminal, plain lines elsewhere.
 
     Args:
         start: first step of this run.
@@ -23,22 +22,16 @@ class RunProgress:
     def __init__(self, start: int, stop: int | None, *, quiet: bool = False) -> None:
         self._stop = stop
         self._console = PrintableConsole(stderr=True, highlight=False, quiet=quiet)
-        self._bar: Progress | None = None
+        self._line: StatusLine | None = None
         self._shown = ExitStack()
+        self._metrics: tuple[str, ...] = ()
         if sys.stderr.isatty() and not quiet:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[numbers]}", markup=False),
-                console=self._console,
-            )
-            self._task = self._bar.add_task("training", total=stop, completed=start, numbers="")
+            self._line = StatusLine(_TRAINING, start, stop)
 
     def __enter__(self) -> "RunProgress":
-        if self._bar:
-            self._shown.enter_context(self._bar)
-            # The bar has streams of its own, which take colours from what is printed.
+        if self._line:
+            self._shown.enter_context(self._line.live(self._console))
+            # The line has streams of its own, which take colours from what is printed.
             self._shown.enter_context(printable_output())
         return self
 
@@ -52,15 +45,21 @@ class RunProgress:
 
     def doing(self, what: str) -> None:
         """Shows the present activity."""
-        if self._bar:
-            self._bar.update(self._task, description=what)
+        if self._line:
+            self._line.doing, self._line.rest = what, ()
         else:
             self.say(f"... {what}")
 
-    def at(self, step: int) -> None:
-        """Moves the bar."""
-        if self._bar:
-            self._bar.update(self._task, completed=step, description="training")
+    def at(self, step: int, seconds_left: float | None = None) -> None:
+        """Moves the bar.
+
+        Args:
+            step: done.
+            seconds_left: until the end of the run; None if it is unknown or there is none.
+        """
+        if self._line:
+            self._line.doing, self._line.done = _TRAINING, step
+            self._line.rest = (_eta(seconds_left), *self._metrics)
 
     def metrics(
         self, step: int, values: Mapping[str, float], seconds_left: float | None = None
@@ -70,23 +69,27 @@ class RunProgress:
         Args:
             step: its number.
             values: metrics by name.
-            seconds_left: until the end of the run; None if it has none.
+            seconds_left: as for `at`.
         """
-        numbers = (
-            f"loss {values['loss']:.4f} ({_terms(values)})  "
-            f"learning rate {values['learning_rate']:.3g}  "
-            f"{values['images_per_second']:.1f} images/s  "
-            f"{1000 / values['steps_per_second']:,.1f} ms a step  "
-            f"waiting for data {values['waiting_for_data']:.0%}"
-        )
+        loss, terms = f"loss {values['loss']:.4f}", f"({_terms(values)})"
+        rate = f"learning rate {values['learning_rate']:.3g}"
+        speed = f"{values['images_per_second']:.1f} images/s"
+        pace = f"{1000 / values['steps_per_second']:,.1f} ms a step"
+        waits = f"waiting for data {values['waiting_for_data']:.0%}"
         if "slowest_process" in values:
-            numbers += f" (process {values['slowest_process']:.0f})"
-        if seconds_left is not None:
-            numbers += f"  ETA {timedelta(seconds=round(seconds_left))}"
-        if self._bar:
-            self._bar.update(self._task, numbers=numbers)
-        else:
-            self.say(f"step {step}{f'/{self._stop}' if self._stop is not None else ''}  {numbers}")
+            waits += f" (process {values['slowest_process']:.0f})"
+        # The most important first: what does not fit beside the bar is left out.
+        self._metrics = (loss, speed, pace, rate, waits, terms)
+        if self._line:
+            self.at(step, seconds_left)
+            return
+        of = f"/{self._stop}" if self._stop is not None else ""
+        words = (f"{loss} {terms}", rate, speed, pace, waits, _eta(seconds_left))
+        self.say("  ".join([f"step {step}{of}", *filter(None, words)]))
+
+
+def _eta(seconds_left: float | None) -> str:
+    return "" if seconds_left is None else f"ETA {duration_text(seconds_left)}"
 
 
 def _terms(values: Mapping[str, float]) -> str:

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import NamedTuple
 
 from stillbox.devices.memory import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
+from stillbox.training.console import duration_text
 from stillbox.training.epochs import Epochs
 from stillbox.training.progress import RunProgress
 from stillbox.training.speed import Speedometer, Stopwatch, Waits
 from stillbox.training.summaries import Summaries
+
+# Steps after the first until the time of the run is said.
+_STEADY_STEPS = 5
 
 
 class Totals(NamedTuple):
@@ -66,6 +69,15 @@ class StepReport:
         )
         self._cache_described = False
         self._first_step_seconds: float | None = None
+        self._length_said = stop_at is None
+
+    def begin(self) -> None:
+        """Says how many steps there are, and when their time is estimated."""
+        if self._stop_at is not None and self._stop_at - self._first > _STEADY_STEPS + 1:
+            self._progress.say(
+                f"{self._stop_at - self._first:,} steps to do; their time is estimated from the "
+                f"first {_STEADY_STEPS + 1}, and said then"
+            )
 
     def paused(self) -> AbstractContextManager[None]:
         """Returns a context that is not counted as training time."""
@@ -76,12 +88,14 @@ class StepReport:
         # Steps that were fetched together share one speed.
         done = seen[-1][0] - self._first if seen else 0
         for step, metrics in seen:
-            self._progress.at(step)
+            left = self._seconds_left(step, done)
+            self._progress.at(step, left)
+            self._say_length(step, done, left)
             if self._is_due(step, self._entry_every):
                 self._summaries.metrics(step, metrics | self._entries.look(done).rates())
             if self._is_due(step, self._line_every) or step == self._first + 1:
                 rates = self._lines.look(done).rates()
-                self._progress.metrics(step, metrics | rates, self._seconds_left(step, done))
+                self._progress.metrics(step, metrics | rates, left)
             if sentence := self._epochs.ended(step, done):
                 self._progress.say(sentence)
                 self._describe_cache()
@@ -96,7 +110,7 @@ class StepReport:
         images = self._loader.images(step) - self._loader.images(self._first)
         totals = Totals(images, images / self._stopwatch.seconds, peak_memory())
         self._progress.say(
-            f"total: {timedelta(seconds=round(seconds))}, {images:,} images, "
+            f"total: {duration_text(seconds)}, {images:,} images, "
             f"{totals.images_per_second:,.1f} images/s in training"
         )
         self._progress.say(totals.peak_memory.describe())
@@ -107,16 +121,27 @@ class StepReport:
         return totals
 
     def _seconds_left(self, step: int, done: int) -> float | None:
-        """Returns the time of the steps that are left, without evaluations to come."""
-        if self._stop_at is None:
-            return None
+        """Returns the time of the steps that are left, without evaluations to come.
+
+        None without an end, and after the first step: that also waits for the loader to begin.
+        """
         seconds = self._stopwatch.seconds
-        if done == 1:
+        if self._first_step_seconds is None:
             self._first_step_seconds = seconds
-        # The first step also waits for the loader to begin.
-        elif (first := self._first_step_seconds) is not None:
-            seconds, done = seconds - first, done - 1
-        return seconds / max(done, 1) * (self._stop_at - step)
+        if self._stop_at is None or done < 2:
+            return None
+        return (seconds - self._first_step_seconds) / (done - 1) * (self._stop_at - step)
+
+    def _say_length(self, step: int, done: int, seconds_left: float | None) -> None:
+        """Says once how long the run will take, as soon as some steps are measured."""
+        if self._length_said or seconds_left is None or done <= _STEADY_STEPS:
+            return
+        self._length_said = True
+        if self._stop_at is not None and step < self._stop_at:
+            self._progress.say(
+                f"the {self._stop_at - step:,} steps that are left take about "
+                f"{duration_text(seconds_left)}, evaluations not counted"
+            )
 
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._stop_at

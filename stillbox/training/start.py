@@ -15,9 +15,9 @@ from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.own_paths import store_paths
 from stillbox.experiment.replicas import depends_on_replicas
 from stillbox.experiment.values import Plain, differences
-from stillbox.experiment.yaml_config import from_stored
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
@@ -205,11 +205,15 @@ def _way_out(directory: ModelDirectory, step: int) -> Iterator[None]:
 
 
 def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) -> None:
-    """Refuses another number of records, for which the position in the data has no meaning."""
+    """Refuses other records, for which the position in the data has no meaning."""
     loader, now = previous.metadata.get("loader"), len(dataset)
-    before = loader.get("records") if isinstance(loader, dict) else None
+    stored = loader if isinstance(loader, dict) else {}
+    before, files = stored.get("records"), dataset.source.fingerprint()
     if before != now:
         what = f"{before} training records became {now}"
+    # Older checkpoints do not hold it.
+    elif stored.get("files", files) != files:
+        what = f"the {now} training records are in files of other names or sizes"
     elif LabelMap.from_text(previous.label_map, str(previous.folder)) != dataset.label_map:
         what = "the label map of the training records is another one"
     else:
@@ -224,10 +228,10 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
 def _refuse_other_experiment(
     experiment: schema.Experiment, previous: Checkpoint, directory: Path
 ) -> None:
-    before = from_stored(previous.experiment, str(previous.folder))
+    before = store_paths(previous.read_experiment(), directory)
     found = [
         change
-        for change in differences(before, experiment)
+        for change in differences(before, store_paths(experiment, directory))
         if not change[0].startswith(_FREE_TO_CHANGE)
     ]
     changed = [f"{path}: {old!r} -> {new!r}" for path, old, new in found]

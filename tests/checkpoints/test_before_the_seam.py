@@ -14,6 +14,7 @@ import pytest
 import stillbox
 from stillbox.cli.main import main
 from stillbox.experiment.yaml_config import from_yaml
+from tests.small import EVERY_DETECTION
 
 OLD = Path(__file__).with_name("before_the_seam")
 EXPECTED = json.loads((OLD / "expected.json").read_text())
@@ -27,7 +28,7 @@ def test_its_experiment_is_one_stage():
 
 def test_it_finds_what_it_found():
     image = (np.indices((48, 64)).sum(0)[..., None] * np.array([1, 2, 3]) % 256).astype(np.uint8)
-    (found,) = stillbox.load(OLD).predict([image])
+    (found,) = stillbox.load(OLD).predict([image], **EVERY_DETECTION)
     count = len(EXPECTED["scores"])
     np.testing.assert_allclose(found.scores[:count], EXPECTED["scores"], atol=1e-6)
     np.testing.assert_allclose(found.boxes[:count], EXPECTED["boxes"], atol=1e-4)

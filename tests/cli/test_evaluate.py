@@ -38,8 +38,26 @@ def test_a_model_directory_is_scored_and_a_report_is_left(stillbox, trained):
     assert lines[-2].endswith(f"; of each class: {figures} and csv/classes.csv")
     assert lines[-1] == f"report: {trained}/evaluation/report.html"
     assert f"{trained}, step 2: scoring 6 images" in err
+    assert err.endswith(f"next: stillbox predict {trained} IMAGES\n")
     assert metrics(trained / "evaluation")["images"] == 6
     assert "<html" in (trained / "evaluation/report.html").read_text()
+
+
+def test_a_report_of_another_model_is_replaced_where_that_is_asked_for(
+    stillbox, refused, trained, here
+):
+    quick = ("--output", "report", "--set", "evaluation.num_visualizations=0")
+    assert stillbox("evaluate", trained, *quick).code == 0
+    page = (here / "report/report.html").read_text()
+    assert "<title>model</title>" in page  # the run's name
+    # Another checkpoint of the same model may be scored in the same place.
+    assert stillbox("evaluate", trained, "--step", "1", *quick).code == 0
+    other = shutil.copytree(trained, here / "other")
+    message = refused("evaluate", other, *quick)
+    assert f"the folder holds the report of {trained}, step 1" in message
+    assert "add --overwrite" in message
+    assert stillbox("evaluate", other, *quick, "--overwrite").code == 0
+    assert metrics(here / "report")["weights"] == f"{other}, step 2"
 
 
 def test_classes_are_left_out_of_the_table_where_that_is_asked_for(stillbox, trained):

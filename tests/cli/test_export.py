@@ -206,6 +206,20 @@ def test_the_flags_of_the_detection_api(stillbox, asked, tmp_path, trained, conf
     assert (tmp_path / "pipeline.config").read_text() == config_file.read_text()
 
 
+@pytest.mark.parametrize("with_config", [False, True])
+def test_the_checkpoints_folder_of_a_model_directory_is_taken_for_it(
+    stillbox, asked, trained, config_file, with_config
+):
+    config = ("--pipeline_config_path", config_file) if with_config else ()
+    code, _, err = stillbox(
+        *("exporter_main_v2", "--trained_checkpoint_dir", trained / "checkpoints", *config),
+        *("--output_directory", trained.parent),
+    )
+    assert code == 0, err
+    (arguments,) = asked
+    assert arguments["weights" if with_config else "source"] == trained
+
+
 @pytest.mark.parametrize("regular", [False, True])
 def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular):
     words = ["--ssd_use_regular_nms", "--overwrite"] * regular

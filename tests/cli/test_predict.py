@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.cli.predict_files import picture_names
+from stillbox.cli.predict_files import describe_objects, picture_names
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -43,7 +43,8 @@ def test_every_image_gets_an_entry_and_a_picture(stillbox, trained, photos, here
         image = cv2.imread(str(path))
         assert (entry["height"], entry["width"]) == image.shape[:2]
         assert aspect(here / "predictions" / entry["picture"]) == aspect(path)
-        assert f"{path}: {len(entry['detections'])} objects -> predictions/{path.stem}.png" in out
+        what = describe_objects(found["class"] for found in entry["detections"])
+        assert f"{path}: {what} -> predictions/{path.stem}.jpg" in out
         assert entry["detections"]
         for found in entry["detections"]:
             assert found["score"] >= 0.001
@@ -80,15 +81,15 @@ def test_images_of_one_name_from_two_folders_do_not_overwrite_each_other(
     out = tmp_path / "out"
     stillbox("predict", trained, photos / "0.jpg", other / "0.jpg", "--output", out)
     first, second = predictions(out)
-    assert (first["picture"], second["picture"]) == ("0.png", "0_2.png")
-    assert aspect(out / "0.png") == aspect(photos / "0.jpg") != 4 / 3
-    assert aspect(out / "0_2.png") == 4 / 3
+    assert (first["picture"], second["picture"]) == ("0.jpg", "0_2.jpg")
+    assert aspect(out / "0.jpg") == aspect(photos / "0.jpg") != 4 / 3
+    assert aspect(out / "0_2.jpg") == 4 / 3
 
 
 def test_picture_names_never_meet(tmp_path):
     images = ["a/x.jpg", "b/x.jpg", "x_2.jpg", "c/X.jpeg", "y.png"]
     names = picture_names([tmp_path / image for image in images])
-    assert names == ["x.png", "x_2.png", "x_2_2.png", "X_3.png", "y.png"]
+    assert names == ["x.jpg", "x_2.jpg", "x_2_2.jpg", "X_3.jpg", "y.jpg"]
 
 
 def test_a_photograph_is_turned_upright_as_its_tag_says(stillbox, trained, photos, tmp_path):

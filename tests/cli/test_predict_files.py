@@ -56,7 +56,7 @@ def test_a_folder(stillbox, photos):
     assert (code, err) == (0, "")
     assert [one["image"] for one in entries()] == ["photos/2.png", "photos/10.png"]
     assert entries() == entries("predictions.jsonl")
-    assert "photos/10.png: 1 objects -> predictions/10.png" in out
+    assert "photos/10.png: 1 object (1 blob) -> predictions/10.jpg" in out
     assert "images/s" in out
 
 
@@ -89,7 +89,7 @@ def test_names_that_are_no_text(stillbox, photos):
     code, out, err = stillbox("predict", "model", "photos")
     assert code == 1
     assert len(entries()) == 5
-    assert "photos/\\udcff.png: 1 objects" in out
+    assert "photos/\\udcff.png: 1 object " in out
     assert "\x1b" not in out + err
     assert "photos/\\x1b.png: cannot be decoded" in err
 
@@ -141,12 +141,12 @@ def test_a_video_becomes_a_video_and_lines(stillbox, here):
     write_video(here / "clip.avi")
     code, out, _ = stillbox("predict", "model", "clip.avi", "--frame-stride", 2, "--batch-size", 4)
     assert code == 0
-    assert "clip.avi: 13 frames, 12 objects" in out
+    assert "clip.avi: 13 frames, 12 objects (12 blob), " in out
     lines = entries("clip.jsonl")
     assert [line["frame"] for line in lines] == list(range(0, 25, 2))
     assert [line["time"] for line in lines] == pytest.approx([n / 10 for n in range(0, 25, 2)])
     assert lines[1]["detections"][0]["box"] == {"ymin": 0, "xmin": 0, "ymax": 48, "xmax": 64}
-    drawn = Video(here / "predictions/clip.mp4")
+    drawn = Video(here / "predictions/clip.webm")
     assert (drawn.rate, drawn.frames) == (5, 13)
     assert not (here / "predictions/predictions.json").exists()
 
@@ -172,7 +172,7 @@ def test_a_camera(stillbox, here, monkeypatch, words):
     assert [(line["video"], line["frame"]) for line in lines] == [
         ("webcam:0", number) for number in range(5)
     ]
-    assert Video(here / "predictions/webcam_0.mp4").frames > 0
+    assert Video(here / "predictions/webcam_0.webm").frames > 0
 
 
 def test_a_pipe_and_a_link_among_the_results_are_replaced(stillbox, photos):
@@ -216,7 +216,7 @@ def test_a_signal_finishes_the_video(stillbox, here, backend, monkeypatch, numbe
     assert f"stopped by {number.name}" in err
     lines = entries("clip.jsonl")
     assert 0 < len(lines) < 10
-    assert Video(here / "predictions/clip.mp4").frames == len(lines)
+    assert Video(here / "predictions/clip.webm").frames == len(lines)
     assert not (here / "predictions/later.jsonl").exists()
 
 

@@ -63,10 +63,11 @@ def test_a_run_prints_its_stages_and_the_result_last(train, tmp_path):
     code, out, err = train("train.steps=1", evaluated=False)
     assert code == 0
     assert re.fullmatch(rf"finished at step 1; {tmp_path}/model, \d+ s\n", out)
+    assert err.endswith(f"next: stillbox predict {tmp_path}/model IMAGES\n")
     for line in (
         r"from scratch: .* holds no checkpoint",
         r"10 training images, batch 4 on 1 cpu device\(s\), 1,792 trainable parameters",
-        r"step 1/1  loss \d.* images/s  [\d,.]+ ms a step  waiting for data \d+%  ETA 0:00:00",
+        r"step 1/1  loss \d.* images/s  [\d,.]+ ms a step  waiting for data \d+%",
         r"total: 0:00:\d\d, 4 images, [\d.]+ images/s in training",
         r"peak memory of the process: \d+\.\d\d GiB resident",
         r"inputs: \d+ images with \d+ boxes",
@@ -512,3 +513,21 @@ def test_a_clock_that_jumps_changes_no_speed(train, tmp_path, monkeypatch):
     assert [line["step"] for line in lines] == [1, 2]
     assert all(0 < line["images_per_second"] < 1e6 for line in lines)
     assert re.search(r"step 2/2 .*  ETA 0:00:00", answer.err)
+
+
+def test_without_a_model_directory_the_run_gets_a_new_one(
+    stillbox, settings, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/demo_scenes").mkdir(parents=True)
+    code, _, err = stillbox("train", "demo_scenes", *settings("train.steps=1", evaluated=False))
+    assert code == 0
+    assert "the model directory is runs/demo_scenes-2" in err
+    assert ModelDirectory.open("runs/demo_scenes-2").steps() == (1,)
+    # Resumed by its directory alone.
+    code, out, _ = stillbox("train", "--model-dir", "runs/demo_scenes-2")
+    assert code == 0
+    assert "nothing is left" in out
+    code, _, err = stillbox("train")
+    assert code == 2
+    assert "nothing says what to train" in err

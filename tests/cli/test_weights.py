@@ -1,6 +1,7 @@
 """`stillbox weights`: what `save` writes is read again; `list` and `get`."""
 
 import json
+import re
 from dataclasses import replace
 from urllib.error import URLError
 
@@ -159,3 +160,28 @@ def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache,
 
 def _unreachable(address, *_):
     raise URLError("no network")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--weights", "mobilnet"), r"no weights 'mobilnet'\n  fix: did you mean 'mobilenet_v1"),
+        (("--weights", "mobilenet_v1_1.0_224"), r"not on this machine\n  fix: add --download to"),
+        (("--weights", "nowhere", "--download"), "no weights 'nowhere' to download"),
+        (("--download",), "give --weights NAME"),
+    ],
+)
+def test_weights_to_start_from_are_there_before_anything_else(refused, tmp_path, words, message):
+    answer = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    assert re.search(message, answer)
+    assert not (tmp_path / "model").exists()
+
+
+def test_downloading_is_part_of_the_command_that_needs_the_weights(stillbox, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(pretrained, "get_weights", lambda name, progress: fetched.append(name))
+    words = ("--weights", "ssd_mobilenet_v1_coco", "--download")
+    code, _, err = stillbox("evaluate", "demo_scenes", *words)
+    assert code == 2
+    assert "ssd_mobilenet_v1_coco are not downloaded" in err
+    assert fetched == ["ssd_mobilenet_v1_coco"]

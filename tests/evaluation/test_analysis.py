@@ -256,6 +256,18 @@ def test_sizes_and_ratios_by_hand():
         "wide": (1, 0),
     }
     assert found.sizes["medium"].numbers == {"precision": None, "recall": None}
+    # A correct detection counts where its object does, a wrong one where it is itself; without
+    # objects there is no precision.
+    near, stray = [0, 0, 50, 21], [200, 0, 250, 50]
+    found = analyse(truths, [result("1", [near, stray], [0.9, 0.95])], NAMES).shapes
+    assert {name: g.found for name, g in found.sizes.items()} == {
+        "small": 1,
+        "medium": 1,
+        "large": 0,
+    }
+    assert found.sizes["small"].numbers == {"precision": 1.0, "recall": 0.5}
+    assert found.sizes["medium"].numbers == {"precision": None, "recall": None}
+    found = analyse(truths, [result("1", [tall, large], [0.9, 0.8])], NAMES).shapes
     assert found.side.correct.sum() == 2
     assert found.side.missed.sum() == 1
     assert (found.side.edges[0], found.side.edges[-1]) == (pytest.approx(2**3.5), 256)

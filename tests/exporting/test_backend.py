@@ -12,6 +12,7 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
+from tests.small import EVERY_DETECTION
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def exported(padded: TrainedModel, tmp_path_factory):
 
 def test_detections_in_the_padding_are_left_out(padded: TrainedModel, exported):
     image = np.random.default_rng(0).integers(0, 256, (40, 80, 3), np.uint8)
-    got = stillbox.load(exported.folder).predict(image)
-    wanted = Predictor(CheckpointBackend(padded)).predict(image)
+    got = stillbox.load(exported.folder).predict(image, **EVERY_DETECTION)
+    wanted = Predictor(CheckpointBackend(padded)).predict(image, **EVERY_DETECTION)
     assert exported.manifest.settings.image_size == (64, 64)
     assert len(got) > 10
     assert (got.boxes >= 0).all() and (got.boxes <= [40, 80, 40, 80]).all()

@@ -25,6 +25,7 @@ from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from tests.exporting.onnx.runtimes import RUNTIMES
 from tests.shared import SHARED, needs_shared
+from tests.small import EVERY_DETECTION
 
 # Found and not imported: whatever is imported here lies in the process of every other test.
 ABSENT = [
@@ -99,7 +100,7 @@ def average_precision(predictor):
     truth = COCO(str(PHOTOGRAPHS / "annotations/instances_val2017.json"))
     results = []
     for image in truth.dataset["images"]:
-        found = predictor.predict(PHOTOGRAPHS / "val2017" / image["file_name"])
+        found = predictor.predict(PHOTOGRAPHS / "val2017" / image["file_name"], **EVERY_DETECTION)
         results += [{**one, "image_id": image["id"]} for one in found.to_coco(image["id"])]
     scores = COCOeval(truth, truth.loadRes(results), "bbox")
     scores.evaluate()

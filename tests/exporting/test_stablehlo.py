@@ -9,6 +9,7 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.stablehlo import FILE, load
+from tests.small import EVERY_DETECTION
 
 OUTPUTS = {
     "detection_api": [
@@ -60,7 +61,10 @@ def test_a_predictor_runs_it_like_its_checkpoint(free, checkpoint, images, blank
     predictor = stillbox.load(free.folder)
     assert predictor.class_names == checkpoint.class_names
     for image in (*images, blank):
-        got, wanted = predictor.predict(image), checkpoint.predict(image)
+        got, wanted = (
+            predictor.predict(image, **EVERY_DETECTION),
+            checkpoint.predict(image, **EVERY_DETECTION),
+        )
         np.testing.assert_allclose(got.scores, wanted.scores, atol=1e-5)
         np.testing.assert_allclose(got.boxes, wanted.boxes, atol=1e-2)
         assert got.names == wanted.names
@@ -107,7 +111,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
     result = exported(model, images, tmp_path / "out", **settings)
     assert result.verification.detections > 10
     if "max_detections" in settings:
-        assert len(stillbox.load(result.folder).predict(images[0])) == 7
+        assert len(stillbox.load(result.folder).predict(images[0], **EVERY_DETECTION)) == 7
 
 
 def test_an_unreadable_file_is_named(free, tmp_path):

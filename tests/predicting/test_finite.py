@@ -15,6 +15,7 @@ from stillbox.models import detector as detectors
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
+from tests.small import EVERY_DETECTION
 
 BLANK = np.zeros((40, 60, 3), np.uint8)
 
@@ -32,7 +33,7 @@ def spoilt(request, trained_once):
 def test_predicting_names_the_image(spoilt, tmp_path):
     predictor = Predictor(CheckpointBackend(spoilt))
     with pytest.raises(UserError, match="not finite") as caught:
-        predictor.predict(BLANK)
+        predictor.predict(BLANK, **EVERY_DETECTION)
     assert "--step" in caught.value.fix
 
 
@@ -47,7 +48,7 @@ def test_evaluating_names_the_image(spoilt):
 
 def test_a_sound_model_passes(trained_once):
     predictor = Predictor(CheckpointBackend(load_model(trained_once)))
-    assert len(predictor.predict(BLANK)) > 0
+    assert len(predictor.predict(BLANK, **EVERY_DETECTION)) > 0
 
 
 def test_a_detector_that_says_nothing_is_judged_by_its_detections(monkeypatch):

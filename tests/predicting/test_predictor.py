@@ -3,6 +3,8 @@
 import io
 import json
 import pickle
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,6 +203,21 @@ def test_detections_as_coco_and_as_json(fake, files):
     assert (row["image_id"], row["category_id"], row["bbox"]) == (7, 44, [50, 10, 50, 20])
     (one,) = json.loads(json.dumps(found.to_dict()))["detections"]
     assert one["box"] == {"ymin": 10, "xmin": 50, "ymax": 30, "xmax": 100}
+
+
+def test_detections_for_trackers_and_zones(fake, files, monkeypatch):
+    supervision = SimpleNamespace(Detections=lambda **columns: columns)
+    monkeypatch.setitem(sys.modules, "supervision", supervision)
+    columns = predictor().predict(files[0]).to_supervision()
+    assert columns["xyxy"].tolist() == [[50, 10, 100, 30]]
+    assert columns["class_id"].tolist() == [44]
+    assert columns["confidence"] == pytest.approx([0.9])
+    assert columns["data"]["class_name"].tolist() == ["<owlet>"]
+    assert predictor().predict(files[0], min_score=1).to_supervision()["xyxy"].shape == (0, 4)
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(UserError, match="supervision is not installed") as caught:
+        predictor().predict(files[0]).to_supervision()
+    assert caught.value.fix == "pip install supervision"
 
 
 def test_the_least_score_leaves_nothing_below_it(fake, files):

@@ -25,7 +25,7 @@ def images_of(photos: Path) -> list[str]:
 
 def middle_score(predictor: Predictor, photos: Path) -> float:
     """A threshold that leaves about half of the detections."""
-    found = predictor.predict(images_of(photos))
+    found = predictor.predict(images_of(photos), min_score=0)
     return float(np.median(np.concatenate([one.scores for one in found])))
 
 

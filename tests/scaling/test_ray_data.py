@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from stillbox.predicting.selection import Selection
 from stillbox.scaling.image_files import file_system
 from stillbox.scaling.ray_data import predict_files
 from stillbox.scaling.table import DetectionTable
@@ -26,14 +27,15 @@ pytestmark = [
 def test_a_later_run_continues_the_table(ray_cluster, predictor, photos, tmp_path):
     output, progress = tmp_path / "table", []
     patterns = [f"{photos}/**"]
-    settings = {"min_score": middle_score(predictor, photos), "workers": 2}
+    least = middle_score(predictor, photos)
+    settings = {"selection": Selection(min_score=least), "workers": 2}
     summary = predict_files(
         predictor, patterns, str(output), **settings, on_image=lambda *both: progress.append(both)
     )
     assert (summary.found, summary.others, summary.done_before) == (12, 1, 0)
     assert (summary.predicted, summary.bad, summary.unread) == (10, 2, 0)
     assert progress[-1] == (12, 12)
-    agrees(rows(output), predictor, photos, settings["min_score"])
+    agrees(rows(output), predictor, photos, least)
 
     parts = sorted(output.glob("part-*.parquet"))
     assert len(parts) == 6  # of two images, a batch
@@ -41,7 +43,7 @@ def test_a_later_run_continues_the_table(ray_cluster, predictor, photos, tmp_pat
     parts[0].unlink()
     summary = predict_files(predictor, patterns, str(output), **settings)
     assert (summary.done_before, summary.predicted + summary.bad) == (10, 2)
-    agrees(rows(output), predictor, photos, settings["min_score"])
+    agrees(rows(output), predictor, photos, least)
     assert all(part.stat().st_mtime_ns == written[part] for part in parts[1:])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stillbox.errors import UserError
+from stillbox.predicting.selection import Selection
 from stillbox.scaling.ray_serve import deployment
 
 httpx = pytest.importorskip("httpx")
@@ -32,6 +33,7 @@ def served(ray_cluster, predictor):
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     application = deployment(
         predictor,
+        selection=Selection(min_score=0),
         batch_sizes=(1, 4),
         wait=0.05,
         num_replicas=2,
@@ -56,7 +58,7 @@ def same(answer, found):
 def test_detections_over_http_and_by_handle(served, predictor, photos):
     address, handle = served
     files = sorted(map(str, photos.glob("deep/*")))
-    expected = predictor.predict(files)
+    expected = predictor.predict(files, min_score=0)
     contents = [Path(file).read_bytes() for file in files]
     # All at once: batches of four, and what is left over.
     with ThreadPoolExecutor(len(files)) as pool:

@@ -31,7 +31,8 @@ LOOPBACK = "http://127.0.0.1"
 
 class FakeBackend:
     """Finds two objects in every image: an owl with the score of the upper left pixel's red, in
-    255ths, in the upper left quarter, and a hawk of score 0.1 in all of it."""
+    255ths, in the upper left quarter, and a hawk of score 0.1 in all of it. If `doubts`, a hawk of
+    half the score is found in the owl's place too."""
 
     class_names = {1: "owl", 3: "hawk"}  # noqa: RUF012
     source = "fake"
@@ -44,6 +45,7 @@ class FakeBackend:
         self.open.set()
         self.entered = threading.Event()
         self.fails = None
+        self.doubts = False
 
     def prepare(self, image, where=None):
         assert image.dtype == np.uint8
@@ -62,7 +64,11 @@ class FakeBackend:
         height, width = one.size
         boxes = np.array([[0, 0, height / 2, width / 2], [0, 0, height, width]], np.float64)
         scores = np.array([one.pixels[0, 0, 0] / 255, 0.1])
-        return Found(boxes, scores, np.array([1, 3]))
+        found = Found(boxes, scores, np.array([1, 3]))
+        if not self.doubts:
+            return found
+        rows, scores = [0, 0, 1], np.array([scores[0], scores[0] / 2, scores[1]])
+        return Found(boxes[rows], scores, np.array([1, 3, 3]))
 
 
 @pytest.fixture

@@ -48,6 +48,21 @@ def test_the_score_is_chosen(client):
     assert strict.post("/detect", content=RED).json()["detections"] == []
 
 
+def test_an_object_has_one_class_unless_the_request_or_the_server_says_all(client, backend):
+    backend.doubts = True
+
+    def classes(one, query=""):
+        answer = one.post(f"/detect?min_score=0.3{query}", content=RED)
+        return [detection["class"] for detection in answer.json()["detections"]]
+
+    one = client()
+    assert classes(one) == ["owl"]
+    assert classes(one, "&classes_per_object=all") == ["owl", "hawk"]
+    assert classes(one, "&iou=1") == ["owl", "hawk"]
+    assert classes(client(classes_per_object="all")) == ["owl", "hawk"]
+    assert classes(client(iou=1.0)) == ["owl", "hawk"]
+
+
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
 def test_a_picture(client, kind):
     answer = client().post(f"/detect?format={kind}", content=encoded(204, (500, 300)))
@@ -74,6 +89,8 @@ def test_the_exif_orientation_is_applied(client):
         ("min_score=nan", "a number in 0..1"),
         ("min_score=", "a number in 0..1"),
         ("score=0.5", "there is no parameter 'score'"),
+        ("classes_per_object=2", "classes_per_object: there is no '2'"),
+        ("iou=2", "iou is a number in 0..1"),
     ],
 )
 def test_invalid_queries_are_refused(client, query, error):

@@ -84,6 +84,19 @@ def test_files(client):
     np.testing.assert_allclose(outputs["detection_scores"][:, 0], [0.8, 0.2], atol=1e-6)
 
 
+def test_a_request_chooses_one_class_for_each_object(client, backend):
+    backend.doubts = True
+    content = {"inputs": [bytes_tensor(RED)]}
+    for settings, parameters, count in (
+        ({}, {}, 3),
+        ({}, {"classes_per_object": "one"}, 2),
+        ({"classes_per_object": "one"}, {}, 2),
+        ({"classes_per_object": "one"}, {"classes_per_object": "all"}, 3),
+    ):
+        answer = client(**settings).post(INFER, json=content | {"parameters": parameters})
+        assert arrays(answer)["num_detections"].tolist() == [count]
+
+
 def test_only_the_wanted_outputs_are_returned(client):
     content = {"inputs": [bytes_tensor(RED)], "outputs": [{"name": "num_detections"}]}
     assert arrays(client().post(INFER, json=content)).keys() == {"num_detections"}
@@ -139,6 +152,10 @@ def test_all_outputs_as_binary(client):
         ({"inputs": [pixels_tensor(data="AAAA")]}, "'data' must be a list"),
         ({"inputs": [bytes_tensor(RED, shape=[2])]}, "shape [2], data of 1 images"),
         ({"inputs": [bytes_tensor(RED, parameters=3)]}, "'parameters' must be an object"),
+        (
+            {"inputs": [bytes_tensor(RED)], "parameters": {"classes_per_object": ["one"]}},
+            "parameter 'classes_per_object' must be 'one' or 'all'",
+        ),
         (
             {"inputs": [bytes_tensor(RED, parameters={"binary_data_size": 5})]},
             "5 bytes were announced, 0 were received",

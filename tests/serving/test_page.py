@@ -85,11 +85,11 @@ def wait_for(page, words):
     page.wait(f"return document.getElementById('status').textContent.startsWith({words!r})")
 
 
-def slide(page, score):
+def slide(page, value, name="threshold"):
     page.run(
-        "const s = document.getElementById('threshold'); s.value = arguments[0];"
+        "const s = document.getElementById(arguments[1]); s.value = arguments[0];"
         "s.dispatchEvent(new Event('input'))",
-        score,
+        *(value, name),
     )
 
 
@@ -169,8 +169,37 @@ def test_every_control_is_reachable_by_tab_and_shows_its_focus(page, folder):
             break
         reached.append(name)
         assert outline == "solid3px", name
-    expected = {"next", "threshold", "checkbox", "save-json", "save-picture", "camera", "clear"}
+    expected = {
+        "next",
+        "threshold",
+        "one-class",
+        "iou",
+        "checkbox",
+        "save-json",
+        "save-picture",
+        "camera",
+        "clear",
+    }
     assert expected <= set(reached)
+
+
+@needs_chromium
+def test_the_switch_and_the_slider_of_one_class_for_each_object(window, folder):
+    backend = FakeBackend()
+    backend.doubts = True
+    app = build_app(Predictor(backend), ServeSettings(name="owls", batch_sizes=(1,)))
+    with running(app) as (_, address):
+        window.open(address)
+        choose(window, folder / "images" / "red.png")
+        wait_for(window, "1 object")
+        assert window.run("return document.getElementById('iou-value').value") == "0.70"
+        slide(window, 1, "iou")
+        assert sorted(shown(window)) == ["hawk 0.40", "owl 0.80"]
+        slide(window, 0.5, "iou")
+        assert shown(window) == ["owl 0.80"]
+        window.run("document.getElementById('one-class').click()")
+        assert sorted(shown(window)) == ["hawk 0.40", "owl 0.80"]
+        assert window.run("return document.getElementById('iou').disabled")
 
 
 @needs_chromium

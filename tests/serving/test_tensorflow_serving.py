@@ -99,6 +99,14 @@ def test_columns(client, column):
         check_one({name: values[at] for name, values in outputs.items()})
 
 
+def test_objects_have_several_classes_unless_the_server_says_otherwise(client, backend):
+    backend.doubts = True
+    content = {"instances": [{"b64": b64(RED)}]}
+    for settings, count in (({}, 3), ({"classes_per_object": "one"}, 2)):
+        (row,) = client(**settings).post(PREDICT, json=content).json()["predictions"]
+        assert row["num_detections"] == count
+
+
 def test_images_of_different_sizes_and_contents_keep_their_order(client):
     images = [encoded(red, size) for red, size in ((51, (9, 9)), (255, (40, 8)), (102, (5, 50)))]
     content = {"instances": [{"b64": b64(image)} for image in images]}

@@ -70,11 +70,15 @@ def test_the_first_step_is_said_at_once_and_the_time_left_has_neither_it_nor_pau
         clock[0] += 1000  # an evaluation
     clock[0] += 10
     report.steps([(step, METRICS) for step in range(1002, 1011)])
-    first, second = capsys.readouterr().err.splitlines()
-    assert re.match(r"step 1001/101010  loss 1.5000 .*  ETA ", first)
+    first, length, second = capsys.readouterr().err.splitlines()
+    assert (
+        length == "the 100,008 steps that are left take about 2d 7:33:36, evaluations not counted"
+    )
+    assert re.match(r"step 1001/101010  loss 1.5000 ", first)
+    assert "ETA" not in first  # there is nothing yet to extrapolate
     # 9 steps in 18 seconds leave 100,000 steps of 2 seconds.
     assert second.startswith("step 1010/101010")
-    assert second.endswith("ETA 2 days, 7:33:20")
+    assert second.endswith("ETA 2d 7:33:20")
     # The history has the steps that it has in a run that is not resumed.
     assert summaries.steps == [1010]
 

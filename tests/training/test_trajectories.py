@@ -59,7 +59,13 @@ CASES = {
         seed=19, batch=2, side=256, classes=4, steps=16, class_bias=-4.6, names=efficientdet_names
     ),
 }
-OVERRIDES = {"f3_efficientdet_d0_adam": ["model.backbone.drop_connect_rate=0.0"]}
+OVERRIDES = {
+    "f3_efficientdet_d0_adam": ["model.backbone.drop_connect_rate=0.0"],
+    # In step 14 two proposals overlap, of anchors 571 and 679, whose differences of logits differ
+    # by 2.4e-7, half of what float32 resolves there. The rounding of fast convolutions keeps the
+    # other one.
+    "e_faster_rcnn_inception_v2": ["devices.cpu_convolutions=exact"],
+}
 FLAGS = {
     "d_ssd_resnet34": "--dtype fp32 --batch_size 2 --num_examples_per_epoch 2 --base_lr 0.008 "
     "--lr_warmup_epoch 5 --k -6 --weight_decay 2e-3 --resnet_checkpoint {0}/model.ckpt "
@@ -72,28 +78,25 @@ WEIGHTS = {("c_retinanet_resnet18", "box"): 50.0}
 # One reports the penalty of trained kernels alone, the other that of layers without use too.
 OTHER_PENALTIES = {"c_retinanet_resnet18", "f3_efficientdet_d0_adam"}
 
-# In step 14 two proposals overlap whose scores differ in the last place of a logit. Rounding
-# decides which one is kept, and with it what the predictor of boxes learns, and nothing else.
-UNDECIDED = ("e_faster_rcnn_inception_v2", 14, "BoxClassifierLoss/localization_loss")
-OF_UNDECIDED = "SecondStageBoxPredictor/BoxEncodingPredictor/"
-
 
 class Tolerance(NamedTuple):
     """Relative deviations."""
 
     first: float
-    """Of the terms of the loss in the first ten steps."""
+    """Of the terms of the loss in the first `sharp` steps."""
     all: float
     """In all steps."""
     variables: float = 2e-6
     """Of norms and distances of the variables after the last step."""
+    sharp: int = 10
 
 
 TOLERANCES = {
     "a_ssd_mobilenet_v1_rmsprop": Tolerance(1e-6, 1e-6),
     "b_ssd_mobilenet_v1_fpn": Tolerance(1e-5, 1e-5),
     "c_retinanet_resnet18": Tolerance(1e-5, 2e-3, variables=2e-5),
-    "d_ssd_resnet34": Tolerance(1e-5, 1e-3, variables=1e-3),
+    # Chaos: the same run from weights that differ by 1e-7 deviates by 1e-5 from step 7 on.
+    "d_ssd_resnet34": Tolerance(1e-5, 1e-3, variables=1e-3, sharp=8),
     "e_faster_rcnn_inception_v2": Tolerance(1e-5, 1e-5),
     "f_ssd_mobilenet_v2_fpnlite_keras": Tolerance(1e-6, 1e-6),
     "f2_fpnlite_keras_constant_rate": Tolerance(1e-6, 1e-6),
@@ -135,9 +138,8 @@ def test_every_step_has_the_losses_of_the_executed_original(name):
     for column, own in terms.items():
         found, expected = both(own, column)
         expected = expected * WEIGHTS.get((name, column), 1.0)
-        if name == UNDECIDED[0] and column.endswith(UNDECIDED[2]):
-            found, expected = found[: UNDECIDED[1]], expected[: UNDECIDED[1]]
-        np.testing.assert_allclose(found[:10], expected[:10], tolerance.first, err_msg=column)
+        sharp = slice(tolerance.sharp)
+        np.testing.assert_allclose(found[sharp], expected[sharp], tolerance.first, err_msg=column)
         np.testing.assert_allclose(found, expected, tolerance.all, err_msg=column)
     if name not in OTHER_PENALTIES:
         np.testing.assert_allclose(*both("regularization_loss", "reg"), rtol=1e-6)
@@ -153,12 +155,10 @@ def test_the_last_step_leaves_the_variables_of_the_executed_original(name):
     ):
         assert expected.keys() <= arrays.keys()
         for variable, (norm, distance) in expected.items():
-            if name == UNDECIDED[0] and variable.startswith(OF_UNDECIDED):
-                continue
             array, start = arrays[variable].astype(np.float64), ours.start[variable]
             found = np.linalg.norm(array), np.linalg.norm(array - start)
             # The original sums moving statistics in float32, and is up to 3e-5 off the exact ones.
-            tolerance = 1e-4 if "moving_" in variable else TOLERANCES[name].variables
+            tolerance = max(1e-4 * ("moving_" in variable), TOLERANCES[name].variables)
             np.testing.assert_allclose(
                 found, (norm, distance), rtol=0, atol=tolerance * norm, err_msg=variable
             )

@@ -17,6 +17,8 @@ from stillbox.experiment.schema import (
 # The part of the initial values that may be left: one in a hundred.
 _LEFT = 0.01
 _USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
+# A lower one would make the statistics those of the last batch.
+_LEAST_DECAY = 0.5
 # Statistics of smaller batches are mostly noise (arXiv:1803.08494).
 _SMALL_BATCH = 8
 
@@ -30,8 +32,11 @@ def statistics_arrive(experiment: Experiment, origins: Origins) -> Findings:
     for path, norm in _trained_norms(experiment.model):
         if norm.decay**steps > _LEFT:
             slow[norm.decay].append(path)
+    fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), _LEAST_DECAY)
     for decay, paths in slow.items():
-        fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), 0.5)
+        # A trial of a few steps has no decay that is low enough.
+        if decay <= fitting:
+            continue
         yield Advice(
             "warning",
             f"{paths[0]}.decay",

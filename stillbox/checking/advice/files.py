@@ -107,9 +107,10 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
 def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
     """An id is the same class in training and in evaluation."""
     try:
-        first, second = (read_label_map(records) for _, records in _sets(experiment))
+        first, *others = (read_label_map(records) for _, records in _sets(experiment))
     except UserError:
         return  # reported by label_maps_fit
+    second = others[0] if others else None
     if first is None or second is None or first == second:
         return
     for item in second:
@@ -160,6 +161,8 @@ def read_label_map(records: Records) -> LabelMap | None:
     return LabelMap.from_file(records.label_map)
 
 
-def _sets(experiment: Experiment) -> tuple[tuple[str, Records], tuple[str, Records]]:
+def _sets(experiment: Experiment) -> list[tuple[str, Records]]:
+    """Returns the sets whose label maps are used: a recipe names one that has no records yet."""
     data = experiment.data
-    return ("train", data.train), ("evaluation", data.evaluation)
+    evaluation = [("evaluation", data.evaluation)] if data.evaluation.paths else []
+    return [("train", data.train), *evaluation]

@@ -2,11 +2,17 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stillbox.checking.advice.averages import statistics_arrive
 from stillbox.checking.choosing.facts import Facts, read_facts
-from stillbox.checking.choosing.records import FolderRecords, records_of
+from stillbox.checking.choosing.records import (
+    FolderRecords,
+    records_of,
+    refuse_other_source,
+    write_source,
+)
 from stillbox.checking.choosing.table import (
     LARGE,
     PYRAMID,
@@ -20,12 +26,16 @@ from stillbox.checking.memory.machine import Machine
 from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.pretrained import find_weights
-from stillbox.devices.job import main_process_first
+from stillbox.devices.job import is_main_process, main_process_first
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import known_weights
-from stillbox.experiment.resolve import Resolved, overridden, read_config
+from stillbox.experiment.own_paths import place_paths
+from stillbox.experiment.reading import Reading
+from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
+from stillbox.experiment.rules.trainable import CHECKPOINT
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import read_stored
 from stillbox.records.files import refuse_links
 from stillbox.training.length import set_length
@@ -33,6 +43,8 @@ from stillbox.training.length import set_length
 Say = Callable[[str], None]
 
 _RECORDS_FOLDER = "data"
+# Differences of a model that a message names.
+_SHOWN = 5
 
 
 def plan_run(
@@ -49,11 +61,12 @@ def plan_run(
 ) -> Resolved:
     """Returns the experiment that trains on a folder; a run that exists keeps its own.
 
-    Records go into the model directory. With a config only its data is replaced: paths, label map,
-    number of classes and of boxes.
+    Records go into the model directory. The batch and length of a recipe are fitted to the data and
+    the machine. Of any other config only its data is replaced: paths, label map, number of classes
+    and of boxes.
 
     Args:
-        config: what to train; None: a recipe, batch and length for the data and the machine.
+        config: what to train; None: a recipe for the data and the machine.
         data: a folder of annotated images, or of records with a label map.
         model_directory: of the run.
         machine: that it runs on.
@@ -63,29 +76,87 @@ def plan_run(
         on_image: progress of the conversion.
 
     Raises:
-        UserError: the folder cannot be used, or the experiment contradicts itself.
+        UserError: the folder cannot be used, the experiment contradicts itself, or the model
+            directory holds a run of another model or on other data.
     """
-    own = model_directory / EXPERIMENT
-    if is_model_directory(model_directory) and ModelDirectory.open(model_directory).steps():
-        say(f"the experiment is that of the run in {model_directory}; {data} is not read again")
-        stored = read_stored(ModelDirectory.open(model_directory).experiment, str(own))
-        resumed = overridden(stored, overrides, str(own))
-        return set_length(resumed, overrides, steps=steps, epochs=epochs)
+    if has_run(model_directory):
+        say(f"the experiment is that of the run in {model_directory}")
+        refuse_other_source(Path(data), model_directory)
+        stored = _stored(model_directory)
+        if config is not None:
+            _refuse_other_model(config, stored.experiment, overrides, model_directory)
+        return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
     _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
     # The other processes of a job use what the first one has converted.
     with main_process_first():
         records = records_of(Path(data), converted, on_image)
+    if is_main_process():
+        write_source(Path(data), model_directory)
     for line in records.said:
         say(line)
     facts = read_facts(Records(paths=records.train, label_map=records.label_map))
     say(facts.describe())
     chosen = _data_overrides(records, facts)
-    if config is None:
-        return _choose(facts, machine, chosen, overrides, steps, epochs, say)
+    if config is None or is_recipe(config):
+        return _choose(config, facts, machine, chosen, overrides, steps, epochs, say)
     read = read_config(config, [*chosen, *overrides])
     return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def has_run(model_directory: Path) -> bool:
+    """Whether the model directory has a checkpoint that can be resumed from."""
+    there = is_model_directory(model_directory)
+    return there and bool(ModelDirectory.open(model_directory).steps())
+
+
+def plan_resumed(
+    model_directory: Path,
+    *,
+    overrides: Sequence[str] = (),
+    steps: int | None = None,
+    epochs: float | None = None,
+) -> Resolved:
+    """Returns the experiment of the run in a model directory; for the arguments see `plan_run`.
+
+    Raises:
+        UserError: it is damaged, or contradicts itself with its overrides.
+    """
+    own = str(model_directory / EXPERIMENT)
+    resumed = overridden(_stored(model_directory), overrides, own)
+    return set_length(resumed, overrides, steps=steps, epochs=epochs)
+
+
+def _stored(model_directory: Path) -> Reading:
+    own = str(model_directory / EXPERIMENT)
+    stored = read_stored(ModelDirectory.open(model_directory).experiment, own)
+    return replace(stored, experiment=place_paths(stored.experiment, model_directory))
+
+
+def _refuse_other_model(
+    config: str | Path | Experiment,
+    stored: Experiment,
+    overrides: Sequence[str],
+    model_directory: Path,
+) -> None:
+    """Refuses a config whose model is not that of the run, but for what is fitted to the data."""
+    classes = f"model.num_classes={stored.model.num_classes}"
+    given = read_config(config, [classes, *overrides]).experiment
+    changes = [
+        f"{path}: {before!r} -> {now!r}"
+        for path, before, now in differences(stored.model, given.model)
+        if not path.endswith("batch_norm.decay")
+    ]
+    if changes:
+        named = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
+        more = len(changes) - _SHOWN
+        lines = [*named, *changes[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        raise UserError(
+            "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
+            where=str(model_directory),
+            fix="leave the config out to resume the run, or take a new --model-dir",
+        )
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
@@ -106,6 +177,7 @@ def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence
 
 
 def _choose(
+    config: str | Path | Experiment | None,
     facts: Facts,
     machine: Machine,
     chosen: Sequence[str],
@@ -114,12 +186,18 @@ def _choose(
     epochs: float | None,
     say: Say,
 ) -> Resolved:
-    recipe = choose_recipe(facts, machine)
-    say(f"recipe {recipe.value}: {recipe.reason}")
-    read = read_config(recipe.value, chosen)
-    weights = _first_weights(read.experiment, say)
-    batch = choose_batch(read.experiment, facts, machine)
+    if config is None:
+        recipe = choose_recipe(facts, machine)
+        say(f"recipe {recipe.value}: {recipe.reason}")
+        config = recipe.value
+    read = read_config(config, chosen)
     fixed = {override.partition("=")[0].strip() for override in overrides}
+    if CHECKPOINT in fixed:
+        changed = read_config(read.experiment, overrides).experiment
+        weights = _given_weights(changed.train.fine_tune.checkpoint, say)
+    else:
+        weights = _first_weights(read.experiment, say)
+    batch = choose_batch(read.experiment, facts, machine)
     if "train.batch_size" not in fixed:
         say(f"batch {batch.value}: {batch.reason}")
         size = int(batch.value)
@@ -162,6 +240,13 @@ def _data_overrides(records: FolderRecords, facts: Facts) -> list[str]:
     ]
 
 
+def _given_weights(checkpoint: str, say: Say) -> list[str]:
+    """Returns the overrides that go with weights that are asked for, or with none."""
+    say(f"weights to start from: {checkpoint or 'random ones'}, as --set {CHECKPOINT} says")
+    row = known_weights().get(checkpoint)
+    return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
+
+
 def _first_weights(experiment: Experiment, say: Say) -> list[str]:
     """Returns the overrides of weights that are on this machine; says what to get if none are."""
     checkpoint = experiment.train.fine_tune.checkpoint
@@ -179,4 +264,4 @@ def _first_weights(experiment: Experiment, say: Say) -> list[str]:
         "warning: random weights to start from, which need more images and more steps: none that "
         f"fit are on this machine{what}"
     )
-    return ["train.fine_tune.checkpoint="]
+    return [f"{CHECKPOINT}="]

@@ -1,16 +1,19 @@
 """The records of a folder: converted, or finished ones with their label map."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from stillbox.checkpoints.checksums import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME
 from stillbox.records.conversion_job import ConversionOptions
+from stillbox.records.data_folder import DataFolder
 from stillbox.records.files import write_whole
 from stillbox.records.folder import convert_folder
 from stillbox.records.framing import RecordError
@@ -20,6 +23,9 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import class_texts
 
+SOURCE = "data_source.json"
+"""Of a model directory: names and sizes of what it is trained on, as a checksum."""
+_REMOVE = "remove the file: the data are then not compared"
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
 _TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
 
@@ -81,6 +87,61 @@ def records_of(
         str(converted.label_map),
         tuple(lines),
     )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The files of a data set: names and sizes, wherever the folder is."""
+
+    files: int
+    bytes: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.files:,} files of {self.bytes:,} bytes"
+
+
+def write_source(folder: Path, model_directory: Path) -> None:
+    """Writes which files a run is trained on into its model directory."""
+    content = write_manifest(asdict(_source(folder, model_directory)))
+    write_whole(model_directory / SOURCE, content)
+
+
+def refuse_other_source(folder: Path, model_directory: Path) -> None:
+    """Compares a folder with the one that a run was begun with; older runs do not tell.
+
+    Raises:
+        UserError: files were added, removed, renamed or changed in size.
+    """
+    path = model_directory / SOURCE
+    if not path.is_file():
+        return
+    stored = read_manifest(path, what="it does not say what the run was trained on", fix=_REMOVE)
+    now = _source(folder, model_directory)
+    if stored.get("digest") == now.digest:
+        return
+    try:
+        before = str(_Source(**stored))
+    except (TypeError, ValueError) as error:
+        raise UserError("the file is damaged", where=str(path), fix=_REMOVE) from error
+    changed = f"{before} -> {now}" if before != str(now) else f"{now}, with other names or sizes"
+    raise UserError(
+        f"the model directory holds a run on other data: {changed}",
+        where=str(folder),
+        fix="give the folder that it was begun with, leave --data out to resume the run as it is, "
+        "or take a new --model-dir",
+    )
+
+
+def _source(folder: Path, model_directory: Path) -> _Source:
+    data = DataFolder(folder, without=[model_directory])
+    digest, total = hashlib.sha256(), 0
+    for file in data.files:
+        size = file.stat().st_size
+        line = f"{file.relative_to(data.root).as_posix()}\0{size}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+        total += size
+    return _Source(len(data.files), total, digest.hexdigest())
 
 
 def _without_flags(error: UserError, folder: Path) -> UserError:

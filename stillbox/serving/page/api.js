@@ -25,13 +25,13 @@ function promptForKey() {
 
 const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-/** Detects in a file. Throws an Error with the server's message. */
+/** Detects in a file, any number of classes for each object. Throws an Error with the server's message. */
 export async function detect(file, minScore) {
   for (let attempt = 1; ; attempt += 1) {
     const sent = key;
     let response;
     try {
-      response = await fetch(`/detect?min_score=${minScore}`, {
+      response = await fetch(`/detect?min_score=${minScore}&classes_per_object=all`, {
         method: "POST",
         body: file,
         headers: { "Content-Type": "application/octet-stream", ...(sent && { "X-API-Key": sent }) },

@@ -1,7 +1,7 @@
 // The page: a list of images, one of them shown with its detections.
 
 import { detect } from "./api.js";
-import { boxElements, paint, picture, placeLabels } from "./draw.js";
+import { boxElements, paint, picture, placeLabels, withoutOverlaps } from "./draw.js";
 import { listen } from "./files.js";
 
 const MIN_SCORE = 0.01; // of requests; the slider filters what they return
@@ -9,13 +9,22 @@ const MAX_REQUESTS = 2;
 const $ = (id) => document.getElementById(id);
 const settings = document.body.dataset;
 
-const state = { images: [], at: 0, threshold: Number(settings.minScore), off: new Set(), chosen: null };
+const state = {
+  images: [], at: 0, threshold: Number(settings.minScore), off: new Set(), chosen: null,
+  oneClass: settings.classesPerObject === "one", iou: Number(settings.iou),
+};
 let running = 0;
 
 const current = () => state.images[state.at];
 const wanted = (one) => one.score >= state.threshold && !state.off.has(one.class_id);
-const shown = (image) => (image?.answer?.detections ?? []).filter(wanted);
+const shown = (image) => objects(image).filter(wanted);
 const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+/** The detections of an image; with one class per object, none that overlaps a better one. */
+function objects(image) {
+  const found = image?.answer?.detections ?? [];
+  return state.oneClass ? withoutOverlaps(found, state.iou) : found;
+}
 
 function take(files) {
   if (!files.length) {
@@ -106,11 +115,13 @@ function show() {
 function showFound() {
   const image = current();
   const found = shown(image);
-  const objects = count(found.length, "object");
+  const number = count(found.length, "object");
   $("threshold-value").value = state.threshold.toFixed(2);
+  $("iou-value").value = state.iou.toFixed(2);
+  $("iou").disabled = !state.oneClass;
   $("status").textContent = image.failure ? "Not detected"
-    : image.answer ? `${objects} · ${Math.round(1000 * image.seconds)} ms` : "Detecting …";
-  $("image").alt = `${image.file.name}${image.answer ? `, ${objects} found` : ""}`;
+    : image.answer ? `${number} · ${Math.round(1000 * image.seconds)} ms` : "Detecting …";
+  $("image").alt = `${image.file.name}${image.answer ? `, ${number} found` : ""}`;
   const { height = 1, width = 1 } = image.answer ?? {};
   $("boxes").replaceChildren(...boxElements(found, height, width, state.chosen));
   $("boxes").classList.toggle("dimmed", found.includes(state.chosen));
@@ -140,14 +151,14 @@ function foundItem(one) {
 
 function showClasses(image) {
   const counts = new Map();
-  for (const one of image.answer?.detections ?? []) {
+  for (const one of objects(image)) {
     if (one.score < state.threshold && !state.off.has(one.class_id)) continue;
     const known = counts.get(one.class_id) ?? { name: one.class, count: 0 };
     known.count += one.score >= state.threshold;
     counts.set(one.class_id, known);
   }
   $("classes-field").hidden = !counts.size;
-  $("classes").replaceChildren(...[...counts].map(([id, { name, count: objects }]) => {
+  $("classes").replaceChildren(...[...counts].map(([id, { name, count: total }]) => {
     const label = document.createElement("label");
     const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: !state.off.has(id) });
     box.onchange = () => {
@@ -155,7 +166,7 @@ function showClasses(image) {
       showFound();
     };
     const number = document.createElement("small");
-    number.textContent = objects;
+    number.textContent = total;
     paint(label, id);
     label.append(box, document.createTextNode(name), number);
     return label;
@@ -214,13 +225,18 @@ function press(event) {
 }
 
 $("threshold").value = state.threshold;
-$("threshold").addEventListener("input", () => {
-  state.threshold = Number($("threshold").value);
-  if (current()) {
+$("one-class").checked = state.oneClass;
+$("iou").value = state.iou;
+for (const id of ["threshold", "one-class", "iou"]) {
+  $(id).addEventListener("input", () => {
+    state.threshold = Number($("threshold").value);
+    state.oneClass = $("one-class").checked;
+    state.iou = Number($("iou").value);
+    if (!current()) return;
     showClasses(current());
     showFound();
-  }
-});
+  });
+}
 $("image").addEventListener("load", fit);
 addEventListener("resize", fit);
 addEventListener("keydown", press);

@@ -68,6 +68,22 @@ export function placeLabels(boxes, frame) {
 const overlap = (a, b) =>
   a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
+/** Returns the detections that no better one overlaps by more than `iou`; they come best first. */
+export function withoutOverlaps(detections, iou) {
+  const kept = [];
+  for (const one of detections) {
+    if (kept.every((better) => overlapOf(better.box, one.box) <= iou)) kept.push(one);
+  }
+  return kept;
+}
+
+function overlapOf(a, b) {
+  const side = (low, high) => Math.max(0, Math.min(a[high], b[high]) - Math.max(a[low], b[low]));
+  const area = (box) => (box.ymax - box.ymin) * (box.xmax - box.xmin);
+  const both = side("ymin", "ymax") * side("xmin", "xmax");
+  return both / Math.max(area(a) + area(b) - both, 1e-12);
+}
+
 /** Draws image and detections at full size; resolves to a PNG blob. */
 export function picture(image, detections) {
   const canvas = document.createElement("canvas");

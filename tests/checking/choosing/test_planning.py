@@ -1,11 +1,14 @@
 """From a folder to an experiment: what is picked, what is said, and what wins."""
 
+import shutil
+
 import cv2
 import numpy as np
 import pytest
 
 from stillbox.checking.choosing.facts import Facts, read_facts
-from stillbox.checking.choosing.planning import plan_run
+from stillbox.checking.choosing.planning import plan_resumed, plan_run
+from stillbox.checking.choosing.records import refuse_other_source, write_source
 from stillbox.checking.choosing.table import (
     LARGE,
     PYRAMID,
@@ -104,6 +107,22 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     assert train.optimizer.schedule.learning_rate == pytest.approx(0.015)
 
 
+@pytest.mark.parametrize(
+    ("given", "said", "scope"),
+    [
+        ("", "random ones, as --set train.fine_tune.checkpoint says", ""),
+        ("mine.npz", "mine.npz, as --set", ""),
+        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as --set", "detection"),
+    ],
+)
+def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
+    experiment, lines = plan(overrides=[f"train.fine_tune.checkpoint={given}"])
+    assert experiment.train.fine_tune.checkpoint == given
+    assert f"weights to start from: {said}" in lines
+    assert "warning: random weights" not in lines
+    assert not scope or experiment.train.fine_tune.scope == scope
+
+
 def test_what_is_said_on_the_command_line_wins(plan):
     overrides = ["train.batch_size=4", "train.evaluate_every=7"]
     experiment, said = plan(overrides=overrides, epochs=2)
@@ -113,11 +132,25 @@ def test_what_is_said_on_the_command_line_wins(plan):
     assert "batch 8" not in said
 
 
-def test_a_config_keeps_all_but_its_data(plan, scenes):
+def test_the_batch_and_length_of_a_recipe_are_fitted(plan, scenes):
     experiment, said = plan("demo_scenes")
-    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert (experiment.train.batch_size, experiment.train.steps) == (8, 300)
+    assert experiment.train.optimizer.schedule.total_steps == 300
     assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
     assert "recipe " not in said
+    assert "batch 8: " in said
+    assert "epochs: 300 steps" in said
+    experiment, _ = plan("demo_scenes", overrides=["train.batch_size=4"], steps=30)
+    assert (experiment.train.batch_size, experiment.train.steps) == (4, 30)
+
+
+def test_a_config_file_keeps_all_but_its_data(plan, scenes, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(to_yaml(read_config("demo_scenes").experiment))
+    experiment, said = plan(file)
+    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert "batch" not in said
 
 
 def test_photographs_are_converted_once(plan, tmp_path):
@@ -143,18 +176,45 @@ def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
     kept = small_experiment(scenes, "name=kept")
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
-    experiment, said = plan(data="nowhere")
+    experiment, said = plan()
     assert experiment == kept
-    assert "nowhere is not read again" in said
+    assert f"that of the run in {tmp_path / 'run'}" in said
+    assert plan_resumed(tmp_path / "run").experiment == kept
+
+
+def test_a_run_on_other_data_is_refused(plan, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jpg").write_bytes(b"123")
+    write_source(data, tmp_path / "run")
+    shutil.copytree(data, tmp_path / "copy")
+    refuse_other_source(tmp_path / "copy", tmp_path / "run")
+    (data / "b.jpg").write_bytes(b"45")
+    with pytest.raises(UserError, match="1 files of 3 bytes -> 2 files of 5 bytes") as caught:
+        refuse_other_source(data, tmp_path / "run")
+    assert "--model-dir" in caught.value.fix
+    (data / "b.jpg").unlink()
+    (data / "a.jpg").rename(data / "c.jpg")
+    with pytest.raises(UserError, match="other names or sizes"):
+        refuse_other_source(data, tmp_path / "run")
+
+
+def test_a_run_of_another_recipe_is_refused(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = read_config("demo_scenes").experiment
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    assert plan("demo_scenes")[0].name == "demo_scenes"
+    with pytest.raises(UserError, match=r"name: 'demo_scenes' -> 'retinanet'"):
+        plan("retinanet")
 
 
 def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
     kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=1024")
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
-    experiment, _ = plan(data="nowhere")
+    experiment, _ = plan()
     assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
-    experiment, _ = plan(data="nowhere", overrides=["data.workers=3"])
+    experiment, _ = plan(overrides=["data.workers=3"])
     assert experiment.data.workers == 3
 
 

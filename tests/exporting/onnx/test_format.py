@@ -20,6 +20,7 @@ from stillbox.extras import install_command
 from stillbox.inputs.resize import resize_image
 from tests.exporting.onnx.runtimes import RUNTIMES, loaded
 from tests.exporting.test_stablehlo import OUTPUTS
+from tests.small import EVERY_DETECTION
 
 onnx = pytest.importorskip("onnx")
 
@@ -79,7 +80,10 @@ def test_the_artefact_equals_its_checkpoint(free, checkpoint, images, blank, run
     assert free.verification.max_score_difference < 1e-5
     predictor = stillbox.load(free.folder, runtime=runtime)
     for image in (*images, blank):
-        got, wanted = predictor.predict(image), checkpoint.predict(image)
+        got, wanted = (
+            predictor.predict(image, **EVERY_DETECTION),
+            checkpoint.predict(image, **EVERY_DETECTION),
+        )
         np.testing.assert_allclose(got.scores, wanted.scores, atol=1e-5)
         assert len(got) > 10 or image is blank
 
@@ -115,7 +119,7 @@ def test_outputs_of_the_tpu_page(distinct, images, tmp_path, runtime):
 def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
     result = exported(model, images, tmp_path / "out", **settings)
     assert result.verification.detections > 10
-    found = stillbox.load(result.folder, runtime="openvino").predict(images[0])
+    found = stillbox.load(result.folder, runtime="openvino").predict(images[0], **EVERY_DETECTION)
     assert len(found) == settings.get("max_detections", len(found)) > 5
 
 

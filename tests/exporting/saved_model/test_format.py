@@ -14,6 +14,7 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.saved_model.format import FOLDER, load, model_folder, refuse_known_bad
 from stillbox.exporting.settings import ExportSettings
 from stillbox.records.wire import serialize_features
+from tests.small import EVERY_DETECTION
 
 tf = pytest.importorskip("tensorflow")
 
@@ -106,7 +107,7 @@ def test_files_of_different_sizes_make_one_batch(encoded, checkpoint, images):
     outputs = serving(input=tf.constant(files))
     assert images[0].shape != images[1].shape
     for row, image in enumerate(images[:2]):
-        wanted = checkpoint.predict(image)
+        wanted = checkpoint.predict(image, **EVERY_DETECTION)
         np.testing.assert_allclose(outputs["detection_scores"][row], wanted.scores, atol=1e-5)
         height, width = image.shape[:2]
         expected = [[height, width], [64, 64], [64 / height, 64 / width], [0, 0]]

@@ -1,0 +1,236 @@
+"""A trained model in one file or folder: weights, experiment and label map, and nothing else.
+
+A `.stillbox` file is a `.safetensors` whose metadata hold the rest. A packed folder is a checkpoint
+without the state of the optimizer.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from stillbox.checkpoints.checkpoint import (
+    EXPERIMENT,
+    LABEL_MAP,
+    MANIFEST,
+    VERSIONS,
+    WRITTEN,
+    Arrays,
+    Checkpoint,
+    write_checkpoint,
+)
+from stillbox.checkpoints.files import replacing, write_durably
+from stillbox.checkpoints.model_directory import ModelDirectory, Which, is_model_directory
+from stillbox.checkpoints.safetensors_file import SafetensorsFile
+from stillbox.errors import UserError
+from stillbox.experiment.own_paths import CHECKPOINTS, without_own_paths
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.yaml_config import from_stored, to_yaml
+from stillbox.records.files import describe_bytes
+from stillbox.records.new_folder import new_folder
+from stillbox.textformat.text_file import read_text_file
+
+SUFFIX = ".stillbox"
+_FORMAT = "1"
+_AGAIN = "copy the file again, or pack the model again with stillbox pack"
+
+
+class PackedModel:
+    """Reads a `.stillbox` file; else as `Checkpoint`.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UserError: it is damaged, no such file, or one of a newer format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder, self._arrays = path, SafetensorsFile(path)
+        found = self._arrays.metadata
+        if found.get("stillbox") != _FORMAT:
+            written = found.get("stillbox")
+            what = f"it has format {written}, this version reads {_FORMAT}"
+            raise UserError(
+                what if written else "this is no packed model of stillbox",
+                where=str(path),
+                fix="use a newer version of stillbox" if written else _AGAIN,
+            )
+        try:
+            self.step, self._checksum = int(found["step"]), found["sha256"]
+            self.experiment, self.label_map = found["experiment"], found["label_map"]
+        except (KeyError, ValueError) as error:
+            what = f"what the file says of its model is damaged: {error}"
+            raise UserError(what, where=str(path), fix=_AGAIN) from error
+
+    sections = ("params", "stats")
+
+    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
+        """Returns the experiment; see `from_stored`."""
+        return from_stored(self.experiment, str(self.folder), say)
+
+    def parameters(self, *, prefer_ema: bool = False) -> Arrays:
+        """Returns parameters and moving statistics by path.
+
+        Args:
+            prefer_ema: has no effect: the file holds the weights that evaluation uses.
+
+        Raises:
+            UserError: they are not those that were written.
+        """
+        arrays = {name: self._arrays[name] for name in self._arrays}
+        if _digest(arrays) != self._checksum:
+            raise UserError("the weights are damaged", where=str(self.folder), fix=_AGAIN)
+        return arrays
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What `pack_model` wrote."""
+
+    target: Path
+    step: int
+    weights: int
+    """Bytes of the arrays."""
+    size: int
+    """Bytes of all files."""
+
+    def render(self) -> str:
+        """Returns a line of text."""
+        more = 100 * (self.size / self.weights - 1)
+        size = f"{describe_bytes(self.size)}, {more:.1f} % more than its weights"
+        return f"{self.target}: the model of step {self.step}, {size}"
+
+
+def find_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel | None:
+    """Opens what a path names: a model directory, one of its checkpoints, or a packed model.
+
+    Args:
+        path: any path.
+        which: checkpoint of a model directory; the others have one.
+
+    Returns:
+        None if the path names nothing of the kind.
+
+    Raises:
+        UserError: it is damaged, or has no such checkpoint.
+    """
+    if is_model_directory(path):
+        return ModelDirectory.open(path).checkpoint(which)
+    if is_packed(path):
+        found: Checkpoint | PackedModel = PackedModel(path)
+    elif (path / MANIFEST).is_file():
+        found = Checkpoint(path)
+    else:
+        return None
+    if isinstance(which, int) and found.step != which:
+        what = f"this is the model of step {found.step}, not of {which}"
+        raise UserError(what, where=str(path), fix="give the model directory, or leave --step out")
+    return found
+
+
+def open_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel:
+    """Opens a trained model; see `find_model`.
+
+    Raises:
+        UserError: the path names none, it is damaged, or it has no such checkpoint.
+    """
+    return find_model(path, which) or ModelDirectory.open(path).checkpoint(which)
+
+
+def results_folder(path: Path) -> Path | None:
+    """Returns the folder that results of a model are written into; None for a packed model.
+
+    That of a checkpoint is its model directory.
+    """
+    if path.parent.name == CHECKPOINTS and is_model_directory(path.parent.parent):
+        return path.parent.parent
+    return None if is_packed(path) else path
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the path is that of a packed model's file."""
+    return path.suffix == SUFFIX and path.is_file()
+
+
+def pack_model(
+    source: Path, target: Path, *, step: Which = "best", overwrite: bool = False
+) -> Packed:
+    """Writes a trained model without the state of its training and without its records.
+
+    Where evaluation uses moving averages, these are the weights. Paths into the model directory
+    are left out of the experiment.
+
+    Args:
+        source: a model directory, or one of its checkpoints.
+        target: a file whose name ends in `.stillbox`, or a folder.
+        step: which checkpoint; `best` is the newest if none was marked.
+        overwrite: replace the target.
+
+    Raises:
+        UserError: there is no such model, the target exists, or the disk takes no more.
+    """
+    model = open_model(source, step)
+    if not isinstance(model, Checkpoint):
+        raise UserError("this model is packed already", where=str(source), fix="copy the file")
+    if target.exists() and not overwrite:
+        fix = "choose another name, or add --overwrite"
+        raise UserError("it exists", where=str(target), fix=fix)
+    if not target.absolute().parent.is_dir():
+        fix = f"mkdir -p {target.parent}"
+        raise UserError("there is no such folder", where=str(target.parent), fix=fix)
+    stored = from_stored(model.experiment, str(model.folder / EXPERIMENT))
+    experiment = without_own_paths(stored)
+    sections = {name: model.read(name) for name in PackedModel.sections if name in model.sections}
+    if experiment.evaluation.use_ema and "ema" in model.sections:
+        sections["params"] |= model.read("ema")
+    write = _write_file if target.suffix == SUFFIX else _write_folder
+    size = write(target, model, to_yaml(experiment), sections)
+    weights = sum(array.nbytes for arrays in sections.values() for array in arrays.values())
+    return Packed(target, model.step, weights, size)
+
+
+def _write_file(
+    target: Path, model: Checkpoint, experiment: str, sections: Mapping[str, Arrays]
+) -> int:
+    arrays = {
+        path: np.ascontiguousarray(array)
+        for section in sections.values()
+        for path, array in section.items()
+    }
+    metadata = {
+        "stillbox": _FORMAT,
+        "step": str(model.step),
+        "experiment": experiment,
+        "label_map": model.label_map,
+        "versions": read_text_file(model.folder / VERSIONS, fix=WRITTEN, inside=model.folder),
+        "sha256": _digest(arrays),
+    }
+    content = save(arrays, metadata)
+    with replacing(target) as unfinished:
+        write_durably(unfinished, content)
+    return len(content)
+
+
+def _write_folder(
+    target: Path, model: Checkpoint, experiment: str, sections: Mapping[str, Arrays]
+) -> int:
+    with new_folder(target) as folder:
+        write_durably(folder / EXPERIMENT, experiment.encode())
+        copies = [model.folder / name for name in (LABEL_MAP, VERSIONS)]
+        write_checkpoint(folder, model.step, sections, {}, copies)
+        return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns the SHA-256 of names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
