@@ -129,7 +129,7 @@ def find_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel | 
         return None
     if isinstance(which, int) and found.step != which:
         what = f"this is the model of step {found.step}, not of {which}"
-        raise UserError(what, where=str(path), fix="give the model directory, or leave --step out")
+        raise UserError(what, where=str(path), fix="give the model directory, or no step")
     return found
 
 

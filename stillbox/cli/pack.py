@@ -7,7 +7,7 @@ optimizer and no records.
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import parse_step
+from stillbox.cli.arguments import add_imports, parse_step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="checkpoint of DIR: best, latest or a number (default: %(default)s)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the target")
+    add_imports(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

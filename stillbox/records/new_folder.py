@@ -122,7 +122,7 @@ def _claim(partial: Path, target: Path) -> int:
     raise UserError(
         "another process is writing it at this moment",
         where=str(target),
-        fix="wait for it to end, or choose another --output"
+        fix="wait for it to end, or choose another folder"
         + f"; if there is none, remove {partial}: this disk has no locks" * (locked is None),
     )
 

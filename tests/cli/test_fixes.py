@@ -24,6 +24,7 @@ COMMAND = re.compile(r"`stillbox ([^`]*)`")
 ROOT = Path(stillbox.__file__).parent
 JOBS = ("train", "model_main", "retinanet", "ssd_resnet34", "evaluate")
 SETS = ("data convert coco", "data convert voc")
+STORED = tuple(f"experiment.{module}" for module in ("overrides", "pipeline_config", "updating"))
 ONLY = {
     # Settings of an export are checked where it is made, not where it is read.
     "exporting.settings.ExportSettings": ("export",),
@@ -34,6 +35,10 @@ ONLY = {
     "api._is_export": ("predict", "evaluate"),
     # The folder is given with --data.
     "checking.choosing.records._finished": ("train",),
+    "checking.choosing.records.refuse_other_source": ("train",),
+    # Policies that stop are options of conversions.
+    "records.problems.ConversionLog": (*SETS, "data convert FOLDER"),
+    "predicting.listing._nothing_in": ("predict",),
     # The others give no length, or one that is checked before.
     "training.length.set_length": ("train",),
     "devices.launcher.find_process": JOBS,
@@ -61,7 +66,8 @@ ONLY = {
 """Verbs that raise a message, where the references say more. A name may have one flag behind it."""
 UNREACHED = {
     # They read experiments that are stored with a model, give no override and print no note.
-    "weights save": tuple(f"experiment.{m}" for m in ("overrides", "pipeline_config", "updating")),
+    "weights save": STORED,
+    "pack": STORED,
     "doctor": ("experiment.",),
     # They take no input.
     "recipes": ("",),
