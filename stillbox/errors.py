@@ -59,7 +59,7 @@ def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:
     close = close or _with_word(name, names)[:limit]
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
-    return "valid here: " + (", ".join(names) if names else "nothing")
+    return f"valid here: {', '.join(names)}" if names else "nothing is valid here: leave it out"
 
 
 def _with_word(name: str, names: Iterable[str]) -> list[str]:

@@ -38,4 +38,4 @@ def test_what_a_terminal_would_act_on_is_spelt_out():
 def test_the_nearest_names_or_all_of_them():
     assert nearest("batch_sise", ["batch_size", "steps"]) == "did you mean 'batch_size'?"
     assert nearest("zzz", ["steps", "batch_size"]) == "valid here: batch_size, steps"
-    assert nearest("zzz", []) == "valid here: nothing"
+    assert nearest("zzz", []) == "nothing is valid here: leave it out"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
 from stillbox.checking.advice import Advice, advise
@@ -86,7 +86,22 @@ def _row(finding: ConfigFinding, source: str, mark: str) -> RenderableType:
     # Notes stay short, because nothing must be mended.
     if finding.fix and finding.severity != "note":
         rows.append(Text(f"fix: {finding.fix}", "green"))
-    return Group(*(Padding(row, (0, 0, 0, 2 + 2 * number)) for number, row in enumerate(rows)))
+    return Group(*(_Unbroken(row, 2 + 2 * number) for number, row in enumerate(rows)))
+
+
+class _Unbroken:
+    """An indented text whose words, paths and addresses among them, stay whole on any terminal."""
+
+    def __init__(self, text: Text, indent: int) -> None:
+        self._text, self._indent = text, indent
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width - self._indent, 1)
+        for line in self._text.wrap(console, width, overflow="ignore"):
+            line.rstrip()
+            yield Segment(" " * self._indent)
+            yield from line.render(console)
+            yield Segment.line()
 
 
 def check_config(

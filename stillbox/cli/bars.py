@@ -17,8 +17,8 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     Without a terminal a line now and then says how far it is; short work prints none.
     """
     if not PrintableConsole(stderr=True).is_terminal:
-        with _progress_lines(name) as update:
-            yield update
+        with _progress_lines(name) as report:
+            yield report
         return
     line, began = StatusLine(name), time.monotonic()
 

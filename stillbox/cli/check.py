@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(content)
     else:
         console = PrintableConsole(highlight=False)
-        console.print(check.render(all_notes=arguments.notes))
+        # Words that are longer than a line continue on the next one, and are not cut.
+        console.print(check.render(all_notes=arguments.notes), crop=False)
         if compiled is not None:
             console.print(compiled.render())
     if not sound or (compiled is not None and not compiled.fits):

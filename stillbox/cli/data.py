@@ -14,7 +14,7 @@ from stillbox.training.console import PrintableConsole
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verbs of `data`."""
     verbs = parser.add_subparsers(
-        dest="data_verb", required=True, parser_class=data_convert.ConvertParser
+        dest="data_verb", metavar="VERB", required=True, parser_class=data_convert.ConvertParser
     )
     data_convert.add_arguments(
         verbs.add_parser(

@@ -13,6 +13,7 @@ from stillbox.cli import data_convert_folder
 from stillbox.cli.arguments import print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_conversion, label_map_of
+from stillbox.cli.parsing import VerbParser
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.coco import read_coco
@@ -26,12 +27,12 @@ from stillbox.records.voc import read_image_set, read_voc
 _FORMATS = ("coco", "voc")
 
 
-class ConvertParser(argparse.ArgumentParser):
+class ConvertParser(VerbParser):
     """The parser of `convert FOLDER` and of `convert coco|voc`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **options)
-        self.folder: argparse.ArgumentParser | None = None
+        self.folder: VerbParser | None = None
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -50,7 +51,7 @@ def add_arguments(parser: ConvertParser) -> None:
     )
     _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
     _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
-    folder = argparse.ArgumentParser(
+    folder = VerbParser(
         prog=f"{parser.prog} FOLDER", description=data_convert_folder.__doc__, add_help=True
     )
     data_convert_folder.add_arguments(folder)

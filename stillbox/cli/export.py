@@ -9,6 +9,7 @@ from stillbox.cli.arguments import add_option, say_next
 from stillbox.cli.models import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.exporting.manifest import EXPIRES
 from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def show_export(exported: "Exported") -> None:
     for name, about in manifest.files.items():
         print(f"  {name}: {about}")
     for name, version in manifest.needs.items():
-        print(f"  needs {name} {version}")
+        print(f"  {name} {version}" if name == EXPIRES else f"  needs {name} {version}")
     print(f"  {exported.verification.render()}")
 
 

@@ -14,6 +14,7 @@ from importlib import import_module
 
 from stillbox import __version__
 from stillbox.cli import interrupt_by_exception
+from stillbox.cli.parsing import VerbParser, refuse_addresses
 from stillbox.cli.processes import joined, run_process
 from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.compiling import compilation_left_behind, end_process
@@ -76,7 +77,7 @@ _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Returns the parser of all verbs; with `only`, the others are listed without their options."""
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="stillbox",
         description="Train and evaluate anchor-based object detectors as fixed-shape programs.",
     )
@@ -132,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from stillbox.cli.arguments import find_own_place
 
     try:
+        refuse_addresses(words)
         place = find_own_place(parsed)
         if place is not None:
             return run_process(place, words, lambda: _run(parsed, verb, place))

@@ -4,7 +4,8 @@ With --engine ray: in images, on the machines of a Ray cluster, as a Parquet tab
 """
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,14 +157,12 @@ def _selection(arguments: argparse.Namespace) -> Selection:
             where="--iou",
             fix="leave one of the two out",
         )
-    try:
+    with _naming_flags():
         return Selection(
             min_score=arguments.min_score,
             classes_per_object=arguments.classes_per_object,
             iou=arguments.iou,
         )
-    except UserError as error:
-        raise _of_flag(error) from error
 
 
 def _with_classes(selection: Selection, words: Sequence[str], names: Collection[str]) -> Selection:
@@ -171,16 +170,19 @@ def _with_classes(selection: Selection, words: Sequence[str], names: Collection[
     parts = [[word] if word in names else word.split(",") for word in words]
     classes = tuple(one.strip() for part in parts for one in part)
     selection = replace(selection, classes=classes)
-    try:
+    with _naming_flags():
         selection.check_classes(names)
-    except UserError as error:
-        raise _of_flag(error) from error
     return selection
 
 
-def _of_flag(error: UserError) -> UserError:
-    where = f"--{error.where.replace('_', '-')}"
-    return UserError(error.what, where=where, fix=error.fix)
+@contextmanager
+def _naming_flags() -> Iterator[None]:
+    """Raises errors about a field of a selection with its flag."""
+    try:
+        yield
+    except UserError as error:
+        where = f"--{(error.where or '').replace('_', '-')}"
+        raise UserError(error.what, where=where, fix=error.fix) from error
 
 
 def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:

@@ -24,6 +24,7 @@ from stillbox.predicting.object_files import (
     LabelFolder,
     best_thresholds,
     class_folders,
+    refuse_old,
     unique_names,
     write_crops,
 )
@@ -36,6 +37,7 @@ from stillbox.records.parallel import ordered_map
 from stillbox.training.signals import StopRequest
 
 PREDICTIONS = "predictions"
+_CROPS = "crops"
 _UNREAD_SHOWN = 20
 _CLASSES_SHOWN = 5
 # A container is killed ten seconds after SIGTERM.
@@ -61,7 +63,7 @@ class PredictRun:
         folder: of all results.
 
     Raises:
-        UserError: there are labels in the folder, or a report of the model is damaged.
+        UserError: there are labels or crops in the folder, or a report of the model is damaged.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class PredictRun:
         self._predictor, self._selection, self._folder = predictor, selection, folder
         self._labels = _label_folder(predictor, selection, arguments, folder)
         self._crops = class_folders(predictor.class_names) if arguments.crops else None
+        if arguments.crops:
+            refuse_old(folder / _CROPS)
         self._stride: int = arguments.frame_stride
         self._draws = not arguments.no_pictures
         self._profiler = batch_profiler(arguments.profile, folder, "predict")
@@ -157,7 +161,7 @@ class PredictRun:
 
     def _write_crops(self, found: Detections, stem: str) -> None:
         if self._crops is not None:
-            write_crops(found, self._folder / "crops", stem, self._crops)
+            write_crops(found, self._folder / _CROPS, stem, self._crops)
 
     def _run_video(self, source: Path | int, name: str) -> int:
         """Returns 1, or 0 if the video could not be read."""

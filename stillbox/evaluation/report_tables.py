@@ -86,10 +86,11 @@ def mistake_table(analysis: Analysis) -> str:
     for kind in sorted(KINDS, key=lambda kind: (-costs.kinds[kind], -counts[kind])):
         cost = costs.kinds[kind]
         rows.append(
-            f'<tr><th scope="row">{kind}</th>{number_cell(cost)}{bar_cell(cost / longest)}'
-            f'{number_cell(counts[kind])}<td class="about">{html_text(MEANINGS[kind])}</td></tr>'
+            # Below the name: on a phone a column at the end would be out of sight.
+            f'<tr><th scope="row">{kind}<small>{html_text(MEANINGS[kind])}</small></th>'
+            f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(counts[kind])}</tr>"
         )
-    head = head_row(["mistake"], ["costs AP50", "", "count"], ["meaning"])
+    head = head_row(["mistake"], ["costs AP50", "", "count"])
     both = (
         f"Without any wrong detection AP50 would rise by {costs.false_positives:.3f}; if objects "
         f"that are not found did not count, by {costs.false_negatives:.3f}."

@@ -22,6 +22,8 @@ MAX_PROGRAM_BYTES = 2**31
 """Greatest size of a file of an export."""
 _VERSION = 2
 _FOLDER = "give the folder that `stillbox export` wrote, or export again"
+# The key of `needs` with the day after which later versions may refuse an artefact.
+EXPIRES = "expires"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Written:
     files: dict[str, str]
     """Description of each file or folder by name."""
     needs: dict[str, str] = field(default_factory=dict)
-    """Least versions of the programs that read the artefact, and the date on which it expires."""
+    """Least versions of the programs that read the artefact, and under `EXPIRES` its last day."""
     known_bad: tuple[str, ...] = ()
     """Versions that are known to refuse it."""
     written_with: dict[str, str] = field(default_factory=dict)

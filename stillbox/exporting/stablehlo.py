@@ -12,7 +12,7 @@ import numpy as np
 from jax import export
 
 from stillbox.exporting.formats import Run, refusal
-from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
+from stillbox.exporting.manifest import EXPIRES, MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.pixels import resize_images
 from stillbox.exporting.program import ExportProgram, Outputs
 from stillbox.untrusted import read_untrusted
@@ -35,7 +35,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         files={FILE: "jax.export: program and weights; load with jax.export.deserialize"},
         needs={
             "jax": f">={jax.__version__}, calling convention {version}",
-            "expires": f"{expires}: later releases of jax may refuse it; export again",
+            EXPIRES: f"{expires}: later releases of jax may refuse it; export again",
         },
         written_with={"jax": jax.__version__},
     )

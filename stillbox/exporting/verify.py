@@ -113,7 +113,7 @@ def verify(
         if scores[-1] > SCORE_TOLERANCE:
             raise UserError(
                 f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
-                f"{scores[-1]:.4f}: {len(mine.scores)} objects in the artefact, "
+                f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
                 f"{len(theirs.scores)} in the checkpoint",
                 where="verification of the export",
                 fix=_REPORT,
@@ -185,7 +185,11 @@ def _difference(
     return UserError(
         f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
         f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
-        f"the artefact finds {len(mine.scores)} objects there",
+        f"the artefact finds {_objects(mine)} there",
         where="verification of the export",
         fix=_REPORT,
     )
+
+
+def _objects(found: Found) -> str:
+    return f"{len(found.scores)} object{'s' * (len(found.scores) != 1)}"

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,7 +111,7 @@ class Detections:
             UserError: the package supervision is not installed.
         """
         try:
-            import supervision
+            supervision = import_module("supervision")
         except ImportError as error:
             fix = "pip install supervision"
             raise UserError("supervision is not installed", fix=fix) from error

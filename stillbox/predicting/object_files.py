@@ -1,6 +1,7 @@
 """Files of detected objects: crops, and labels to correct in an annotation tool."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -41,12 +42,25 @@ def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int
         )
 
 
+def refuse_old(folder: Path) -> None:
+    """Refuses a folder with files: corrected labels, or crops that would mix with new ones.
+
+    Raises:
+        UserError: it has files, or is a file.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            "there are files of an earlier run, which may have been edited",
+            where=str(folder),
+            fix="choose another --output folder, or remove this one",
+        )
+
+
 def class_folders(class_names: Mapping[int, str]) -> dict[int, str]:
     """Returns a folder's name for each class: its own, without what names of files cannot hold."""
-    plain = ["".join(c if c.isalnum() or c in " -_" else "_" for c in name)
-             for name in class_names.values()]  # fmt: skip
-    shortened = [name.strip()[:_LONGEST_NAME] or "class" for name in plain]
-    return dict(zip(class_names, unique_names(shortened), strict=True))
+    plain = (re.sub(r"[^\w -]", "_", name).strip() for name in class_names.values())
+    names = unique_names(name[:_LONGEST_NAME] or "class" for name in plain)
+    return dict(zip(class_names, names, strict=True))
 
 
 def unique_names(stems: Iterable[str], *reserved: str) -> list[str]:
@@ -75,7 +89,7 @@ class LabelFolder:
         min_score: that of the other classes.
 
     Raises:
-        UserError: the folder has files; they may be corrected labels.
+        UserError: the folder has files.
     """
 
     def __init__(
@@ -86,12 +100,7 @@ class LabelFolder:
         thresholds: Mapping[int, float],
         min_score: float,
     ) -> None:
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise UserError(
-                "there are files already, perhaps labels that were corrected",
-                where=str(output),
-                fix="choose another --output folder, or remove this one",
-            )
+        refuse_old(output)
         self._output, self._form = output, form
         items = tuple(LabelMapItem(class_id, name) for class_id, name in class_names.items())
         self._label_map = LabelMap(items)

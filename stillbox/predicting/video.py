@@ -4,7 +4,9 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,7 @@ _USUAL_RATE = 30.0
 _MOST_RATE = 1000.0
 # A camera that stalls, or a clock that jumps, must not fill the disk with copies of a frame.
 _LONGEST_REPEAT = 10.0
+_FRAMES_WAITING = 4
 
 
 class Frame(NamedTuple):
@@ -98,7 +101,8 @@ class VideoFile:
     """Writes a WebM video, which gets its name when it is closed without an exception.
 
     Its codec is VP8, which all browsers play. The wheels of OpenCV have no encoder of H.264; theirs
-    of VP9 takes ten times as long, and MPEG-4 Part 2 is played by no browser.
+    of VP9 takes six times as long, and MPEG-4 Part 2 is played by no browser. A thread encodes,
+    while the next frames are detected in.
 
     Args:
         path: ends in `.webm`.
@@ -111,11 +115,15 @@ class VideoFile:
         self._partial = path.with_name(f".{path.stem}.partial{path.suffix}")
         self._writer: cv2.VideoWriter | None = None
         self._written = 0
+        self._encoder = ThreadPoolExecutor(1, "encoder")
+        self._waiting: deque[Future[None]] = deque()
 
     def __enter__(self) -> "VideoFile":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # After an exception, frames that wait are left out.
+        self._encoder.shutdown(cancel_futures=kind is not None)
         if self._writer is None:
             return
         self._writer.release()
@@ -141,9 +149,16 @@ class VideoFile:
         if self._live:
             due = round(seconds * self._rate) + 1 - self._written
             copies = max(0, min(due, round(_LONGEST_REPEAT * self._rate)))
-        for _ in range(copies):
-            self._writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+        self._waiting.append(self._encoder.submit(self._encode, picture, copies))
         self._written += copies
+        if len(self._waiting) > _FRAMES_WAITING:
+            self._waiting.popleft().result()
+
+    def _encode(self, picture: Picture, copies: int) -> None:
+        assert self._writer is not None
+        frame = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+        for _ in range(copies):
+            self._writer.write(frame)
 
     def _finish(self) -> None:
         """Gives the file its name, if all frames are in it: OpenCV does not report a full disk."""

@@ -83,7 +83,8 @@ def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> Class
         return ClassSlots(tuple(item.id for item in label_map))
     if required > num_classes:
         raise UserError(
-            f"the label map goes up to id {required}, the model has {num_classes} classes",
+            f"the label map goes up to id {required}, the model has {num_classes} "
+            f"class{'es' * (num_classes != 1)}",
             where=label_map.where,
             fix=_remedy(f"{required} (the greatest id, with gaps)", label_map, num_classes, rule),
         )

@@ -666,7 +666,7 @@ def test_num_classes_fits_the_label_map(label_map):
     sets = [f"data.train.label_map={label_map('m.pbtxt', 'cat', 'owl')}"]
     (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=1"])
     assert (advice.severity, advice.path) == ("error", "model.num_classes")
-    assert "goes up to id 2, the model has 1 classes" in advice.what
+    assert "goes up to id 2, the model has 1 class" in advice.what
     (advice,) = advice_of(files.label_maps_fit, [*sets, "model.num_classes=90"])
     assert advice.severity == "warning"
     assert "ends at id 2: the other 88 are never trained" in advice.what

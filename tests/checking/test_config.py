@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from stillbox.checking.config import check_config
+from stillbox.checking.config import ConfigCheck, ConfigFinding, check_config
 from stillbox.checking.memory import traced
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -41,6 +41,16 @@ def text_of(check, **options):
     console = Console(file=io.StringIO(), width=100)
     console.print(check.render(**options))
     return console.file.getvalue()
+
+
+def test_addresses_and_paths_stay_whole_on_a_narrow_terminal():
+    address = f"https://storage.example.org/{'models/' * 20}weights.tar.gz"
+    finding = ConfigFinding("warning", "p.config:3:1", "there are no weights", f"get {address} and")
+    console = Console(file=io.StringIO(), width=40)
+    console.print(ConfigCheck("p.config", (finding,)).render(), crop=False)
+    text = console.file.getvalue()
+    assert address in text
+    assert "  warning 3:1: there are no weights\n    fix: get\n" in text
 
 
 def test_all_broken_rules_are_reported_with_their_lines(config):

@@ -1,6 +1,7 @@
 """`stillbox export` and the exporters of the originals: flags, refusals, what is printed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, he
     folder = trained / "export" / "stablehlo"
     assert f"{folder}: stablehlo" in out
     assert "model.stablehlo: " in out
+    assert re.search(r"^  expires \d{4}-\d\d-\d\d: later", out, re.MULTILINE)
+    assert err.endswith(f"next: stillbox serve {folder}\n")
     assert "compared with the checkpoint on 6 images" in out
     assert json.loads((folder / "export.json").read_text())["verified"]["detections"] > 10
 
@@ -58,6 +61,7 @@ def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, he
     code, out, err = stillbox("predict", folder, photo, "--min-score", "0.001")
     assert code == 0, err
     assert json.loads(Path("predictions/predictions.json").read_text())[0]["detections"]
+    assert err.endswith(f"next: stillbox serve {folder}\n")
 
     code, out, err = stillbox("evaluate", folder, "--output", "report")
     assert code == 0, err

@@ -24,10 +24,41 @@ def test_a_verb_like_no_other_lists_all(refused):
     assert f"valid here: {', '.join(sorted(main._VERBS))}" in refused("xyzzy")
 
 
-def test_without_a_verb_the_usage_is_shown(stillbox):
+def test_without_a_verb_the_verbs_are_shown(stillbox):
     code, _, err = stillbox()
     assert code == 2
-    assert "usage: stillbox" in err
+    assert err.startswith("stillbox: VERB is missing\n  fix: give one of data, check, ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "train demo_scenes --modle-dir x",
+            "there is no option --modle-dir\n  fix: did you mean '--model-dir'? ",
+        ),
+        ("recipes --jsn=1", "there is no option --jsn\n  fix: did you mean '--json'?"),
+        ("train demo_scenes", "--model-dir is missing\n  fix: `stillbox train --help` shows what"),
+        ("evaluate run more", "unrecognized arguments: more"),
+        ("data", "VERB is missing\n  fix: give one of convert, check, stats"),
+        (
+            "data convert photos --ouput x",
+            "there is no option --ouput\n  fix: did you mean '--output'?",
+        ),
+        (
+            "predict run https://x.org/a.jpg",
+            "addresses are not taken: https://x.org/a.jpg\n  fix: give a file: curl ",
+        ),
+        (
+            "train --data=https://x.org/a --model-dir x",
+            "addresses are not taken: https://x.org/a\n",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_message_with_its_remedy(refused, words, message):
+    err = refused(*words.split())
+    assert err.partition(": ")[2].startswith(message)
+    assert "usage:" not in err
 
 
 @pytest.mark.parametrize("verb", main._VERBS)

@@ -79,13 +79,15 @@ def test_a_line_names_the_classes_and_the_most_frequent_first():
     assert describe_objects("abcdefg").endswith("1 e and 2 more classes)")
 
 
-def test_crops_are_images_of_the_objects(stillbox, photos, here):
+def test_crops_are_images_of_the_objects(stillbox, refused, photos, here):
     assert stillbox("predict", "model", "photos", "--crops", "--no-pictures").code == 0
     crops = here / "predictions" / "crops"
     files = sorted(str(file.relative_to(crops)) for file in crops.rglob("*.*"))
     assert files == ["nine/a_1.jpg", "nine/b_1.jpg", "ten/a_2.jpg", "ten/b_2.jpg"]
     assert read_image(crops / "nine/a_1.jpg")[0].shape == (80, 50, 3)
     assert read_image(crops / "ten/a_2.jpg")[0].shape == (30, 80, 3)
+    message = refused("predict", "model", "photos", "--crops")
+    assert "predictions/crops: there are files of an earlier run" in message
 
 
 def test_crops_of_a_video_have_the_numbers_of_its_frames(stillbox, here):
@@ -155,7 +157,7 @@ def test_labels_that_may_be_corrected_are_not_replaced(stillbox, refused, photos
     (here / "predictions/labels").mkdir(parents=True)
     assert stillbox("predict", "model", "photos", "--labels", "yolo").code == 0
     message = refused("predict", "model", "photos", "--labels", "yolo")
-    assert "predictions/labels: there are files already" in message
+    assert "predictions/labels: there are files of an earlier run" in message
     report.write_text("[]")
     message = refused("predict", "model", "photos", "--labels", "yolo", "--output", "other")
     assert "this is no report of `stillbox evaluate`" in message

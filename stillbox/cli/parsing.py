@@ -1,0 +1,77 @@
+"""The parser of all verbs: what it refuses is one message with its remedy."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from stillbox.errors import UserError, nearest
+
+_REQUIRED = "the following arguments are required: "
+_ADDRESS = re.compile(r"(?:--?[\w-]+=)?(?:https?|ftp)://")
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser that names the nearest option of a misspelt one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **options)
+        self._words: Sequence[str] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuses what is left over here, where the options are known."""
+        self._words = args or ()
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return parsed, left
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with a message of what is wrong and how to mend it."""
+        misspelt = next(filter(self._is_unknown, self._words), None)
+        if misspelt is not None:
+            name = misspelt.partition("=")[0]
+            close = nearest(name, self._option_string_actions)
+            fix = f"{close} " if close.startswith("did you mean") else ""
+            error = UserError(f"there is no option {name}", fix=f"{fix}{self._help()}")
+        elif message.startswith(_REQUIRED):
+            what = message.removeprefix(_REQUIRED)
+            error = UserError(f"{what} is missing", fix=self._verbs() or self._help())
+        else:
+            error = UserError(message, fix=self._help())
+        self.exit(2, f"{self.prog}: {error}\n")
+
+    def _is_unknown(self, word: str) -> bool:
+        """Whether a word is an option, in full or shortened, of no parser that it reaches."""
+        if not re.match(r"--?[A-Za-z]", word) or self._verbs():
+            return False
+        name = word.partition("=")[0]
+        names = self._option_string_actions
+        if name in names or (len(name) > 2 and name[1] != "-" and name[:2] in names):
+            return False
+        return not (self.allow_abbrev and any(one.startswith(name) for one in names))
+
+    def _verbs(self) -> str:
+        verbs = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        return f"give one of {', '.join(verbs[0].choices)}" if verbs else ""
+
+    def _help(self) -> str:
+        return f"`{self.prog} --help` shows what it takes"
+
+
+def refuse_addresses(words: Sequence[str]) -> None:
+    """Refuses addresses, which would be taken for paths.
+
+    Raises:
+        UserError: one of the words is an address.
+    """
+    for word in words:
+        if _ADDRESS.match(word):
+            address = re.sub(r"^--?[\w-]+=", "", word)
+            raise UserError(
+                f"addresses are not taken: {address}",
+                fix=f"give a file: curl --location --remote-name {shlex.quote(address)} gets it",
+            )
