@@ -97,11 +97,21 @@ class _Unbroken:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(options.max_width - self._indent, 1)
-        for line in self._text.wrap(console, width, overflow="ignore"):
+        # Rich would cut what is longer than a line.
+        for line in self._text.divide(_breaks(self._text.plain, width)):
             line.rstrip()
             yield Segment(" " * self._indent)
             yield from line.render(console)
             yield Segment.line()
+
+
+def _breaks(text: str, width: int) -> Iterator[int]:
+    """Yields where lines of whole words begin, but for the first."""
+    start = 0
+    for word in re.finditer(r"\S+", text):
+        if word.end() - start > width and word.start() > start:
+            start = word.start()
+            yield start
 
 
 def check_config(

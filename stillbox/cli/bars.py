@@ -22,14 +22,14 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         return
     line, began = StatusLine(name), time.monotonic()
 
-    def update(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         rate = done / max(time.monotonic() - began, 1e-3)
         eta = f"ETA {duration_text((total - done) / rate)}" if rate else ""
         line.done, line.total, line.rest = done, total, (eta, f"{rate:.1f}/s")
 
     # The line has streams of its own, which take colours from what is printed.
     with line.live(PrintableConsole(stderr=True)), printable_output():
-        yield update
+        yield show
 
 
 @contextmanager
