@@ -47,7 +47,7 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     passed_over = 0
     for word in words:
         found = _expand(word, recursive)
-        usable = [path for path in found if _is_usable(path)] if _filtered(word) else found
+        usable = _usable(word, found)
         if not usable:
             raise _nothing_in(word, recursive)
         passed_over += len(found) - len(usable)
@@ -75,14 +75,17 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
             yield image
             continue
         word = os.fspath(image)  # type: ignore[arg-type]
-        found = list_inputs([word])
-        if found.videos:
+        files = _usable(word, _expand(word, recursive=False))
+        if not files:
+            fix = "give a folder of images, or for those of subfolders FOLDER/**/*.jpg"
+            raise UserError("there is no image", where=word, fix=fix)
+        if any(map(is_video, files)):
             raise UserError(
                 "there are videos among the images",
                 where=word,
                 fix="give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both",
             )
-        yield from found.images
+        yield from files
 
 
 def check_output(
@@ -122,6 +125,11 @@ def _is_pattern(word: str) -> bool:
 def _filtered(word: str) -> bool:
     """Returns whether only files with a known suffix are meant."""
     return Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
+
+
+def _usable(word: str, found: list[Path]) -> list[Path]:
+    """Returns those of the files of a word that it means."""
+    return [path for path in found if _is_usable(path)] if _filtered(word) else found
 
 
 def _expand(word: str, recursive: bool) -> list[Path]:

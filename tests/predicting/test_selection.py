@@ -113,8 +113,9 @@ def test_a_folder_and_a_pattern_are_their_images(photos):
 
 def test_a_folder_without_images_or_with_videos_is_refused(photos, tmp_path_factory):
     empty = tmp_path_factory.mktemp("nothing")
-    with pytest.raises(UserError, match="the folder holds no image"):
+    with pytest.raises(UserError, match="there is no image") as caught:
         Predictor(Cards()).predict(empty)
+    assert "FOLDER/**/*.jpg" in caught.value.fix
     (photos / "clip.mp4").write_bytes(b"")
     with pytest.raises(UserError, match="there are videos among the images"):
         Predictor(Cards()).predict(photos)
