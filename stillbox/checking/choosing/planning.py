@@ -144,7 +144,7 @@ def _refuse_other_model(
     classes = f"model.num_classes={stored.model.num_classes}"
     given = read_config(config, [classes, *overrides]).experiment
     changes = [
-        f"{path}: {before!r} -> {now!r}"
+        f"model.{path}: {before!r} -> {now!r}"
         for path, before, now in differences(stored.model, given.model)
         if not path.endswith("batch_norm.decay")
     ]
