@@ -83,7 +83,7 @@ class PackedModel:
             UserError: they are not those that were written.
         """
         arrays = {name: self._arrays[name] for name in self._arrays}
-        if _digest(arrays) != self._checksum:
+        if array_digest(arrays) != self._checksum:
             raise UserError("the weights are damaged", where=str(self.folder), fix=_AGAIN)
         return arrays
 
@@ -208,7 +208,7 @@ def _write_file(
         "experiment": experiment,
         "label_map": model.label_map,
         "versions": read_text_file(model.folder / VERSIONS, fix=WRITTEN, inside=model.folder),
-        "sha256": _digest(arrays),
+        "sha256": array_digest(arrays),
     }
     content = save(arrays, metadata)
     with replacing(target) as unfinished:
@@ -226,7 +226,7 @@ def _write_folder(
         return sum(file.stat().st_size for file in folder.iterdir())
 
 
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+def array_digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Returns the SHA-256 of names, types, shapes and values."""
     found = hashlib.sha256()
     for name in sorted(arrays):

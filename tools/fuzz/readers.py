@@ -19,11 +19,13 @@ from unittest import mock
 import cv2
 import numpy as np
 from PIL import Image
+from safetensors.numpy import save
 
 from stillbox.checkpoints import tf1, tf1_index
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
 from stillbox.checkpoints.checksums import Checksums
 from stillbox.checkpoints.object_graph import serialize_object_graph
+from stillbox.checkpoints.packed import PackedModel, array_digest
 from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE
 from stillbox.checkpoints.weights_file import open_weights
@@ -385,9 +387,25 @@ def _npy(folder: Path) -> Sequence[bytes]:
 
 
 def _safetensors(folder: Path) -> Sequence[bytes]:
-    from safetensors.numpy import save
-
     return [save(_ARRAYS), save({"x": np.zeros((), np.int64)}, {"format": "pt"})]
+
+
+def _packed(folder: Path) -> Sequence[bytes]:
+    texts = {
+        "stillbox": "1",
+        "step": "3",
+        "experiment": _recipe("demo_scenes").decode(),
+        "label_map": "item { id: 1 name: 'a' }",
+        "sha256": array_digest(_ARRAYS),
+    }
+    return [save(_ARRAYS, texts), save({}, texts)]
+
+
+def _read_packed(data: bytes, folder: Path) -> None:
+    model = PackedModel(_put(folder, "w.stillbox", data))
+    model.read_experiment()
+    LabelMap.from_text(model.label_map, "w.stillbox")
+    model.parameters()
 
 
 _TENSOR = (
@@ -601,6 +619,7 @@ READERS: Mapping[str, Reader] = {
     "npz": Reader(_weights("w.npz"), _npz),
     "npy": Reader(_member("w.npz", "a.npy"), _npy),
     "safetensors": Reader(_weights("w.safetensors"), _safetensors),
+    "packed": Reader(_read_packed, _packed),
     "pth": Reader(
         _weights("w.pth"), lambda folder: [_zipped_pickle(folder), _SEQUENCE, _tar(folder)]
     ),
