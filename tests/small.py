@@ -21,8 +21,8 @@ SMALL = (
     "train.log_every=1",
     "train.checkpoint_every=2",
     "train.evaluate_every=0",
-    "train.optimizer={kind: momentum, momentum: 0.9}",
-    "train.optimizer.schedule={kind: constant, learning_rate: 0.06}",
+    "train.optimizer.kind=momentum",
+    "train.optimizer.schedule.kind=constant",
     "evaluation.batch_size=4",
     "data.cache_images=false",
 )

@@ -38,7 +38,7 @@ def test_without_a_verb_the_verbs_are_shown(stillbox):
             "there is no option --modle-dir\n  fix: did you mean '--model-dir'? ",
         ),
         ("recipes --jsn=1", "there is no option --jsn\n  fix: did you mean '--json'?"),
-        ("train demo_scenes", "--model-dir is missing\n  fix: `stillbox train --help` shows what"),
+        ("weights save run", "--to is missing\n  fix: `stillbox weights save --help` shows what"),
         ("evaluate run more", "unrecognized arguments: more"),
         ("data", "VERB is missing\n  fix: give one of convert, check, stats"),
         (
