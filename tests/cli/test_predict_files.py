@@ -53,7 +53,7 @@ def entries(name="predictions.json"):
 
 def test_a_folder(stillbox, photos):
     code, out, err = stillbox("predict", "model", "photos", "--batch-size", 4)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "next: stillbox export model\n")
     assert [one["image"] for one in entries()] == ["photos/2.png", "photos/10.png"]
     assert entries() == entries("predictions.jsonl")
     assert "photos/10.png: 1 object (1 blob) -> predictions/10.jpg" in out

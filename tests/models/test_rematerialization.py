@@ -100,7 +100,7 @@ def _of_kind(kind: str):
     return pytest.param(schema.Backbone.variants[kind](), id=kind, marks=marks)
 
 
-@pytest.mark.parametrize("config", map(_of_kind, schema.Backbone.variants))
+@pytest.mark.parametrize("config", [_of_kind(kind) for kind in schema.Backbone.variants])
 def test_every_backbone_has_blocks(config):
     tap = config.layers[-1]
     part = implementation_of(config)(config, (tap,), options(ShapesOnly()))

@@ -34,7 +34,7 @@ def test_predicting_names_the_image(spoilt, tmp_path):
     predictor = Predictor(CheckpointBackend(spoilt))
     with pytest.raises(UserError, match="not finite") as caught:
         predictor.predict(BLANK, **EVERY_DETECTION)
-    assert "--step" in caught.value.fix
+    assert "an earlier checkpoint" in caught.value.fix
 
 
 def test_evaluating_names_the_image(spoilt):

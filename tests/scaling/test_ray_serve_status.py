@@ -54,7 +54,8 @@ def photo():
 
 
 def test_what_is_no_image_is_the_client_s_fault(detector):
-    assert len(post(detector, photo())["detections"]) == 2
+    # Two classes in one box: the likelier one is answered.
+    assert len(post(detector, photo())["detections"]) == 1
     status, answer = post(detector, b"no image")
     assert status == 400
     assert "no known image format" in answer["error"]
