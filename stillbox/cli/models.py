@@ -63,7 +63,11 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
     row = known_weights().get(weights or "")
     if row is None:
         if download:
-            what = f"there are no weights {weights!r} to download" if weights else "of what?"
+            what = (
+                f"there are no weights {weights!r} to download"
+                if weights
+                else "no weights are named"
+            )
             fix = nearest(weights, known_weights()) if weights else "give --weights NAME"
             raise UserError(what, where="--download", fix=fix)
     elif not Path(row.name).exists() and find_weights(row.name) is None:

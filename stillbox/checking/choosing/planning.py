@@ -85,7 +85,7 @@ def plan_run(
         stored = _stored(model_directory)
         if config is not None:
             _refuse_other_model(config, stored.experiment, overrides, model_directory)
-        return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
+        return _resumed(stored, model_directory, overrides, steps, epochs)
     _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
@@ -123,8 +123,17 @@ def plan_resumed(
     Raises:
         UserError: it is damaged, or contradicts itself with its overrides.
     """
-    own = str(model_directory / EXPERIMENT)
-    resumed = overridden(_stored(model_directory), overrides, own)
+    return _resumed(_stored(model_directory), model_directory, overrides, steps, epochs)
+
+
+def _resumed(
+    stored: Reading,
+    model_directory: Path,
+    overrides: Sequence[str],
+    steps: int | None,
+    epochs: float | None,
+) -> Resolved:
+    resumed = overridden(stored, overrides, str(model_directory / EXPERIMENT))
     return set_length(resumed, overrides, steps=steps, epochs=epochs)
 
 
