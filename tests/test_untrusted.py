@@ -1,7 +1,9 @@
 import ast
+import io
 import json
 import os
 import socket
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.manifest import Manifest, check_files
+from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
 from stillbox.predicting.images import read_image
 from stillbox.predicting.video import Video
 from stillbox.records import guarded
@@ -293,3 +296,11 @@ def test_no_other_module_opens_files_to_read():
             if any(map(opens_to_read, calls)):
                 found.add(file.relative_to(package).as_posix())
     assert found == set(TRUSTED)
+
+
+def test_label_ids_of_a_tflite_file_are_bounded():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(LABEL_IDS, b" " * (2**24 + 1))
+    with pytest.raises(UserError, match="unpack to more than 16,777,216 bytes"):
+        label_ids(file.getvalue())

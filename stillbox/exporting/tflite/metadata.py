@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from stillbox.errors import UserError
+
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 """In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
 LABELS, LABEL_IDS = "labels.txt", "label_ids.txt"
+_MOST_LABEL_BYTES = 2**24
 
 # MediaPipe identifies the outputs by these names.
 _NAMES = ("location", "category", "score", "number of detections")
@@ -91,9 +94,18 @@ def least_runtime(content: bytes) -> str:
 
 
 def label_ids(content: bytes) -> list[int]:
-    """Returns the label map id of every class index, as written by `describe`."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return [int(line) for line in archive.read(LABEL_IDS).split()]
+    """Returns the label map id of every class index, as written by `describe`.
+
+    Raises:
+        UserError: the ids unpack to more than 16 MiB.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(LABEL_IDS) as file:
+        # The size in the archive's directory may be false.
+        lines = file.read(_MOST_LABEL_BYTES + 1)
+    if len(lines) > _MOST_LABEL_BYTES:
+        what = f"the label ids unpack to more than {_MOST_LABEL_BYTES:,} bytes"
+        raise UserError(what, where=LABEL_IDS, fix="export the model again")
+    return [int(line) for line in lines.split()]
 
 
 def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
