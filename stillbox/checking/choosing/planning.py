@@ -251,7 +251,7 @@ def _data_overrides(records: FolderRecords, facts: Facts) -> list[str]:
 
 def _given_weights(checkpoint: str, say: Say) -> list[str]:
     """Returns the overrides that go with weights that are asked for, or with none."""
-    say(f"weights to start from: {checkpoint or 'random ones'}, as --set {CHECKPOINT} says")
+    say(f"weights to start from: {checkpoint or 'random ones'}, as given")
     row = known_weights().get(checkpoint)
     return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
 

@@ -110,9 +110,9 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
 @pytest.mark.parametrize(
     ("given", "said", "scope"),
     [
-        ("", "random ones, as --set train.fine_tune.checkpoint says", ""),
-        ("mine.npz", "mine.npz, as --set", ""),
-        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as --set", "detection"),
+        ("", "random ones, as given", ""),
+        ("mine.npz", "mine.npz, as given", ""),
+        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as given", "detection"),
     ],
 )
 def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
