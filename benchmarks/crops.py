@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.crops import gathered, multiplied
-from stillbox.boxes.samples import cell_samples, edge_samples, pyramid_level
+from stillbox.boxes.crops import cell_samples, edge_samples, gathered, multiplied, pyramid_level
 from stillbox.devices.allocator import keep_freed_memory
 
 SIDES = {"one map": (40,), "pyramid": (160, 80, 40, 20, 10)}

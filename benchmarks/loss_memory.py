@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from measuring import random_batch
 from rich.table import Table
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.loss import detection_loss

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.devices.allocator import keep_freed_memory
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.processors import own_processors

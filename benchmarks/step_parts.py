@@ -39,7 +39,7 @@ import numpy as np
 from measuring import BOXES, TrainStep, profile
 from rich.table import Table
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.layers.activations import ACTIVATIONS
 from stillbox.models.layers.conv import ConvLayer

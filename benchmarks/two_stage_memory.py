@@ -19,7 +19,7 @@ import numpy as np
 from measuring import random_batch
 from rich.table import Table
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.two_stage.detector import FasterRcnnDetector

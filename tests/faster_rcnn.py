@@ -10,8 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from tests.reference import legacy_bilinear, variables, waves
 from tests.shared import SHARED
 

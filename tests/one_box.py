@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.detector import Detector, LossOutput

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import object_paths, reference_names
 from tests import reference
 from tests.faster_rcnn import GOLDENS

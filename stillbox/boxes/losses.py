@@ -1,13 +1,25 @@
-"""Classification losses, computed in float32 for any input type.
+"""Losses of classification and localization, computed in float32 for any input type.
 
 Logits and targets of elementwise functions are `[...]`, otherwise `[..., A, C]`. Functions with
 weights, `[..., A]` or `[..., A, C]`, return weighted losses `[..., A]`. Nothing is normalised.
+Codes are `[..., A, S]` and decoded boxes `[..., A, 4]`. A NaN in a target (a code of an inverted
+box) has no loss, and with `skip_zeros` a code whose target is exactly 0 has none.
+
+The focal loss (arXiv:1708.02002) has an explicit gradient. RetinaNet has millions of logits an
+image; the automatic gradient either keeps five arrays as large as the logits or takes as long as
+the loss again, and the explicit one keeps the logits and needs one power.
 """
+
+import math
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+
+from stillbox.boxes.geometry import PairFunction, giou, iou
 
 
 def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
@@ -79,3 +91,180 @@ def weighted_sum(losses: Array, weights: ArrayLike) -> Array:
     if weights.ndim == losses.ndim:
         return (losses * weights).sum(axis=-1)
     return losses.sum(axis=-1) * weights
+
+
+# Far below any probability that float32 logits can express, far above float32's smallest number.
+_TINY = 1e-30
+
+
+def sigmoid_focal_cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, *, gamma: float, alpha: float | None
+) -> Array:
+    """Returns binary cross entropy times `(1 - p_t)^gamma * alpha_t`, elementwise.
+
+    `p_t` is the predicted probability of the target. No gradient flows into `targets`.
+
+    Args:
+        logits: `[...]`.
+        targets: `[...]`, in 0..1.
+        gamma: 0 is plain cross entropy.
+        alpha: weight of positive targets, `1 - alpha` that of negative ones; None: both 1.
+    """
+    arrays = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
+    return _focal(*jnp.broadcast_arrays(*arrays), gamma, alpha)
+
+
+def sigmoid_focal_loss(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    weights: ArrayLike,
+    *,
+    gamma: float = 2.0,
+    alpha: float | None = None,
+) -> Array:
+    """Returns `[..., A]`, weighted by `[..., A]` or `[..., A, C]` and summed over the classes."""
+    losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
+    return weighted_sum(losses, weights)
+
+
+class _Parts(NamedTuple):
+    """Common terms of loss and gradient, elementwise."""
+
+    probability: Array
+    """s(x), of the class."""
+    complement: Array
+    """s(-x), with all of its digits."""
+    entropy: Array
+    """-t log s(x) - (1 - t) log s(-x)."""
+    mistake: Array
+    """t s(-x) + (1 - t) s(x), which is 1 - p_t."""
+    alpha: Array | float
+    """Weight of the element."""
+
+
+def _parts(logits: Array, targets: Array, alpha: float | None) -> _Parts:
+    # One exponential of a number that is never above 0.
+    decay = jnp.exp(-jnp.abs(logits))
+    larger = 1.0 / (1.0 + decay)
+    smaller = decay * larger
+    positive = logits >= 0.0
+    probability = jnp.where(positive, larger, smaller)
+    complement = jnp.where(positive, smaller, larger)
+    # Not 1 - p_t, which would lose all digits near 0. The floor keeps a power with a negative
+    # exponent finite at 0.
+    mistake = jnp.maximum(targets * complement + (1.0 - targets) * probability, _TINY)
+    return _Parts(
+        probability,
+        complement,
+        entropy=jnp.maximum(logits, 0.0) - logits * targets + jnp.log1p(decay),
+        mistake=mistake,
+        alpha=1.0 if alpha is None else targets * alpha + (1.0 - targets) * (1.0 - alpha),
+    )
+
+
+def _power(base: Array, exponent: float) -> Array:
+    """Returns a power of positive numbers.
+
+    An exponent that ends in .5 becomes a product with a square root: on a CPU, XLA's general power
+    is a function call for every element.
+    """
+    whole = math.floor(exponent)
+    if exponent - whole == 0.5:
+        return base**whole * jnp.sqrt(base)
+    return base**exponent
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _focal(logits: Array, targets: Array, gamma: float, alpha: float | None) -> Array:
+    """Returns the loss of arrays of one shape."""
+    parts = _parts(logits, targets, alpha)
+    return parts.alpha * parts.entropy * _power(parts.mistake, gamma)
+
+
+def _focal_forward(
+    logits: Array, targets: Array, gamma: float, alpha: float | None
+) -> tuple[Array, tuple[Array, Array]]:
+    return _focal(logits, targets, gamma, alpha), (logits, targets)
+
+
+def _focal_backward(
+    gamma: float, alpha: float | None, kept: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, None]:
+    logits, targets = kept
+    # Without the barrier, the compiler would reuse, and so keep, the terms of the forward pass.
+    logits = jax.lax.optimization_barrier(logits)
+    parts = _parts(logits, targets, alpha)
+    # d entropy / dx = s(x) - t, and d mistake / dx = (1 - 2 t) s(x) s(-x).
+    of_entropy = parts.mistake * (parts.probability - targets)
+    of_mistake = (1.0 - 2.0 * targets) * parts.probability * parts.complement
+    slope = _power(parts.mistake, gamma - 1.0) * (of_entropy + gamma * parts.entropy * of_mistake)
+    return cotangent * parts.alpha * slope, None
+
+
+_focal.defvjp(_focal_forward, _focal_backward)
+
+
+def huber(differences: ArrayLike, *, delta: float) -> Array:
+    """Returns `x^2 / 2` up to `delta` and `delta |x| - delta^2 / 2` beyond, elementwise."""
+    magnitudes = jnp.abs(jnp.asarray(differences, jnp.float32))
+    curved = jnp.minimum(magnitudes, delta)
+    return 0.5 * curved * curved + delta * (magnitudes - curved)
+
+
+def smooth_l1_loss(
+    codes: ArrayLike,
+    targets: ArrayLike,
+    weights: ArrayLike,
+    *,
+    delta: float = 1.0,
+    skip_zeros: bool = False,
+) -> Array:
+    """Returns Huber's loss, summed over the codes; `delta` ends the parabola."""
+    losses = huber(_differences(codes, targets, skip_zeros), delta=delta)
+    return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
+
+
+def l1_loss(
+    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
+) -> Array:
+    """Returns the sum of the absolute differences of the codes."""
+    losses = jnp.abs(_differences(codes, targets, skip_zeros))
+    return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
+
+
+def l2_loss(
+    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
+) -> Array:
+    """Returns half the sum of the squared, weighted differences of the codes.
+
+    As in the original the weight multiplies the difference, so that it counts squared.
+    """
+    differences = _differences(codes, targets, skip_zeros)
+    weighted = differences * jnp.asarray(weights, jnp.float32)[..., None]
+    return 0.5 * (weighted * weighted).sum(axis=-1)
+
+
+def iou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+    """Returns one minus the IoU of predicted and target boxes (arXiv:1608.01471)."""
+    return _overlap_loss(iou, boxes, targets, weights)
+
+
+def giou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+    """Returns one minus the generalised IoU of predicted and target boxes (arXiv:1902.09630)."""
+    return _overlap_loss(giou, boxes, targets, weights)
+
+
+def _differences(codes: ArrayLike, targets: ArrayLike, skip_zeros: bool) -> Array:
+    codes, targets = jnp.asarray(codes, jnp.float32), jnp.asarray(targets, jnp.float32)
+    skipped = jnp.isnan(targets)
+    if skip_zeros:
+        skipped |= targets == 0.0
+    return jnp.where(skipped, 0.0, codes - targets)
+
+
+def _overlap_loss(
+    overlap: PairFunction, boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike
+) -> Array:
+    boxes, targets = jnp.asarray(boxes, jnp.float32), jnp.asarray(targets, jnp.float32)
+    losses = 1.0 - overlap(boxes, jnp.where(jnp.isnan(targets), boxes, targets))
+    return losses * jnp.asarray(weights, jnp.float32)

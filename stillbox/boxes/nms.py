@@ -1,13 +1,252 @@
-"""Non-maximum suppression in arrays of fixed size."""
+"""Non-maximum suppression in arrays of fixed size: the search for boxes, and what it returns."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, export, lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
 from jax.typing import ArrayLike
 
-from stillbox.boxes.detections import Detections
-from stillbox.boxes.geometry import area, change_frame, clip_to_window
-from stillbox.boxes.nms_prefix import Found, SearchLimits
-from stillbox.boxes.nms_search import search
+from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
+from stillbox.boxes.nms_prefix import NmsResult, SearchLimits, search_prefix
+from stillbox.boxes.sampling import top_k_mask
+from stillbox.boxes.structures import Detections
+
+Suppress = Callable[[Array, Array], Array]
+
+_FORM: ContextVar[Literal["loop", "plain", "opaque"]] = ContextVar("nms_form", default="loop")
+
+_FEW = 512
+"""Anchors that are searched at once, without looking at the best candidates first."""
+
+_DEPTHS = (6, 20)
+"""Candidates for each of `max_total` detections in the searches that precede that of all boxes. An
+SSD without a threshold needs at most 4.6 on each of fifty photographs of COCO."""
+
+SEARCH = Primitive("nms_search")
+"""`search` as one operation, see `opaque_nms`; it returns the fields of `NmsResult`."""
+SEARCH.multiple_results = True
+
+
+@SEARCH.def_abstract_eval
+def _search_shapes(
+    boxes: ShapedArray, visible: ShapedArray, scores: ShapedArray, *, limits: SearchLimits
+) -> list[ShapedArray]:
+    batch, most = scores.shape[0], limits.max_total
+    rows = (batch, most)
+    types = (rows, jnp.int32), (rows, jnp.float32), ((batch,), jnp.int32)
+    return [ShapedArray(shape, jnp.dtype(dtype)) for shape, dtype in types]
+
+
+@contextmanager
+def opaque_nms() -> Iterator[None]:
+    """Traces the search of NMS inside it as the operation `SEARCH`.
+
+    It has no implementation: a converter writes the suppression of its runtime instead.
+    """
+    token = _FORM.set("opaque")
+    try:
+        yield
+    finally:
+        _FORM.reset(token)
+
+
+@contextmanager
+def plain_nms() -> Iterator[None]:
+    """Traces NMS inside it with the operations of TensorFlow Lite alone.
+
+    MediaPipe rejects models with loops, so the search has one step for every detection; a step for
+    a finished image changes nothing. The detections are the same but for one case: boxes of which
+    clipping leaves nothing are left out before and not during the search, so that they suppress
+    nothing and do not count in their class.
+    """
+    token = _FORM.set("plain")
+    try:
+        yield
+    finally:
+        _FORM.reset(token)
+
+
+class _Search(NamedTuple):
+    """State of the search between two picks."""
+
+    scores: Array
+    """`[B, C, A]`, minus infinity for what is picked, suppressed or below the threshold."""
+    best: Array
+    """`[B, C]`, the best score left in each class; minus infinity where the class is done."""
+    picks: Array
+    """`[B, C]` int32, boxes picked in each class."""
+    found: Array
+    """This and the two below: see `NmsResult`."""
+    found_scores: Array
+    found_count: Array
+
+
+def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
+    """Picks the best boxes of each image until it has all of its detections.
+
+    Args:
+        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
+        visible: `[B, A]` or `[B, C, A]` bool, which boxes can be a detection.
+        scores: `[B, A, C]`.
+        limits: of the search.
+    """
+    if _FORM.get() == "opaque":
+        return NmsResult(*SEARCH.bind(boxes, visible, scores, limits=limits))
+    if scores.shape[1] <= _FEW or _FORM.get() == "plain" or limits.soft_sigma > 0.0:
+        return _search_all(boxes, visible, scores, limits)
+    if export.is_symbolic_dim(scores.shape[0]):
+        # TensorFlow does not run `top_k` in an array of any size.
+        return _search_all(boxes, visible, scores, limits)
+
+    def search_from(depths: tuple[int, ...]) -> NmsResult:
+        if not depths:
+            return _search_all(boxes, visible, scores, limits)
+        found, done = search_prefix(boxes, visible, scores, limits, depths[0])
+        return lax.cond(jnp.all(done), lambda: found, lambda: search_from(depths[1:]))
+
+    return search_from(_DEPTHS)
+
+
+def _search_all(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
+    threshold, sigma = limits.score_threshold, limits.soft_sigma
+
+    def suppress(row: Array, overlaps: Array) -> Array:
+        if sigma > 0.0:
+            decayed = row * jnp.exp(overlaps * overlaps * (-0.5 / sigma))
+            # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
+            return jnp.where(decayed > threshold, decayed, -jnp.inf)
+        most = limits.iou_threshold
+        dropped = overlaps >= most if limits.drop_at_threshold else overlaps > most
+        return jnp.where(dropped, -jnp.inf, row)
+
+    start = _start_search(scores, visible, limits)
+    end = _run_search(
+        start,
+        lambda search: _pick(search, boxes, visible, suppress, limits.max_per_class),
+        limits.max_total,
+    )
+    return NmsResult(end.found, end.found_scores, end.found_count)
+
+
+def _start_search(scores: Array, visible: Array, limits: SearchLimits) -> _Search:
+    batch, anchors, classes = scores.shape
+    max_total = limits.max_total
+    # Classes before anchors: a pick then reads and writes one contiguous row an image.
+    candidates = jnp.where(scores > limits.score_threshold, scores, -jnp.inf).swapaxes(1, 2)
+    if 0 < limits.max_candidates_per_class < anchors:
+        candidates = _best_candidates(candidates, limits.max_candidates_per_class)
+    visible = visible if visible.ndim == 3 else visible[:, None]
+    if _FORM.get() == "plain":
+        candidates = jnp.where(visible, candidates, -jnp.inf)
+    return _Search(
+        scores=candidates,
+        best=_best_left(candidates, visible),
+        picks=jnp.zeros((batch, classes), jnp.int32),
+        found=jnp.zeros((batch, max_total), jnp.int32),
+        found_scores=jnp.zeros((batch, max_total), jnp.float32),
+        found_count=jnp.zeros(batch, jnp.int32),
+    )
+
+
+def _best_candidates(candidates: Array, most: int) -> Array:
+    """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
+    if _FORM.get() == "plain":
+        return _sorted_candidates(candidates, most)
+
+    def limit(scores: Array) -> Array:
+        return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
+
+    # Few images have so many in one class, and the mask takes 32 passes over all scores.
+    crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
+    return lax.cond(crowded, limit, lambda scores: scores, candidates)
+
+
+def _sorted_candidates(candidates: Array, most: int) -> Array:
+    """As `_best_candidates`, with a sort; of equal candidates the first are kept."""
+    scores, places = lax.top_k(candidates, most)
+    least, last = scores[..., -1:], places[..., -1:]
+    earlier = jnp.arange(candidates.shape[-1]) <= last
+    kept = (candidates > least) | ((candidates == least) & earlier)
+    return jnp.where(kept, candidates, -jnp.inf)
+
+
+def _best_left(scores: Array, visible: Array) -> Array:
+    """Returns the best score `[...]` of `[..., A]`; minus infinity without visible candidates.
+
+    Without the latter, images with few objects, and padding rows, would prolong the search.
+    """
+    unfinished = (visible & (scores > -jnp.inf)).any(axis=-1)
+    return jnp.where(unfinished, scores.max(axis=-1), -jnp.inf)
+
+
+def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
+    """Picks until every image has `max_total` detections or no candidate left."""
+    if _FORM.get() == "plain":
+        return functools.reduce(lambda search, _: pick(search), range(max_total), start)
+    return lax.while_loop(
+        lambda search: jnp.any(
+            (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
+        ),
+        pick,
+        start,
+    )
+
+
+def _pick(
+    search: _Search, boxes: Array, visible: Array, suppress: Suppress, max_per_class: int
+) -> _Search:
+    """Picks the best box of every image, and drops what it suppresses from its class.
+
+    Finished images take part without a change of the result.
+
+    Args:
+        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
+        visible: `[B, A]` or `[B, C, A]` bool, false for boxes that clipping leaves no area; they
+            suppress like any other and are counted in their class, but are no detections.
+        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
+            remaining scores.
+    """
+    batch, anchors = visible.shape[0], visible.shape[-1]
+    images = jnp.arange(batch)
+    class_ = jnp.argmax(search.best, axis=-1)
+    if boxes.ndim == 4:
+        boxes, visible = boxes[images, class_], visible[images, class_]
+    row = search.scores[images, class_]
+    anchor = jnp.argmax(row, axis=-1)
+    score = jnp.max(search.best, axis=-1)
+
+    overlaps = iou(boxes[images, anchor][:, None], boxes)
+    # The pick is dropped by index: a box without area does not overlap even itself.
+    picked = jnp.arange(anchors) == anchor[:, None]
+    row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
+    picks = search.picks[images, class_] + 1
+    full = picks >= max_per_class
+
+    emit = (score > -jnp.inf) & visible[images, anchor]
+    # No index equals the count of a full image.
+    here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
+    return _Search(
+        scores=_with_row(search.scores, class_, row),
+        best=_with_row(search.best, class_, jnp.where(full, -jnp.inf, _best_left(row, visible))),
+        picks=_with_row(search.picks, class_, picks),
+        found=jnp.where(here, (class_ * anchors + anchor)[:, None], search.found),
+        found_scores=jnp.where(here, score[:, None], search.found_scores),
+        found_count=search.found_count + here.any(axis=1),
+    )
+
+
+def _with_row(array: Array, class_: Array, row: Array) -> Array:
+    """Returns `array` `[B, C, ...]` with `row` `[B, ...]` at `class_` `[B]` of each image."""
+    if array.shape[0] == 1:  # false for a symbolic batch size, too
+        # Without a scatter, which TensorFlow Lite lacks.
+        return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
+    return array.at[jnp.arange(array.shape[0]), class_].set(row)
 
 
 def batched_nms(
@@ -85,7 +324,7 @@ def batched_nms(
     return _gather_detections(found, output_boxes, best_classes)
 
 
-def _gather_detections(end: Found, boxes: Array, best_classes: Array | None) -> Detections:
+def _gather_detections(end: NmsResult, boxes: Array, best_classes: Array | None) -> Detections:
     """Returns detections with boxes `[B, A, 4]` or `[B, C, A, 4]`.
 
     `best_classes` are the classes `[B, A]` if the search was class-agnostic.

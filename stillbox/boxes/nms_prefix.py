@@ -1,4 +1,7 @@
-"""Suppression among the best candidates of an image, which mostly are enough."""
+"""Suppression among the best candidates of an image, which mostly are enough.
+
+It stands alone beside `nms`, which searches on where the prefix is not enough.
+"""
 
 from typing import NamedTuple
 
@@ -23,7 +26,7 @@ class SearchLimits(NamedTuple):
     max_candidates_per_class: int
 
 
-class Found(NamedTuple):
+class NmsResult(NamedTuple):
     """Boxes in the order in which a search has picked them, zeros behind them."""
 
     found: Array
@@ -85,7 +88,7 @@ class _State(NamedTuple):
 
 def search_prefix(
     boxes: Array, visible: Array, scores: Array, limits: SearchLimits, depth: int
-) -> tuple[Found, Array]:
+) -> tuple[NmsResult, Array]:
     """Searches the best candidates of each image instead of all.
 
     Greedy suppression goes by descending score, so that its result above a score does not depend on
@@ -146,7 +149,7 @@ def best_candidates(scores: Array, threshold: float, most: int) -> Candidates:
 
 def suppress_candidates(
     boxes: Array, visible: Array, candidates: Candidates, classes: int, limits: SearchLimits
-) -> tuple[Found, Array]:
+) -> tuple[NmsResult, Array]:
     """Returns the detections among candidates, and `[B]` bool, whether the image has no others.
 
     Arguments are those of `search_prefix`; `classes` is C.
@@ -182,7 +185,7 @@ def suppress_candidates(
 
     end = lax.while_loop(more, decide, _State(jnp.int32(0), jnp.zeros(shown.shape, bool)))
     places, real = _first(end.kept & shown, limits.max_total)
-    found = Found(
+    found = NmsResult(
         jnp.where(real, jnp.take_along_axis(numbers, places, axis=1), 0),
         jnp.where(real, jnp.take_along_axis(candidates.scores, places, axis=1), 0.0),
         jnp.sum(real, axis=1, dtype=jnp.int32),

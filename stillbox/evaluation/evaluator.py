@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.analysis import Analysis, analyse

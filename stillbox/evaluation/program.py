@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
-from stillbox.boxes.batch import Ints, Pixels
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections, Ints, Pixels
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.devices.setup import collection_paused

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import jax
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import is_main_process
 from stillbox.devices.processors import input_threads
 from stillbox.devices.stalls import StallReporter, waiting_for

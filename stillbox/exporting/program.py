@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema

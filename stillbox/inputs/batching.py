@@ -10,7 +10,7 @@ from jax.profiler import TraceAnnotation
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.decode import ImageError

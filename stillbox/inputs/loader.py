@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations

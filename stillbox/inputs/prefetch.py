@@ -8,7 +8,7 @@ from typing import Self
 
 from jax.profiler import TraceAnnotation
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 
 # How often a thread that waits for a disk looks whether it is still wanted.
 _LOOK_SECONDS = 3.0

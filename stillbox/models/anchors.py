@@ -9,14 +9,17 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.anchors import (
     BoxSpec,
+    DefaultBoxSpec,
     Grid,
+    anchor_major_order,
     anchors_in_pixels,
+    default_boxes,
     multiscale_grids,
     pixel_grid_anchors,
     scale_ratio_specs,
+    ssd_anchors,
+    ssd_anchors_per_location,
 )
-from stillbox.boxes.default_boxes import DefaultBoxSpec, anchor_major_order, default_boxes
-from stillbox.boxes.ssd_anchors import ssd_anchors, ssd_anchors_per_location
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.boxes import calibration
+from stillbox.boxes import coders
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 
 
 @implements(schema.CurveCalibration)
 def _curve(config: schema.CurveCalibration, scores: jax.Array) -> jax.Array:
-    return calibration.curve_scores(
+    return coders.curve_scores(
         scores, inputs=np.array(config.scores), outputs=np.array(config.calibrated)
     )
 
@@ -19,7 +19,7 @@ def _curve(config: schema.CurveCalibration, scores: jax.Array) -> jax.Array:
 @implements(schema.ClassCurveCalibration)
 def _class_curves(config: schema.ClassCurveCalibration, scores: jax.Array) -> jax.Array:
     longest = max(len(curve.scores) for curve in config.curves)
-    return calibration.class_curve_scores(
+    return coders.class_curve_scores(
         scores,
         slots=np.array([curve.slot for curve in config.curves]),
         inputs=np.stack([_repeat_last(curve.scores, longest) for curve in config.curves]),
@@ -29,12 +29,12 @@ def _class_curves(config: schema.ClassCurveCalibration, scores: jax.Array) -> ja
 
 @implements(schema.SigmoidCalibration)
 def _sigmoid(config: schema.SigmoidCalibration, scores: jax.Array) -> jax.Array:
-    return calibration.platt_scores(scores, a=config.a, b=config.b)
+    return coders.platt_scores(scores, a=config.a, b=config.b)
 
 
 @implements(schema.ClassSigmoidCalibration)
 def _class_sigmoids(config: schema.ClassSigmoidCalibration, scores: jax.Array) -> jax.Array:
-    return calibration.class_platt_scores(
+    return coders.class_platt_scores(
         scores,
         slots=np.array([sigmoid.slot for sigmoid in config.sigmoids]),
         a=np.array([sigmoid.a for sigmoid in config.sigmoids]),

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.models.predictions import Candidates
 from stillbox.models.variables import Arrays, bind_detector
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from stillbox.boxes import box_losses, focal_loss, losses
+from stillbox.boxes import losses
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 
@@ -19,7 +19,7 @@ def _sigmoid(config: schema.SigmoidLoss, *arrays: jax.Array) -> jax.Array:
 
 @implements(schema.SigmoidFocalLoss)
 def _focal(config: schema.SigmoidFocalLoss, *arrays: jax.Array) -> jax.Array:
-    return focal_loss.sigmoid_focal_loss(*arrays, gamma=config.gamma, alpha=config.alpha)
+    return losses.sigmoid_focal_loss(*arrays, gamma=config.gamma, alpha=config.alpha)
 
 
 @implements(schema.BootstrappedSigmoidLoss)
@@ -41,23 +41,23 @@ def _against_logits(config: schema.SoftmaxAgainstLogitsLoss, *arrays: jax.Array)
 def _smooth_l1(
     config: schema.SmoothL1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
 ) -> jax.Array:
-    return box_losses.smooth_l1_loss(*arrays, delta=config.delta, skip_zeros=skip_zeros)
+    return losses.smooth_l1_loss(*arrays, delta=config.delta, skip_zeros=skip_zeros)
 
 
 @implements(schema.L1Loss)
 def _l1(config: schema.L1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
-    return box_losses.l1_loss(*arrays, skip_zeros=skip_zeros)
+    return losses.l1_loss(*arrays, skip_zeros=skip_zeros)
 
 
 @implements(schema.L2Loss)
 def _l2(config: schema.L2Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
-    return box_losses.l2_loss(*arrays, skip_zeros=skip_zeros)
+    return losses.l2_loss(*arrays, skip_zeros=skip_zeros)
 
 
 @implements(schema.IouLoss)
 def _iou(config: schema.IouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
     codes, targets, weights = arrays
-    return box_losses.iou_loss(decode(codes), decode(targets), weights)
+    return losses.iou_loss(decode(codes), decode(targets), weights)
 
 
 @implements(schema.GiouLoss)
@@ -65,4 +65,4 @@ def _giou(
     config: schema.GiouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
 ) -> jax.Array:
     codes, targets, weights = arrays
-    return box_losses.giou_loss(decode(codes), decode(targets), weights)
+    return losses.giou_loss(decode(codes), decode(targets), weights)

@@ -3,8 +3,7 @@
 from functools import partial
 
 from stillbox.boxes.geometry import PairFunction, ioa, iou, neg_sq_dist, thresholded_iou
-from stillbox.boxes.matchers import argmax_match, bipartite_match
-from stillbox.boxes.targets import Match
+from stillbox.boxes.matchers import Match, argmax_match, bipartite_match
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 

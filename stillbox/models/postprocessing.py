@@ -8,8 +8,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from stillbox.boxes.detections import Detections
 from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import calibration as _calibration  # noqa: F401 - registers them

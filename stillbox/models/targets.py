@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.targets import Targets, assign_targets, is_padding
+from stillbox.boxes.matchers import Targets, assign_targets, is_padding
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import matchers  # noqa: F401 - registers them

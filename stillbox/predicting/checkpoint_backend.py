@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.evaluation.program import BoundDetect, Weights, predict_program
 from stillbox.inputs.resize import resize_image

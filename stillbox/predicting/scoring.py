@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate

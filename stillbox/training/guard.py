@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from stillbox.boxes.batch import Ints
+from stillbox.boxes.structures import Ints
 from stillbox.devices.job import local_rows
 from stillbox.training.step import Metrics
 

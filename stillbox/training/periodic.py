@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.announcing import announcing
 from stillbox.devices.job import is_main_process, local_rows

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import (
     DATA_AXIS,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
 from stillbox.models.layers.lowering.reductions import norm_of

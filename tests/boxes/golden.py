@@ -1,9 +1,13 @@
-"""The reference's numbers, and the inputs that they were made from."""
+"""The reference's numbers, and the inputs that they were made from.
+
+Programs as users compile them; tests otherwise compile without optimisation.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
@@ -44,3 +48,10 @@ def nms_inputs() -> tuple[np.ndarray, np.ndarray]:
     centers, sizes = random.rand(200, 2), random.rand(200, 2) * 0.35 + 0.05
     boxes = np.concatenate([centers - sizes / 2, centers + sizes / 2], -1)
     return boxes.astype(np.float32), (random.rand(200, 5) ** 4).astype(np.float32)
+
+
+def optimised(function, *arrays, **named):
+    """Returns the result of a function that LLVM optimises."""
+    options = {"xla_backend_optimization_level": 3}
+    compiled = jax.jit(function).lower(*arrays, **named).compile(options)
+    return np.asarray(compiled(*arrays, **named))

@@ -1,3 +1,6 @@
+"""Default boxes against the executed original ."""
+
+import hashlib
 import math
 
 import numpy as np
@@ -5,11 +8,17 @@ import pytest
 
 from stillbox.boxes.anchors import (
     BoxSpec,
+    DefaultBoxSpec,
     Grid,
+    anchor_major_order,
+    default_boxes,
+    default_boxes_in_center_form,
     grid_anchors,
     multiscale_grids,
     pixel_grid_anchors,
     scale_ratio_specs,
+    ssd_anchors,
+    ssd_anchors_per_location,
 )
 from tests.boxes import golden
 from tests.shared import SHARED, needs_shared
@@ -162,3 +171,214 @@ def test_levels_of_anchors_of_two_strides_equal_the_published_test():
     )
     anchors = pixel_grid_anchors([(2, 2), (1, 1)], (64, 64), grids) * 64
     np.testing.assert_allclose(anchors, [*fine, [-32, -32, 96, 96]], rtol=1e-6)
+
+
+SSD = {
+    "min_scale": 0.2,
+    "max_scale": 0.95,
+    "scales": (),
+    "aspect_ratios": golden.SSD_ASPECT_RATIOS,
+    "interpolated_scale_aspect_ratio": 1.0,
+    "reduce_boxes_in_lowest_layer": True,
+}
+# One square as large as the image at every location.
+ONE_SQUARE = {
+    **SSD,
+    "scales": (1.0,),
+    "aspect_ratios": (1.0,),
+    "interpolated_scale_aspect_ratio": 0.0,
+    "reduce_boxes_in_lowest_layer": False,
+}
+
+
+def test_ssd_300_anchors_equal_the_reference_bit_by_bit():
+    anchors = ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **SSD)
+    assert anchors.dtype == np.float32
+    np.testing.assert_array_equal(anchors, golden.ssd_300_anchors())
+
+
+def test_anchors_without_a_reduced_lowest_layer_equal_the_reference_bit_by_bit():
+    expected = golden.load("boxes_anchors.json")["ssd_mobilenet_v1_ppn_300x300"]
+    settings = {**SSD, "min_scale": 0.15, "reduce_boxes_in_lowest_layer": False}
+    anchors = ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **settings)
+    assert len(anchors) == expected["num_anchors"]
+    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
+    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
+    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("reduced, total", [(True, 7308), (False, 11640)])
+def test_the_number_of_anchors_equals_the_published_test(reduced, total):
+    # 38^2 + 19^2 + 10^2 + 5^2 + 3^2 + 1 = 1940 locations: 6 * 1940, less 3 * 1444 when reduced.
+    shapes = [(side, side) for side in (38, 19, 10, 5, 3, 1)]
+    settings = {
+        **SSD,
+        "aspect_ratios": (1.0, 2.0, 3.0, 1 / 2, 1 / 3),
+        "reduce_boxes_in_lowest_layer": reduced,
+    }
+    anchors = ssd_anchors(shapes, (300, 300), **settings)
+    assert anchors.shape == (total, 4)
+    counts = ssd_anchors_per_location(
+        6,
+        aspect_ratios=settings["aspect_ratios"],
+        interpolated_scale_aspect_ratio=1.0,
+        reduce_boxes_in_lowest_layer=reduced,
+    )
+    assert counts == (3 if reduced else 6, 6, 6, 6, 6, 6)
+    assert sum(n * h * w for n, (h, w) in zip(counts, shapes, strict=True)) == total
+
+
+@pytest.mark.parametrize(
+    "image_shape, expected",
+    [
+        # Row 6: centres (.5, .25) and (.5, .75), half a side .5.
+        ((1, 1), [[0, -0.25, 1, 0.75], [0, 0.25, 1, 1.25]]),
+        # In an image twice as wide as high a square is half as wide in normalised terms.
+        ((320, 640), [[0, 0, 1, 0.5], [0, 0.5, 1, 1]]),
+    ],
+)
+def test_squares_stay_square_in_an_oblong_image(image_shape, expected):
+    np.testing.assert_allclose(ssd_anchors([(1, 2)], image_shape, **ONE_SQUARE), expected)
+
+
+def test_rows_come_before_columns_and_columns_before_boxes():
+    settings = {**ONE_SQUARE, "aspect_ratios": (1.0, 4.0)}
+    anchors = ssd_anchors([(2, 3)], (100, 100), **settings).reshape(2, 3, 2, 4)
+    centers = (anchors[..., :2] + anchors[..., 2:]) / 2
+    np.testing.assert_allclose(centers[1, 2, 0], [0.75, 5 / 6], rtol=1e-6)
+    # Aspect ratio 4: twice as wide and half as high.
+    np.testing.assert_allclose(anchors[0, 0, 1, 2:] - anchors[0, 0, 1, :2], [0.5, 2], rtol=1e-6)
+
+
+def test_strides_and_offsets_are_in_pixels():
+    anchors = ssd_anchors(
+        [(2, 2)],
+        (200, 100),
+        **ONE_SQUARE,
+        height_strides=(50,),
+        width_strides=(10,),
+        height_offsets=(20,),
+        width_offsets=(0,),
+    )
+    centers = (anchors[:, :2] + anchors[:, 2:]) / 2
+    # Rows at 20 and 70 of 200 pixels, columns at 0 and 10 of 100.
+    expected = [[0.1, 0], [0.1, 0.1], [0.35, 0], [0.35, 0.1]]
+    np.testing.assert_allclose(centers, expected, rtol=1e-6)
+
+
+def test_the_offset_is_half_a_stride_unless_given():
+    anchors = ssd_anchors([(2, 1)], (100, 100), **ONE_SQUARE, height_strides=(20,))
+    # Rows at 10 and 30 pixels; the width has neither, so its one column lies in the middle.
+    centers = (anchors[:, :2] + anchors[:, 2:]) / 2
+    np.testing.assert_allclose(centers, [[0.1, 0.5], [0.3, 0.5]], rtol=1e-6)
+
+
+def test_the_base_anchor_scales_every_box():
+    anchors = ssd_anchors([(1, 1)], (9, 9), **ONE_SQUARE, base_anchor_height=0.5)
+    np.testing.assert_allclose(anchors, [[0.25, 0, 0.75, 1]])
+
+
+def test_the_last_map_interpolates_towards_scale_one():
+    settings = {**ONE_SQUARE, "scales": (0.25,), "interpolated_scale_aspect_ratio": 1.0}
+    anchors = ssd_anchors([(1, 1)], (9, 9), **settings)
+    # sqrt(.25 * 1) = .5
+    np.testing.assert_allclose(anchors[:, 2] - anchors[:, 0], [0.25, 0.5])
+
+
+def test_one_map_has_the_smallest_scale():
+    anchors = ssd_anchors([(1, 1)], (9, 9), **{**ONE_SQUARE, "scales": ()})
+    np.testing.assert_allclose(anchors[:, 2] - anchors[:, 0], [0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"scales": (0.1, 0.2)}, "2 scales for 6 feature maps"),
+        ({"height_strides": (8,)}, "1 strides for 6 feature maps"),
+        ({"width_offsets": (8, 8)}, "2 offsets for 6 feature maps"),
+        ({"aspect_ratios": (1.0, 0.0)}, "aspect ratios are positive"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **{**SSD, **wrong})
+
+
+IMAGE = (300, 300)
+SHAPES = [(side, side) for side in (38, 19, 10, 5, 3, 1)]
+SIZES = (21, 45, 99, 153, 207, 261, 315)
+STEPS = (8, 16, 32, 64, 100, 300)
+RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
+SPECS = [DefaultBoxSpec(SIZES[k], SIZES[k + 1], STEPS[k], RATIOS[k]) for k in range(6)]
+
+
+def centered() -> np.ndarray:
+    return default_boxes_in_center_form(SHAPES, IMAGE, SPECS, clip=True).astype(np.float32)
+
+
+def digest(boxes: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(boxes).tobytes()).hexdigest()
+
+
+def test_all_boxes_are_those_of_the_original_bit_by_bit():
+    assert centered().shape == (8732, 4)
+    expected = "acd1289ec74a4695cf43421a4b94f536c0154b16640c8982427d0d3785715e6d"
+    assert digest(centered()) == expected
+
+
+def test_the_older_order_is_that_of_the_original_bit_by_bit():
+    boxes = centered()[anchor_major_order(SHAPES, SPECS)]
+    expected = "55305b8c6f62f46bed107bec1388425f1e35d641097cc3020d99f6378b973674"
+    assert digest(boxes) == expected
+    # One kind of box at all 38 x 38 = 1444 locations, then the next kind.
+    np.testing.assert_allclose(boxes[1], [0.0133333, 0.04, 0.07, 0.07], atol=1e-6)
+    np.testing.assert_allclose(boxes[1444, 2:], 0.10246951, atol=1e-7)
+    np.testing.assert_allclose(boxes[2888, 2:], [0.0495, 0.0990], atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    "index, row",
+    [
+        # Centre .5 * 8 / 300, side 21 / 300; the large square's sqrt(21 * 45) / 300.
+        (0, (0.01333333, 0.01333333, 0.07, 0.07)),
+        (1, (0.01333333, 0.01333333, 0.10246951, 0.10246951)),
+        # Twice as wide as high: .07 / sqrt(2) and .07 * sqrt(2).
+        (2, (0.01333333, 0.01333333, 0.04949747, 0.09899495)),
+        (3, (0.01333333, 0.01333333, 0.09899495, 0.04949747)),
+        (4, (0.01333333, 0.04, 0.07, 0.07)),
+        (5776, (0.02666667, 0.02666667, 0.15, 0.15)),
+        (5780, (0.02666667, 0.02666667, 0.08660254, 0.25980762)),
+        (8692, (0.16666667, 0.16666667, 0.69, 0.69)),
+        (8729, (0.5, 0.5, 0.9557719, 0.9557719)),
+        # .87 * sqrt(2) = 1.23 is cut to 1.
+        (8730, (0.5, 0.5, 0.6151829, 1.0)),
+    ],
+)
+def test_single_boxes_equal_the_original(index, row):
+    np.testing.assert_allclose(centered()[index], row, atol=1e-7)
+
+
+def test_sums_of_all_columns_equal_the_original():
+    edges = default_boxes(SHAPES, IMAGE, SPECS, clip=True)
+    assert edges.dtype == np.float32
+    np.testing.assert_allclose(
+        edges.sum(axis=0, dtype=np.float64), [3857.1628, 3857.1628, 5029.1305, 5029.1305], atol=1e-3
+    )
+    # Clipping is done before the edges are taken, which therefore lie outside.
+    assert edges.min() == pytest.approx(-0.335, abs=1e-3)
+    assert edges.max() == pytest.approx(1.402, abs=1e-3)
+
+
+def test_without_clipping_centres_leave_the_image():
+    # Level 5: ten steps of 32 pixels are 320, and the last centre lies at 304.
+    boxes = default_boxes_in_center_form(SHAPES, IMAGE, SPECS, clip=False)
+    assert boxes[:, 0].max() == pytest.approx(304 / 300)
+    assert centered()[:, 0].max() == 1.0
+
+
+def test_images_that_are_not_square_have_square_boxes_in_pixels():
+    (box,) = default_boxes_in_center_form(
+        [(1, 1)], (100, 200), [DefaultBoxSpec(20, 45, 40, ())], clip=False
+    )[:1]
+    # Centre 20 of 100 rows and of 200 columns, side 20.
+    np.testing.assert_allclose(box, [0.2, 0.1, 0.2, 0.1])

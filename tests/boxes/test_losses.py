@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes import focal_loss, losses
+from stillbox.boxes import losses
 from tests.boxes import golden
 
 GOLDEN = golden.load("boxes_losses.json")
@@ -16,7 +16,7 @@ LN2 = math.log(2)
 
 
 def focal(gamma=2.0, alpha=None):
-    return lambda x, z: focal_loss.sigmoid_focal_cross_entropy(x, z, gamma=gamma, alpha=alpha)
+    return lambda x, z: losses.sigmoid_focal_cross_entropy(x, z, gamma=gamma, alpha=alpha)
 
 
 def bootstrapped(hard):
@@ -44,8 +44,8 @@ def test_elementwise_losses_equal_the_executed_reference(name, function):
     "name, function",
     [
         ("sigmoid", losses.sigmoid_loss),
-        ("focal_anone_g2", focal_loss.sigmoid_focal_loss),
-        ("focal_a.25_g2", lambda *a: focal_loss.sigmoid_focal_loss(*a, alpha=0.25)),
+        ("focal_anone_g2", losses.sigmoid_focal_loss),
+        ("focal_a.25_g2", lambda *a: losses.sigmoid_focal_loss(*a, alpha=0.25)),
         ("boot_soft", lambda *a: losses.bootstrapped_sigmoid_loss(*a, alpha=0.9, hard=False)),
     ],
 )
@@ -68,7 +68,7 @@ def test_slots_of_one_anchor_can_weigh_differently():
     # Logits 0: every slot costs ln 2; focal with gamma 1 half of that; softmax ln 3.
     zeros, targets, weights = np.zeros((1, 3)), [[0, 1, 0]], [[0.5, 4.0, 0.0]]
     np.testing.assert_allclose(losses.sigmoid_loss(zeros, targets, weights), [4.5 * LN2])
-    focal = focal_loss.sigmoid_focal_loss(zeros, targets, weights, gamma=1.0)
+    focal = losses.sigmoid_focal_loss(zeros, targets, weights, gamma=1.0)
     np.testing.assert_allclose(focal, [2.25 * LN2], rtol=1e-6)
     # The target's slot alone has a loss.
     softmax = losses.softmax_loss(zeros, targets, weights)
@@ -123,7 +123,7 @@ def test_softmax_at_extreme_logits_costs_only_the_undecided_ones():
 def test_losses_are_float32_for_any_input_type(dtype):
     logits, weights = jnp.ones((2, 3), dtype), jnp.ones(2, dtype)
     assert losses.sigmoid_loss(logits, logits, weights).dtype == jnp.float32
-    assert focal_loss.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
+    assert losses.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
     assert losses.softmax_loss(logits, logits, weights).dtype == jnp.float32
     assert losses.softmax_against_logits_loss(logits, logits, weights).dtype == jnp.float32
     bootstrapped = losses.bootstrapped_sigmoid_loss(logits, logits, weights, alpha=0.9, hard=True)
@@ -137,7 +137,7 @@ def test_gradients_are_finite_at_extreme_logits(gamma):
     for function in (
         losses.sigmoid_loss,
         losses.softmax_loss,
-        lambda *a: focal_loss.sigmoid_focal_loss(*a, gamma=gamma, alpha=0.25),
+        lambda *a: losses.sigmoid_focal_loss(*a, gamma=gamma, alpha=0.25),
     ):
         value, gradient = jax.value_and_grad(lambda x, f=function: f(x, targets, [1, 1]).sum())(
             logits
@@ -156,3 +156,183 @@ def test_sigmoid_gradient_is_probability_less_target():
     logits = jnp.asarray([-3.0, -0.1, 0.0, 2.0])
     gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, jnp.ones(4)).sum())(logits)
     np.testing.assert_allclose(gradient, jax.nn.sigmoid(logits) - 1, rtol=1e-6)
+
+
+FOCAL_LN2 = math.log(2.0)
+
+
+@pytest.mark.parametrize(
+    "alpha, total", [(1.0, 8 * FOCAL_LN2), (0.75, 10 * FOCAL_LN2), (None, 24 * FOCAL_LN2)]
+)
+def test_focal_without_focus_equals_the_published_test(alpha, total):
+    # 8 anchors of 3 slots, one of them positive: 8 alpha + 16 (1 - alpha) times ln 2 (row 24).
+    targets = np.eye(3)[np.arange(8) % 3].reshape(2, 4, 3)
+    result = losses.sigmoid_focal_loss(
+        np.zeros((2, 4, 3)), targets, np.ones((2, 4)), gamma=0.0, alpha=alpha
+    )
+    np.testing.assert_allclose(result.sum(), total, rtol=1e-6)
+
+
+def test_focal_keeps_its_digits_for_a_confident_model():
+    # At logit 15 and target 1: 1 - p = s(-15) = 3.059e-7, of which 1 - s(15) in float32 keeps one
+    # digit. The loss is (1 - p)^2 * -ln p, about (1 - p)^3.
+    doubt = 1 / (1 + math.exp(15))
+    expected = -(doubt**2) * math.log1p(-doubt)
+    result = losses.sigmoid_focal_cross_entropy(15.0, 1.0, gamma=2.0, alpha=None)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_a_head_of_zeros_has_a_focal_gradient_for_the_background():
+    # Gamma 2: d/dx of p^2 * -ln(1 - p) at p = .5 is 2 p p (1 - p) ln 2 + p^3.
+    gradient = jax.grad(
+        lambda x: losses.sigmoid_focal_cross_entropy(x, 0.0, gamma=2.0, alpha=None)
+    )(0.0)
+    np.testing.assert_allclose(gradient, 0.25 * FOCAL_LN2 + 0.125, rtol=1e-6)
+
+
+def loss_in_float64(x, t, gamma, alpha):
+    s = 1 / (1 + np.exp(-x))
+    entropy = -t * np.log(s) - (1 - t) * np.log(1 - s)
+    weight = 1.0 if alpha is None else t * alpha + (1 - t) * (1 - alpha)
+    return weight * (t * (1 - s) + (1 - t) * s) ** gamma * entropy
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 1.5, 2.0])
+def test_the_gradient_is_the_slope_of_the_loss(gamma, alpha):
+    # By differences of the formula in float64, which knows nothing of how the loss is written.
+    x = np.linspace(-8, 8, 33)[:, None]
+    t = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
+    step = 1e-5
+    upper, lower = (loss_in_float64(x + sign * step, t, gamma, alpha) for sign in (1, -1))
+    gradient = jax.grad(
+        lambda logits: losses.sigmoid_focal_cross_entropy(
+            logits, t, gamma=gamma, alpha=alpha
+        ).sum(),
+    )(jnp.broadcast_to(jnp.asarray(x), (33, 5)))
+    np.testing.assert_allclose(gradient, (upper - lower) / (2 * step), rtol=2e-5, atol=1e-7)
+
+
+CODES, BOX_TARGETS, BOX_WEIGHTS = (
+    np.float32(GOLDEN["inputs"][key]) for key in ("box_pred", "box_target", "box_weights")
+)
+BOXES, TRUE_BOXES = (np.float32(GOLDEN["inputs"][key]) for key in ("iou_b1", "iou_b2"))
+
+
+@pytest.mark.parametrize("name, delta", [("smooth_l1_d1", 1.0), ("smooth_l1_d.11", 1 / 9)])
+def test_smooth_l1_equals_the_executed_reference(name, delta):
+    result = losses.smooth_l1_loss(CODES, BOX_TARGETS, BOX_WEIGHTS, delta=delta)
+    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-5)
+
+
+def test_smooth_l1_equals_the_published_test():
+    codes = [
+        [[2.5, 0, 0.4, 0], [0, 0, 0, 0], [0, 2.5, 0, 0.4]],
+        [[3.5, 0, 0, 0], [0, 0.4, 0, 0.9], [0, 0, 1.5, 0]],
+    ]
+    weights = [[2, 1, 1], [0, 3, 0]]
+    # Row by row: 2 (2 + .08) + 0 + (2 + .08) = 6.24; 3 (.08 + .405) = 1.455.
+    result = losses.smooth_l1_loss(codes, np.zeros((2, 3, 4)), weights)
+    np.testing.assert_allclose(result, [[4.16, 0, 2.08], [0, 1.455, 0]], rtol=1e-6)
+    np.testing.assert_allclose(result.sum(), 7.695, rtol=1e-6)
+
+
+def test_l2_equals_the_executed_reference():
+    # Second anchor: differences -.3, 2, .4, -1.5, squares 6.5 in all, half of that times .5 * .5.
+    np.testing.assert_allclose(GOLDEN["l2"], [[0.0525, 0.8125]], rtol=1e-6)
+    result = losses.l2_loss(CODES, BOX_TARGETS, BOX_WEIGHTS)
+    np.testing.assert_allclose(result, GOLDEN["l2"], rtol=1e-6)
+
+
+def test_l2_equals_the_published_test():
+    # From the original's unit tests: 3 images, 5 of 10 anchors count, 4 codes of 1: 3 * 5 * 4 / 2.
+    weights = np.tile(np.arange(10) < 5, (3, 1))
+    result = losses.l2_loss(np.ones((3, 10, 4)), np.zeros((3, 10, 4)), weights)
+    assert result.sum() == 30
+    # Likewise when half of the targets are no numbers and all anchors count.
+    targets = np.where(np.arange(4) < 2, np.nan, np.zeros((3, 10, 4)))
+    assert losses.l2_loss(np.ones((3, 10, 4)), targets, np.ones((3, 10))).sum() == 30
+
+
+def test_l1_is_the_sum_of_the_distances():
+    # .05 + .1 + .05 + .3, and .3 + 2 + .4 + 1.5 at weight .5.
+    np.testing.assert_allclose(
+        losses.l1_loss(CODES, BOX_TARGETS, BOX_WEIGHTS), [[0.5, 2.1]], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["iou", "giou"])
+def test_overlap_losses_equal_the_executed_reference(name):
+    function = {"iou": losses.iou_loss, "giou": losses.giou_loss}[name]
+    result = function(BOXES, TRUE_BOXES, BOX_WEIGHTS)
+    assert result.shape == (1, 2)
+    np.testing.assert_allclose(result[0], np.reshape(GOLDEN[name], 2), rtol=1e-5)
+
+
+def test_overlap_losses_equal_the_published_test():
+    # From the original's unit tests: two equal pairs cost nothing, one apart costs 1 at weight 2.
+    boxes = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [0, 0, 0.5, 0.25]]
+    targets = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [50, 50, 500.5, 100.25]]
+    np.testing.assert_allclose(losses.iou_loss(boxes, targets, [1, 0.5, 2]), [0, 0, 2])
+    # A point and a box of 25 in a hull of 100: 1 + 75 / 100, twice.
+    boxes[2], targets[2] = [0, 0, 0, 0], [5, 5, 10, 10]
+    np.testing.assert_allclose(losses.giou_loss(boxes, targets, [1, 0.5, 2]), [0, 0, 3.5])
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_box_losses_are_float32_for_any_input_type(dtype):
+    codes, weights = jnp.ones((2, 4), dtype), jnp.ones(2, dtype)
+    for name in ("smooth_l1", "l1", "l2", "iou", "giou"):
+        function = getattr(losses, f"{name}_loss")
+        assert function(codes, codes, weights).dtype == jnp.float32
+
+
+def test_targets_that_are_not_numbers_count_as_met():
+    targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 0.0]])
+
+    def loss(codes):
+        return losses.smooth_l1_loss(codes, targets, [1.0]).sum()
+
+    value, gradient = jax.value_and_grad(loss)(jnp.asarray([[5.0, 2.0, -5.0, 0.5]]))
+    # 2 - .5 and .5 * .25; slopes 1 and .5.
+    np.testing.assert_allclose(value, 1.625)
+    np.testing.assert_allclose(gradient, [[0, 1, 0, 0.5]])
+
+
+@pytest.mark.parametrize("function", [losses.iou_loss, losses.giou_loss])
+def test_an_edge_that_is_not_a_number_counts_as_met(function):
+    targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 1.0], [jnp.nan] * 4])
+
+    def loss(boxes):
+        return function(boxes, targets, [1.0, 1.0])
+
+    boxes = jnp.asarray([[0.0, 0.0, 1.0, 0.5], [0.2, 0.2, 0.4, 0.4]])
+    # Met from top to bottom, half as wide: IoU .5, hull the target itself. All met: no loss.
+    np.testing.assert_allclose(loss(boxes), [0.5, 0], atol=1e-7)
+    gradient = jax.grad(lambda boxes: loss(boxes).sum())(boxes)
+    # The IoU grows with the right edge, by one in one.
+    np.testing.assert_allclose(gradient[0, 3], -1, rtol=1e-6)
+    np.testing.assert_allclose(gradient[1], np.zeros(4), atol=1e-5)
+
+
+def test_huber_bends_at_delta():
+    # x = .5: .125; x = 2, delta 1: 2 - .5; delta .5: .5 * 2 - .125; slopes x, then delta.
+    np.testing.assert_allclose(losses.huber([0.5, -2.0], delta=1.0), [0.125, 1.5])
+    np.testing.assert_allclose(losses.huber([2.0], delta=0.5), [0.875])
+    slopes = [jax.grad(lambda x: losses.huber(x, delta=1.0))(x) for x in (0.5, 1.0, 3.0, -3.0)]
+    np.testing.assert_allclose(slopes, [0.5, 1, 1, -1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    # Differences 2, -.5, 3, -1 with the targets 0, .5, 0, 1: only the second and fourth count.
+    [
+        (losses.l1_loss, 0.5 + 1),
+        (losses.l2_loss, (0.25 + 1) / 2),
+        (losses.smooth_l1_loss, 0.125 + 0.5),
+    ],
+)
+def test_codes_with_a_target_of_zero_can_be_left_out(loss, expected):
+    codes, targets = [[2.0, 0.0, 3.0, 0.0]], [[0.0, 0.5, 0.0, 1.0]]
+    assert float(loss(codes, targets, [1.0], skip_zeros=True)[0]) == pytest.approx(expected)
+    assert float(loss(codes, targets, [1.0])[0]) > expected

@@ -2,8 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes.nms import batched_nms
-from stillbox.boxes.nms_search import plain_nms
+from stillbox.boxes.nms import batched_nms, plain_nms
 from tests.boxes import golden
 
 # From the original's unit tests: eight boxes, scores of two classes.

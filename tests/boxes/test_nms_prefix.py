@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes import nms_search
+from stillbox.boxes import nms
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.nms_prefix import best_candidates
 from tests.boxes import golden
@@ -18,10 +18,10 @@ def both(monkeypatch, boxes, scores, *depths, **options):
     """Detections by the search of the best candidates and by that among all boxes."""
     found = []
     for few in (0, 10**6):
-        monkeypatch.setattr(nms_search, "_FEW", few)
-        monkeypatch.setattr(nms_search, "_DEPTHS", depths)
-        nms = jax.jit(functools.partial(batched_nms, **options))
-        found.append(jax.device_get(nms(np.float32(boxes), np.float32(scores))))
+        monkeypatch.setattr(nms, "_FEW", few)
+        monkeypatch.setattr(nms, "_DEPTHS", depths)
+        suppress = jax.jit(functools.partial(batched_nms, **options))
+        found.append(jax.device_get(suppress(np.float32(boxes), np.float32(scores))))
     return found
 
 
@@ -33,14 +33,14 @@ def equal(one, other):
 @pytest.fixture
 def searches(monkeypatch):
     """Counts of the images that a search of the best candidates finished, and did not."""
-    counts, search = [], nms_search.search_prefix
+    counts, search = [], nms.search_prefix
 
     def spy(*arguments):
         found, done = search(*arguments)
         jax.debug.callback(lambda done: counts.extend(done.tolist()), done)
         return found, done
 
-    monkeypatch.setattr(nms_search, "search_prefix", spy)
+    monkeypatch.setattr(nms, "search_prefix", spy)
     return counts
 
 
@@ -139,7 +139,7 @@ def test_a_full_class_ends_the_search(monkeypatch, searches):
 )
 def test_the_executed_reference(monkeypatch, searches, name, options):
     expected = golden.load("boxes_nms.json")[name]
-    monkeypatch.setattr(nms_search, "_FEW", 0)
+    monkeypatch.setattr(nms, "_FEW", 0)
     boxes, scores = (array[None] for array in golden.nms_inputs())
     limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_per_class": 20, "max_total": 50}
     found = jax.jit(functools.partial(batched_nms, **limits, **options))(boxes, scores)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.evaluator import evaluate

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.history import History
 from stillbox.evaluation.scoring import score_dataset, write_evaluation

@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.inputs import prefetch
 from stillbox.inputs.prefetch import DevicePrefetcher
 

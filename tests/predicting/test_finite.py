@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.api import load_model
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.boxes.detections import Detections as PaddedDetections
+from stillbox.boxes.structures import Detections as PaddedDetections
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.anchors import grid_anchors, multiscale_grids
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import encode_faster_rcnn
-from stillbox.boxes.focal_loss import sigmoid_focal_cross_entropy, sigmoid_focal_loss
-from stillbox.boxes.matchers import argmax_match
-from stillbox.boxes.targets import Targets, assign_targets
+from stillbox.boxes.losses import sigmoid_focal_cross_entropy, sigmoid_focal_loss, smooth_l1_loss
+from stillbox.boxes.matchers import Targets, argmax_match, assign_targets
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.inputs.resize import Placement, place_boxes, resize_image
 from stillbox.models.anchors import build_anchors

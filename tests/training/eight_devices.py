@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation import program

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.box_losses import smooth_l1_loss
 from stillbox.boxes.coders import decode_faster_rcnn
+from stillbox.boxes.losses import smooth_l1_loss
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.anchors import build_anchors

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.schema import Experiment

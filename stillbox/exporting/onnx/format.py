@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.boxes.nms_search import SEARCH
+from stillbox.boxes.nms import SEARCH
 from stillbox.exporting.manifest import Written
 from stillbox.exporting.onnx.arithmetic import TYPES
 from stillbox.exporting.onnx.graph import (

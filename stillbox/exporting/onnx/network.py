@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from stillbox.boxes.nms_search import opaque_nms
+from stillbox.boxes.nms import opaque_nms
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.arithmetic import fold
 from stillbox.exporting.onnx.graph import Graph

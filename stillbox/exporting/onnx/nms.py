@@ -1,4 +1,4 @@
-"""The search of non-maximum suppression as ONNX: `stillbox.boxes.nms_search.search`."""
+"""The search of non-maximum suppression as ONNX: `stillbox.boxes.nms.search`."""
 
 from typing import Any, NamedTuple
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stillbox.boxes.nms_search import SEARCH
+from stillbox.boxes.nms import SEARCH
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.arithmetic import ARITHMETIC, Operation, reduction
 from stillbox.exporting.onnx.graph import BOOL, INT32, INT64

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.nms_search import plain_nms
+from stillbox.boxes.nms import plain_nms
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.processors import own_processors
 from stillbox.errors import UserError

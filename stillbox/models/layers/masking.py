@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stillbox.boxes.extents import extents_on_map, stride_of
+from stillbox.boxes.geometry import extents_on_map, stride_of
 from stillbox.errors import UserError
 from stillbox.models.layers.lowering.padding import Padding, padding_pairs
 

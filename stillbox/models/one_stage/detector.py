@@ -8,8 +8,7 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.hard_examples import mine_hard_examples
-from stillbox.boxes.targets import Targets
+from stillbox.boxes.matchers import Targets
+from stillbox.boxes.sampling import mine_hard_examples
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import losses  # noqa: F401 - registers them

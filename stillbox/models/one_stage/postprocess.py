@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from numpy import float32
 from numpy.typing import NDArray
 
-from stillbox.boxes.detections import Detections
+from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.models.box_coders import build_box_coder
 from stillbox.models.postprocessing import convert_logits, suppress

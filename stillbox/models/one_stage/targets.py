@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.targets import Targets
+from stillbox.boxes.matchers import Targets
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.targets import targets_of_batch
 

@@ -5,11 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
-from stillbox.boxes.hard_examples import mine_hard_examples
-from stillbox.boxes.sampling import balanced_sample, select_rows
-from stillbox.boxes.targets import Targets
+from stillbox.boxes.matchers import Targets
+from stillbox.boxes.sampling import balanced_sample, mine_hard_examples, select_rows
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import losses  # noqa: F401 - registers them

@@ -13,9 +13,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from stillbox.boxes.crops import gathered, multiplied
-from stillbox.boxes.extents import extents_on_map, stride_of
-from stillbox.boxes.samples import Samples, cell_samples, edge_samples, pyramid_level
+from stillbox.boxes.crops import (
+    Samples,
+    cell_samples,
+    edge_samples,
+    gathered,
+    multiplied,
+    pyramid_level,
+)
+from stillbox.boxes.geometry import extents_on_map, stride_of
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers.lowering.calls import per_platform

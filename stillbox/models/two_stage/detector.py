@@ -9,9 +9,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.detections import Detections
-from stillbox.boxes.rounding import scaled_down
+from stillbox.boxes.crops import scaled_down
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.replicas import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements

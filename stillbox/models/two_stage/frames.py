@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.boxes.extents import extents_on_map
-from stillbox.boxes.geometry import clip_to_window
+from stillbox.boxes.geometry import clip_to_window, extents_on_map
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
 from stillbox.models.postprocessing import window_of

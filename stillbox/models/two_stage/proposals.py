@@ -6,12 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stillbox.boxes.batch import Batch
-from stillbox.boxes.box_losses import smooth_l1_loss
-from stillbox.boxes.detections import Detections
-from stillbox.boxes.losses import softmax_loss
+from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.sampling import balanced_sample
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.box_coders import build_box_coder

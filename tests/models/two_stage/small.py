@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stillbox.boxes.batch import Batch
+from stillbox.boxes.structures import Batch
 from stillbox.experiment.resolve import resolve
 from tests.small import SMALL
 
