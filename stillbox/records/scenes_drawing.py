@@ -15,12 +15,12 @@ SIDES = (160, 256)
 """Least and greatest height and width of a scene, in pixels."""
 EMPTY_SHARE = 0.05
 """Share of scenes without any object."""
-MIN_VISIBLE = 0.3
+MIN_VISIBLE = 0.4
 """Least visible share of an object that has a box."""
 
 _COUNTS = (1, 2, 3, 4, 5, 6)
 _COUNT_SHARES = (0.16, 0.24, 0.24, 0.18, 0.11, 0.07)
-_SMALL_SHARE = 0.15
+_SMALL_SHARE = 0.1
 _NOTHING = -1
 
 
@@ -147,9 +147,9 @@ def _find_place(
     """
     side = min(height, width)
     small = rng.uniform() < _SMALL_SHARE
-    share = rng.uniform(0.035, 0.06) if small else np.exp(rng.uniform(*np.log((0.07, 0.21))))
+    share = rng.uniform(0.05, 0.08) if small else np.exp(rng.uniform(*np.log((0.09, 0.24))))
     radius = side * share
-    nearness = 0.2 if rng.uniform() < 0.3 else 1.1
+    nearness = 0.4 if rng.uniform() < 0.2 else 1.1
     inset = radius * 0.6
     for _ in range(10):
         y, x = rng.uniform(inset, height - inset), rng.uniform(inset, width - inset)
@@ -161,8 +161,8 @@ def _find_place(
                 y=y,
                 x=x,
                 radius=float(radius),
-                stretch=float(np.exp(rng.uniform(-0.25, 0.25))),
-                angle=rng.uniform(0.0, 2.0 * np.pi),
+                stretch=float(np.exp(rng.uniform(-0.15, 0.15))),
+                angle=rng.uniform(-0.4, 0.4),
             )
     return None
 
