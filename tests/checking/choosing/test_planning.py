@@ -86,7 +86,7 @@ def test_few_images_have_many_epochs_but_no_run_is_too_short():
 def test_facts_are_those_of_the_records(scenes):
     records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
     found = read_facts(records)
-    assert (found.images, found.classes, found.boxes) == (10, 6, 28)
+    assert (found.images, found.classes, found.boxes) == (10, 6, 27)
     assert 0 < found.small_side <= found.median_side < 1
     assert found.max_boxes >= 20
 
