@@ -124,7 +124,7 @@ def current_folder(empty_folder):
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory):
-    """Ten scenes to train on and six to score, with all six classes; tests leave them as they are."""
+    """Ten scenes to train on and six to score, of all classes; tests leave them as they are."""
     folder = tmp_path_factory.mktemp("scenes")
     write_scenes(folder, train=10, val=6, seed=14)
     return folder
