@@ -16,6 +16,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
 from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.predictor import Predictor
+from stillbox.printing import count_text
 from stillbox.records.files import make_folder, refuse_links
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def evaluate(
             refuse_other_report(folder, name)
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
-    say(f"{name}: scoring {min(limit, len(dataset))} images")
+    say(f"{name}: scoring {count_text(min(limit, len(dataset)), 'image')}")
     result = score(dataset, progress)
     history = read_history(directory / HISTORY) if directory else History()
     with announcing(lambda: f"writing the report into {folder}"):
@@ -285,7 +286,9 @@ def evaluate(
             history=history,
             run=directory.resolve().name if directory and is_model_directory(directory) else "",
         )
-    left_out = [f"{result.left_out} unusable records were not scored"] * bool(result.left_out)
+    left_out = [f"not scored: {count_text(result.left_out, 'unusable record')}"] * bool(
+        result.left_out
+    )
     warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
     return Evaluation(
         result=result, report=page, experiment=experiment, source=name, warnings=warnings

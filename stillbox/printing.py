@@ -14,6 +14,7 @@ from typing import Any, TextIO, cast
 
 _SUSPECT = re.compile(r"[^ -~\n]")
 _HALF = re.compile("[\ud800-\udfff]")
+_UNITS = {"PiB": 2**50, "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
 def printable(text: str) -> str:
@@ -43,6 +44,21 @@ def html_text(text: str) -> str:
 def file_name_text(name: str) -> str:
     """Returns a file's name as UTF-8 can hold it: bytes that are no text become `%E9`."""
     return _HALF.sub(lambda half: f"%{ord(half[0]) & 0xFF:02X}", name)
+
+
+def count_text(number: int, noun: str) -> str:
+    """Returns a number with a noun in singular or plural: `1 box`, `8,000 boxes`."""
+    if number != 1:
+        noun += "es" if noun.endswith(("s", "x", "sh", "tch", "nch")) else "s"
+    return f"{number:,} {noun}"
+
+
+def size_text(nbytes: float) -> str:
+    """Returns a number of bytes in a fitting unit: `1.50 GiB`, `3 MiB`, `1 byte`."""
+    for unit, size in _UNITS.items():
+        if abs(nbytes) >= size:
+            return f"{nbytes / size:,.{2 * (size >= _UNITS['GiB'])}f} {unit}"
+    return count_text(round(nbytes), "byte")
 
 
 def _spelt(text: str, spell: Callable[[str], str]) -> str:

@@ -3,20 +3,25 @@
 import io
 import json
 import os
+import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+import stillbox
 from stillbox.cli.bars import progress_bar
 from stillbox.printing import (
+    count_text,
     file_name_text,
     json_text,
     printable,
     printable_line,
     printable_output,
+    size_text,
 )
 from stillbox.training.console import PrintableConsole
 from stillbox.training.progress import RunProgress
@@ -124,3 +129,41 @@ def test_lines_beside_a_progress_bar_have_no_codes_of_a_name(show):
     assert "\x1b[?25l" in out  # the bar hides the cursor
     assert r"\x1b[31m\x1b[2J\x07name" in out
     assert not [code for code in ("\x1b[31m", "\x1b[2J", "\x07") if code in out]
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "file", "1 file"),
+        (0, "image", "0 images"),
+        (8000, "usable box", "8,000 usable boxes"),
+        (2, "class", "2 classes"),
+        (3, "batch", "3 batches"),
+        (2, "epoch", "2 epochs"),
+    ],
+)
+def test_a_count_takes_singular_or_plural(number, noun, text):
+    assert count_text(number, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
+        (1024, "1 KiB"),
+        (5_000_000, "5 MiB"),
+        (-(2**20), "-1 MiB"),
+        (16.5 * 2**30, "16.50 GiB"),
+        (2**41, "2.00 TiB"),
+    ],
+)
+def test_a_size_is_said_in_a_fitting_unit(nbytes, text):
+    assert size_text(nbytes) == text
+
+
+def test_no_other_module_makes_plurals_or_sizes_itself():
+    own = re.compile(r"""["']e?s["'] (\*|if )|:,?\.\df\} [KMG]i?B\b|\(s\)""")
+    files = Path(stillbox.__file__).parent.rglob("*.py")
+    found = [file for file in files if own.search(file.read_text())]
+    assert found == [Path(stillbox.__file__).with_name("printing.py")]

@@ -20,10 +20,10 @@ from typing import Any
 
 import jax
 
-from stillbox.checking.ahead_of_time.report import size
 from stillbox.checkpoints.files import replace_durably
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
+from stillbox.printing import size_text
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _cells(row: Row) -> list[str]:
         _memory(train, "total"),
         _memory(train, "left"),
         f"{train['flops_per_image'] / 1e9:,.1f}" if train["fits"] else "-",
-        size(sum(train["collective_bytes_per_device"].values())) if train["fits"] else "-",
+        size_text(sum(train["collective_bytes_per_device"].values())) if train["fits"] else "-",
         f"{train['images_per_second_at_most']:,.0f}" if train["fits"] else "-",
         f"{evaluate['images']}, {_memory(evaluate, 'total')}",
         _memory(predict, "total"),
@@ -206,7 +206,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _memory(step: Row, part: str) -> str:
-    return size(step["memory_per_device"][part]) if step["fits"] else "does not fit"
+    return size_text(step["memory_per_device"][part]) if step["fits"] else "does not fit"
 
 
 def in_order() -> list[str]:

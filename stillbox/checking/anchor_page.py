@@ -9,7 +9,7 @@ from stillbox.checking.anchor_overlaps import Coverage
 from stillbox.checking.anchors import AnchorReport
 from stillbox.evaluation.charts import add_legend, label_axes, new_figure
 from stillbox.evaluation.palette import PALETTE, css
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 
 _CLASSES_SHOWN = 12
 _RECALLS = ("recall .4", "recall .5", "mean IoU")
@@ -37,9 +37,11 @@ def conclusions(report: AnchorReport) -> list[str]:
     """Returns the conclusions, one sentence a line."""
     lines = []
     if report.records < report.total:
-        lines.append(f"{report.records:,} of {report.total:,} records were read.")
+        lines.append(f"{report.records:,} of {count_text(report.total, 'record')} read.")
     if report.left_out:
-        lines.append(f"{report.left_out:,} records have no image that can be used here.")
+        lines.append(
+            f"{count_text(report.left_out, 'record')} without an image that can be used here."
+        )
     if report.unmatched is not None:
         fate = (
             "force_match_for_each_row gives them one anchor each"

@@ -26,6 +26,7 @@ from stillbox.experiment.schema import (
 )
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import build_detector
+from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 
@@ -142,7 +143,8 @@ def examine_anchors(
     if not len(truth.boxes):
         reasons = "; ".join(f"{p.count} x {p.reason}" for p in source.problems)
         raise UserError(
-            f"there is no usable box in {truth.records} records" + (f": {reasons}" * bool(reasons)),
+            f"there is no usable box in {count_text(truth.records, 'record')}"
+            + (f": {reasons}" * bool(reasons)),
             where=", ".join(records.paths),
             fix="see `stillbox data check`",
         )

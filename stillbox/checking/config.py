@@ -23,6 +23,7 @@ from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import Broken, find_broken, find_missing, seldom_meant
 from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text
 
 _COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 _NOTES_SHOWN = 4
@@ -72,9 +73,11 @@ class ConfigCheck:
             mark = f"{number}. " if numbered and finding.severity == "error" else ""
             parts.append(_row(finding, self.source, mark))
         if hidden:
-            parts.append(Text(f"... and {hidden} more notes: --notes shows them", "dim"))
+            parts.append(
+                Text(f"... and {count_text(hidden, 'more note')}; --notes shows all", "dim")
+            )
         counts = ((self.count(severity), severity) for severity in SEVERITIES)
-        totals = (f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+        totals = (count_text(number, word) for number, word in counts)
         return Group(*parts, Text(", ".join(totals)))
 
 

@@ -10,6 +10,7 @@ from stillbox.checking.data_findings import TOO_MANY_BOXES
 from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import paths_are_real
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.printing import count_text
 from stillbox.records.label_map import missing_label_map
 from stillbox.records.patterns import expand
 
@@ -76,8 +77,8 @@ def _check(
     yield Advice(
         "note",
         path,
-        f"{check.records:,} of {check.total:,} records checked: {check.boxes:,} boxes, at most "
-        f"{check.most_boxes} in an image",
+        f"{check.records:,} of {count_text(check.total, 'record')} checked: "
+        f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image",
         "" if check.records == check.total else "--records checks all of them",
     )
 

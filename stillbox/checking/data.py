@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stillbox.checking.data_findings import SEVERITIES, TOO_MANY_BOXES, Finding, finding_of
+from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
@@ -50,11 +51,13 @@ class DataCheck:
         share = 100 * self.truncated_boxes / max(1, self.boxes)
         errors = sum(finding.count for finding in self.findings if finding.severity == "error")
         return [
-            f"{self.records:,} records with {self.boxes:,} usable boxes, at most {self.most_boxes} "
-            "in an image.",
-            f"With room for {self.max_boxes} boxes, {self.truncated_boxes:,} ({share:.2f} %) are "
-            "cut off.",
-            "The data is sound." if self.sound else f"The data is not sound: {errors:,} errors.",
+            f"{count_text(self.records, 'record')} with {count_text(self.boxes, 'usable box')}, at "
+            f"most {self.most_boxes} in an image.",
+            f"With room for {count_text(self.max_boxes, 'box')}, {self.truncated_boxes:,} "
+            f"({share:.2f} %) are cut off.",
+            "The data is sound."
+            if self.sound
+            else f"The data is not sound: {count_text(errors, 'error')}.",
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -178,7 +181,7 @@ class _Tally:
         if count > self.max_boxes:
             self.truncated += count - self.max_boxes
             used = f"{self.max_boxes} are used"
-            self.log.add(TOO_MANY_BOXES, where, f"{count} boxes", action=used)
+            self.log.add(TOO_MANY_BOXES, where, count_text(count, "box"), action=used)
         if not count:
             self.log.add("image without a box", where, action="used as background")
         self.class_ids.update(example.class_ids.tolist())

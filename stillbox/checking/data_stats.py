@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line, size_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
@@ -75,7 +75,7 @@ class RecordsStats:
         sizes = dict(list(self.image_sizes.items())[:_SIZES_SHOWN])
         others = sum(self.image_sizes.values()) - sum(sizes.values())
         if others:
-            sizes[f"{len(self.image_sizes) - _SIZES_SHOWN} other sizes"] = others
+            sizes[count_text(len(self.image_sizes) - _SIZES_SHOWN, "other size")] = others
         return [
             self._overview(),
             self._class_table(),
@@ -100,7 +100,7 @@ class RecordsStats:
             ("99th percentile of boxes", self.boxes_99th_percentile),
         ):
             table.add_row(name, f"{value:,}")
-        table.add_row("image data", f"{self.encoded_bytes / 1e6:,.1f} MB")
+        table.add_row("image data", size_text(self.encoded_bytes))
         return table
 
     def _class_table(self) -> Table:

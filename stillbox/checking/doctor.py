@@ -12,6 +12,7 @@ import jax
 from stillbox import __version__
 from stillbox.devices.setup import compilation_cache_folder, fault_of_folder
 from stillbox.exporting.saved_model.format import known_bad
+from stillbox.printing import size_text
 
 _PACKAGES = (
     "jax",
@@ -55,7 +56,7 @@ def examine() -> Examination:
         *(f"  {name} {version}" for name, version in versions.items()),
         f"devices: {devices}",
         f"processors: {os.cpu_count()}",
-        f"memory: {pages * size / 2**30:.1f} GiB on the host",
+        f"memory: {size_text(pages * size)} on the host",
         f"compiled programs are kept in {compilation_cache_folder()}",
     ]
     problems += _cache_problem(compilation_cache_folder())
@@ -105,5 +106,5 @@ def _devices() -> tuple[str, list[str]]:
         return "none", [f"jax cannot start its devices: {reason}"]
     kinds = sorted({f"{device.platform} ({device.device_kind})" for device in devices})
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
-    memory = f", {limit / 2**30:.1f} GiB each" if limit else ""
+    memory = f", {size_text(limit)} each" if limit else ""
     return f"{len(devices)} x {', '.join(kinds)}{memory}", []

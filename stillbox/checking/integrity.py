@@ -15,6 +15,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.exporting import manifest as export
 from stillbox.exporting.manifest import Manifest
+from stillbox.printing import count_text
 
 _AGAIN = "copy it again from its source"
 
@@ -60,7 +61,9 @@ def _examine_packed(path: Path, found: Examination) -> None:
     try:
         model = PackedModel(path)
         count = len(model.parameters())
-        found.lines.append(_row("ok", f"{path}: the model of step {model.step}, {count} arrays"))
+        found.lines.append(
+            _row("ok", f"{path}: the model of step {model.step}, {count_text(count, 'array')}")
+        )
     except UserError as error:
         found.lines.append(_row("changed", str(path)))
         found.problems.append(_sentence(error))
@@ -84,7 +87,9 @@ def _parts(folder: Path) -> Iterator[_Part]:
 def _examine_beside(folder: Path, found: Examination) -> None:
     """Examines what a model directory has beside its checkpoints."""
     directory = ModelDirectory.open(folder)
-    found.lines.append(f"{folder}: a model directory, {len(directory.steps())} checkpoints")
+    found.lines.append(
+        f"{folder}: a model directory, {count_text(len(directory.steps()), 'checkpoint')}"
+    )
     for name in (checkpoint.EXPERIMENT, checkpoint.LABEL_MAP, checkpoint.VERSIONS):
         state = "unknown" if (folder / name).is_file() else "missing"
         found.lines.append(_row(state, f"{name} (a copy for people; checkpoints have their own)"))

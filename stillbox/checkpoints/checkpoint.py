@@ -20,6 +20,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.own_paths import place_paths
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import from_stored
+from stillbox.printing import count_text
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 from stillbox.untrusted import read_untrusted
@@ -177,8 +178,8 @@ class Checkpoint:
         ]
         if differences:
             raise UserError(
-                f"section {section!r} does not fit this experiment, {len(differences)} arrays "
-                f"differ: {'; '.join(differences[:3])}",
+                f"section {section!r} does not fit this experiment, in "
+                f"{count_text(len(differences), 'array')}: {'; '.join(differences[:3])}",
                 where=str(self.folder),
                 fix="take the experiment.yaml that lies there, or start a new model directory",
             )

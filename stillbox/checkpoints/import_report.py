@@ -9,6 +9,7 @@ from typing import NamedTuple
 from stillbox.checkpoints.name_map import EMA, NameMap
 from stillbox.errors import nearest
 from stillbox.experiment import schema
+from stillbox.printing import count_text
 
 _SHOWN = 5
 _INDENT = "\n                    "
@@ -194,7 +195,10 @@ def _network_notes(
     named = [path for path, name in loaded.items() if name_map.names.get(path) == name]
     parts = {path.partition(".")[0] for path in named}
     misfits = sum(mismatch.path.startswith("backbone.") for mismatch in mismatched)
-    misfit = f"{misfits} arrays of the backbone have another shape: is it the same architecture?"
+    misfit = (
+        f"{count_text(misfits, 'array')} of the backbone of another shape: is it the same "
+        "architecture?"
+    )
     return (misfit,) * bool(misfits and parts) + tuple(
         f"{name_map.table.convention.library}'s weights of this {part} want {field}: {value}, and "
         f"it is {own}: --set model.{part}.{field}={value}"

@@ -42,7 +42,8 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.own_paths import CHECKPOINTS, place_paths
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import from_stored
-from stillbox.records.files import describe_bytes, lack_of_room, make_folder, remove_tree
+from stillbox.printing import size_text
+from stillbox.records.files import lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.text_file import read_text_file
 
@@ -298,7 +299,7 @@ class ModelDirectory:
             arrays = [array for section in sections.values() for array in section.values()]
             files = len(sections) + len(copies) + 1
             size = sum(array.nbytes + _HEADER_BYTES for array in arrays) + files * _BLOCK_BYTES
-            needs = f"it needs {describe_bytes(size)}"
+            needs = f"it needs {size_text(size)}"
             room = lack_of_room(self._checkpoints, error, needs, size)
             shutil.rmtree(unfinished, ignore_errors=True)
             raise UserError(

@@ -30,7 +30,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.own_paths import CHECKPOINTS, without_own_paths
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import from_stored, to_yaml
-from stillbox.records.files import describe_bytes
+from stillbox.printing import size_text
 from stillbox.records.new_folder import new_folder
 from stillbox.textformat.text_file import read_text_file
 
@@ -102,7 +102,7 @@ class Packed:
     def render(self) -> str:
         """Returns a line of text."""
         more = 100 * (self.size / self.weights - 1)
-        size = f"{describe_bytes(self.size)}, {more:.1f} % more than its weights"
+        size = f"{size_text(self.size)}, {more:.1f} % more than its weights"
         return f"{self.target}: the model of step {self.step}, {size}"
 
 

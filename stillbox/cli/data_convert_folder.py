@@ -12,7 +12,7 @@ from pathlib import Path
 from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_conversion, label_map_of
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.converted_folder import ConvertedFolder
 from stillbox.records.folder import Progress, convert_folder
@@ -80,7 +80,7 @@ def _show(converted: ConvertedFolder) -> None:
         ("test", converted.test, converted.test_images),
     ):
         if records:
-            print(f"{name}: {images:,} images: {records}")
+            print(f"{name}: {count_text(images, 'image')}: {records}")
     print(f"boxes: {converted.boxes:,}")
     for problem in converted.problems:
         print(f"note: {problem}")

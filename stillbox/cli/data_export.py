@@ -3,6 +3,7 @@
 import argparse
 
 from stillbox.cli.bars import progress_bar
+from stillbox.printing import count_text
 from stillbox.records.export import FORMS, export_records
 from stillbox.records.label_map import LabelMap
 
@@ -27,5 +28,5 @@ def run(args: argparse.Namespace) -> int:
         )
     for problem in done.problems:
         print(f"note: {problem}")
-    print(f"{done.images:,} images and {done.boxes:,} boxes are in {args.output}")
+    print(f"{args.output}: {count_text(done.images, 'image')} and {count_text(done.boxes, 'box')}")
     return 0

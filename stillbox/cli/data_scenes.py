@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from stillbox.cli.arguments import add_option
+from stillbox.printing import count_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     def describe(name: str, scenes: SceneSet) -> str:
         boxes = ", ".join(f"{count} {label}" for label, count in scenes.boxes.items())
-        return f"{name}: {scenes.images} scenes, {scenes.empty} of them empty; {boxes}"
+        return (
+            f"{name}: {count_text(scenes.images, 'scene')}, {scenes.empty} of them empty; {boxes}"
+        )
 
     print("drawing scenes", file=sys.stderr)
     written = write_scenes(

@@ -7,6 +7,7 @@ from typing import Any
 from stillbox.cli.arguments import add_overrides, parse_step, resolve_config, say_next
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError, nearest
+from stillbox.printing import size_text
 
 
 def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = True) -> None:
@@ -74,7 +75,7 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
         if not download:
             size = sum(file.bytes for file in row.files)
             what = f"the weights {row.name} are not on this machine"
-            fix = f"add --download to fetch them ({size:,} bytes), or {how_to_get(row)}"
+            fix = f"add --download to fetch them ({size_text(size)}), or {how_to_get(row)}"
             raise UserError(what, where="--weights", fix=fix)
         with progress_bar(row.name) as progress:
             get_weights(row.name, progress=progress)

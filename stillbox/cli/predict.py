@@ -16,6 +16,7 @@ from stillbox.cli.models import add_model, model_arguments, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, IOU, MIN_SCORE, Selection
+from stillbox.printing import count_text
 from stillbox.records.export import FORMS
 
 if TYPE_CHECKING:
@@ -266,7 +267,9 @@ def _run_here(
     output, files = Path(arguments.output), [*inputs.images, *inputs.videos]
     check_output(output, words, files, recursive=arguments.recursive)
     if inputs.passed_over:
-        say_aside(f"{inputs.passed_over} files are neither images nor videos by their names")
+        say_aside(
+            f"passed over, by name no image and no video: {count_text(inputs.passed_over, 'file')}"
+        )
     predictor = load(
         **model_arguments(arguments),
         batch_size=arguments.batch_size,

@@ -32,7 +32,7 @@ from stillbox.predicting.prediction_files import json_lines, write_list
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.parallel import ordered_map
 from stillbox.training.signals import StopRequest
 
@@ -204,7 +204,9 @@ class PredictRun:
         rate = count / max(time.perf_counter() - began, 1e-9)
         target = path if self._draws else lines
         what = describe_objects(objects.elements())
-        line = f"{video.name}: {count} frames, {what}, {rate:.1f} frames/s -> {target}"
+        line = (
+            f"{video.name}: {count_text(count, 'frame')}, {what}, {rate:.1f} frames/s -> {target}"
+        )
         print(printable_line(line))
 
     def _pass_over(self, name: str, error: UserError | OSError) -> None:
@@ -231,12 +233,12 @@ def describe_objects(names: Iterable[str]) -> str:
     counts = Counter(names)
     total = counts.total()
     if not total:
-        return "0 objects"
+        return count_text(0, "object")
     most = counts.most_common(_CLASSES_SHOWN)
     rest = len(counts) - len(most)
-    more = f" and {rest} more class{'es' if rest > 1 else ''}" if rest else ""
+    more = f" and {count_text(rest, 'more class')}" if rest else ""
     listed = ", ".join(f"{count} {name}" for name, count in most)
-    return f"{total} object{'s' if total > 1 else ''} ({listed}{more})"
+    return f"{count_text(total, 'object')} ({listed}{more})"
 
 
 def _label_folder(

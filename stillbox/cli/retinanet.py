@@ -25,6 +25,7 @@ from stillbox.cli.bars import progress_bar
 from stillbox.cli.running import batch_profiler, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
+from stillbox.printing import count_text
 
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
 # Flags that request what is always done, or what does not apply here.
@@ -188,5 +189,8 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     output = arguments.model_dir / _PREDICTIONS
     if is_main_process():
         replace_durably(output, json.dumps(detections))
-    print(f"{model.source}: {len(detections)} detections in {len(result.results)} images; {output}")
+    print(
+        f"{model.source}: {count_text(len(detections), 'detection')} in "
+        f"{count_text(len(result.results), 'image')}; {output}"
+    )
     return 0

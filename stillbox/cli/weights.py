@@ -10,6 +10,7 @@ from stillbox.cli.arguments import add_imports, add_option, parse_step, print_js
 from stillbox.cli.bars import progress_bar
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
+from stillbox.printing import size_text
 from stillbox.training.console import PrintableConsole
 
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
@@ -94,7 +95,7 @@ def _list(arguments: argparse.Namespace) -> int:
         console.print(f"  {row['about']}", markup=False)
         console.print(f"  {row['publisher']}; licence: {row['licence']}", markup=False)
         for file in row["files"]:
-            size = f"{file['bytes']:,} bytes" if file["bytes"] else "size unknown"
+            size = size_text(file["bytes"]) if file["bytes"] else "size unknown"
             console.print(f"  {file['address']}  ({size})", markup=False)
             console.print(f"    sha256 {file['checksum']}", markup=False)
         console.print(f"  for {row['taken_by']}", markup=False)

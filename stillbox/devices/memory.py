@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import jax
 
+from stillbox.printing import size_text
+
 
 @dataclass(frozen=True)
 class PeakMemory:
@@ -18,7 +20,7 @@ class PeakMemory:
 
     def describe(self) -> str:
         """Returns a sentence with the size and what it was measured on."""
-        size = f"{self.nbytes / 2**30:,.2f} GiB"
+        size = size_text(self.nbytes)
         if self.device:
             return f"peak memory on {self.device}: {size}"
         return f"peak memory of the process: {size} resident (its devices keep no count)"

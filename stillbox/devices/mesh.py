@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.printing import count_text
 
 Tree = TypeVar("Tree")
 
@@ -48,7 +49,8 @@ def build_mesh(
         lower = max(batch_size // rows, 1) * rows
         each = f" of which {parts} share an image" if parts > 1 else ""
         raise UserError(
-            f"a batch of {batch_size} cannot be split evenly over {len(found)} devices{each}",
+            f"a batch of {batch_size} cannot be split evenly over "
+            f"{count_text(len(found), 'device')}{each}",
             where=where,
             fix=f"use {lower} or {lower + rows}",
         )
@@ -61,7 +63,7 @@ def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:
     each = len(devices) // len(processes)
     if each % parts == 0:
         return
-    there = f"{each} devices" + (" in a process" if len(processes) > 1 else "")
+    there = count_text(each, "device") + (" in a process" if len(processes) > 1 else "")
     fitting = ", ".join(str(number) for number in range(1, each + 1) if each % number == 0)
     raise UserError(
         f"{there} cannot be divided into groups of {parts} that share an image",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageTruth
+from stillbox.printing import count_text
 from stillbox.records.class_slots import ClassSlots
 
 _SHOWN = 5
@@ -59,8 +60,8 @@ def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -
             boxes[class_id] += 1
             first.setdefault(class_id, truth.image_id)
     lines = [
-        f"{boxes[i]} boxes have class id {i} (first in image {first[i]!r}), "
-        "which the label map does not have"
+        f"class id {i} of {count_text(boxes[i], 'box')} (first in image {first[i]!r}) is not in "
+        "the label map"
         for i in sorted(boxes.keys() - class_names.keys())
     ]
     return _cut(lines)
@@ -75,8 +76,8 @@ def _model_too_small(class_names: Mapping[int, str], slots: ClassSlots) -> list[
     if not beyond:
         return []
     return [
-        f"the model has {len(slots)} classes and can only find ids {slots}, "
-        f"but the label map also has {listing(beyond)}"
+        f"the model has {count_text(len(slots), 'class')} and can only find ids {slots}, but the "
+        f"label map also has {listing(beyond)}"
     ]
 
 
@@ -102,7 +103,7 @@ def _oddities(
     beyond = tuple(class_id for class_id in slots.ids if class_id > largest)
     if beyond:
         warnings.append(
-            f"the model has {len(slots)} classes, the label map ends at id {largest}: "
+            f"the model has {count_text(len(slots), 'class')}, the label map ends at id {largest}: "
             f"what it finds of ids {ClassSlots(beyond)} is not scored"
         )
     seen = {class_id for truth in truths for class_id in truth.class_ids.tolist()}

@@ -7,6 +7,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.printing import count_text
 
 
 def number_images(
@@ -33,8 +34,8 @@ def number_images(
     foreign = [r.image_id for r in results if r.image_id not in numbers]
     if foreign:
         raise UserError(
-            f"{len(foreign)} results belong to images without ground truth, "
-            f"{foreign[0]!r} among them",
+            f"{count_text(len(foreign), 'result')} of images without ground truth, {foreign[0]!r} "
+            "among them",
             fix="score the results against the set that they were made from",
         )
     _refuse_unknown_classes(truths, class_names)

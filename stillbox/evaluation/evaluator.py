@@ -20,6 +20,7 @@ from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.evaluation import Metric
 from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.printing import count_text
 from stillbox.records.class_slots import ClassSlots
 
 Progress = Callable[[int, int], None]
@@ -230,8 +231,8 @@ def _check_complete(
     lost = [record for record in missing if _has_image(source, record)]
     if twice or lost:
         raise RuntimeError(
-            f"the loader brought {len(twice)} records more than once (first {twice[:3]}) and "
-            f"{len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
+            f"the loader brought {count_text(len(twice), 'record')} more than once (first "
+            f"{twice[:3]}) and {len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
         )
 
 

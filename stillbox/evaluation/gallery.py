@@ -11,7 +11,6 @@ from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
 from stillbox.evaluation.pictures import (
     Mark,
-    count_boxes,
     result_marks,
     save_picture,
     truth_marks,
@@ -20,6 +19,7 @@ from stillbox.evaluation.report import ReportPicture
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.experiment.schema import Evaluation
 from stillbox.inputs.decode import decode_image
+from stillbox.printing import count_text
 
 
 def draw_gallery(
@@ -49,7 +49,7 @@ def draw_gallery(
             image=decode_image(example.encoded),
             panels=draw_panels(truth, result, class_names, settings, least),
             name=truth.image_id,
-            about=f"{count_boxes(len(truth.boxes))} in the ground truth, "
+            about=f"{count_text(len(truth.boxes), 'box')} in the ground truth, "
             f"{shown} found with a score of at least {least:.3g}",
         )
 
@@ -76,8 +76,8 @@ def draw_panels(
         red, green, blue, *_ = ImageColor.getrgb(settings.truth_color)
         among = truth_marks(truth, class_names, show_labels=False, color=(red, green, blue))
     return [
-        (f"ground truth: {count_boxes(len(expected))}", expected),
-        (f"prediction: {count_boxes(len(found))}", [*among, *found]),
+        (f"ground truth: {count_text(len(expected), 'box')}", expected),
+        (f"prediction: {count_text(len(found), 'box')}", [*among, *found]),
     ]
 
 

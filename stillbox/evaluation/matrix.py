@@ -4,7 +4,7 @@ import numpy as np
 
 from stillbox.evaluation.confusion import Confusion
 from stillbox.evaluation.fonts import clipped, text_width
-from stillbox.printing import html_text
+from stillbox.printing import count_text, html_text
 
 _NAME_WIDTH = 150
 
@@ -68,9 +68,9 @@ def _names(texts: list[str], margin: int, cell: int, size: int) -> str:
 
 def _about(full: list[str], row: int, column: int, count: int, total: int) -> str:
     if row == len(full):
-        return f"{count:,} detections of {full[column]} without an object"
+        return f"{count_text(count, 'detection')} of {full[column]} without an object"
     what = "missed" if column == len(full) else f"found as {full[column]}"
-    return f"{count:,} of {total:,} objects of {full[row]} {what}, {count / total:.0%}"
+    return f"{count:,} of {count_text(total, 'object')} of {full[row]} {what}, {count / total:.0%}"
 
 
 def _cell(x: int, y: int, cell: int, count: int, share: float, about: str, *, correct: bool) -> str:

@@ -127,11 +127,6 @@ def place_labels(
     return labels.placed
 
 
-def count_boxes(count: int) -> str:
-    """Returns `no boxes`, `1 box`, `2 boxes`."""
-    return "1 box" if count == 1 else f"{count or 'no'} boxes"
-
-
 def beside(pictures: Sequence[Picture], captions: Sequence[str]) -> Picture:
     """Returns pictures of one height in a row on white, each under its caption."""
     height = max(picture.shape[0] for picture in pictures)

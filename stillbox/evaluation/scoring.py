@@ -28,7 +28,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.class_slots import ClassSlots, assign_slots
 from stillbox.records.files import write_whole
 from stillbox.records.guarded import read_json
@@ -147,7 +147,7 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
     if not 0 < settings.max_examples < len(dataset):
         return ()
     return (
-        f"only the first {settings.max_examples} of {len(dataset)} images are scored "
+        f"scored: the first {settings.max_examples} of {count_text(len(dataset), 'image')} "
         "(evaluation.max_examples); --set evaluation.max_examples=0 scores all",
     )
 
@@ -214,7 +214,8 @@ def write_evaluation(
     timings = result.timings
     report = Report(
         title=run or experiment.name,
-        subtitle=f"{experiment.name}: {source}, scored on {len(result.truths)} images",
+        subtitle=f"{experiment.name}: {source}, scored on "
+        f"{count_text(len(result.truths), 'image')}",
         scores=scores,
         analysis=result.analysis,
         history=history,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from stillbox.experiment.schema import Model
 from stillbox.experiment.values import Value
+from stillbox.printing import size_text
 from stillbox.textformat.yaml_tree import compose
 
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -36,7 +37,7 @@ class KnownFile:
 
     def describe(self) -> str:
         """Returns address, size and checksum."""
-        size = f"{self.bytes:,} bytes" if self.bytes else "size unknown"
+        size = size_text(self.bytes) if self.bytes else "size unknown"
         digits = f"{self.sha256}..." if len(self.sha256) < 64 else self.sha256
         return f"{self.address} ({size}, sha256 {digits if self.sha256 else 'unknown'})"
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stillbox.experiment.schema import CosineSchedule, Experiment, ManualStepSchedule, Schedule
 from stillbox.experiment.values import Value
+from stillbox.printing import count_text
 
 Section = TypeVar("Section", bound=Any)
 
@@ -36,8 +37,8 @@ def settle_schedule(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]
     if schedule.total_steps is None and total <= warmup + schedule.hold_steps:
         if warmup != short and short + schedule.hold_steps < total:
             warnings = (
-                f"{_PATH}.warmup_steps: a warm-up of {warmup} steps does not fit into a run of "
-                f"{total}: it takes {short}",
+                f"{_PATH}.warmup_steps: a warm-up of {count_text(warmup, 'step')} does not fit "
+                f"into a run of {total}: it takes {short}",
             )
             warmup = short
         elif total == 1:

@@ -9,6 +9,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.results import iou_matrix
 from stillbox.predicting.backend import Backend, Found, Pixels
 from stillbox.predicting.predictor import Predictor
+from stillbox.printing import count_text
 
 BOX_TOLERANCE = 0.5
 """Pixels of the image."""
@@ -35,12 +36,14 @@ class Verification:
         """Returns the comparison as a sentence."""
         if not self.detections:
             return (
-                f"compared with the checkpoint on {self.images} images, in which neither finds "
-                "anything: `stillbox export --images` compares on images that show objects"
+                f"compared with the checkpoint on {count_text(self.images, 'image')}, in which "
+                "neither finds anything: `stillbox export --images` compares on images that show "
+                "objects"
             )
         return (
-            f"compared with the checkpoint on {self.images} images: {self.detections} detections, "
-            f"boxes within {self.max_box_difference:.2g} pixels, scores within "
+            f"compared with the checkpoint on {count_text(self.images, 'image')}: "
+            f"{count_text(self.detections, 'detection')}, boxes within "
+            f"{self.max_box_difference:.2g} pixels, scores within "
             f"{self.max_score_difference:.2g}"
         )
 
@@ -58,8 +61,8 @@ class Agreement:
     def render(self) -> str:
         """Returns the comparison as a sentence."""
         return (
-            f"compared with the checkpoint on {self.images} images: {self.found} of "
-            f"{self.detections} detections with a score of {SURE} or more are found; "
+            f"compared with the checkpoint on {count_text(self.images, 'image')}: {self.found} of "
+            f"{count_text(self.detections, 'detection')} with a score of {SURE} or more found; "
             "`stillbox evaluate` measures the loss of AP"
         )
 
@@ -192,4 +195,4 @@ def _difference(
 
 
 def _objects(found: Found) -> str:
-    return f"{len(found.scores)} object{'s' * (len(found.scores) != 1)}"
+    return count_text(len(found.scores), "object")

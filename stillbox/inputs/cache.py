@@ -4,6 +4,7 @@ import threading
 
 from stillbox.inputs.memory import available_memory
 from stillbox.inputs.sample import Sample
+from stillbox.printing import count_text, size_text
 
 _MIB = 2**20
 # Memory that the program, its compiled steps and its batches need to grow.
@@ -57,13 +58,13 @@ class SampleCache:
 
     def promise(self) -> str:
         """Returns a sentence about the limit."""
-        return f"decoded images are kept in memory: {self.limit / _MIB:,.0f} MiB at most"
+        return f"decoded images are kept in memory: {size_text(self.limit)} at most"
 
     def describe(self) -> str:
         """Returns a sentence about the content."""
         text = (
-            f"{len(self):,} decoded images in memory, {self.nbytes / _MIB:,.0f} MiB "
-            f"of at most {self.limit / _MIB:,.0f}"
+            f"{count_text(len(self), 'decoded image')} in memory, {size_text(self.nbytes)} of at "
+            f"most {size_text(self.limit)}"
         )
         return f"{text}; full, the others are decoded again every epoch" if self.full else text
 

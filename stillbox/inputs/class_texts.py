@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.framing import RecordError
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
@@ -45,7 +46,7 @@ def reject_unrelated_label_map(
     if any(label_map.id_of(t.strip("'"), use_display_name=not use_display_name) for t in texts):
         fix = f"set use_display_name to {str(not use_display_name).lower()}"
     raise UserError(
-        f"the label map has none of the classes of {boxes} boxes: the records have "
+        f"the label map has none of the classes of {count_text(boxes, 'box')}: the records have "
         f"{', '.join(texts)}, the label map {', '.join(map(repr, names)) or 'nothing'}",
         where=f"{label_map.where}, {source.location(0)}",
         fix=fix,

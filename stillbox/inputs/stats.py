@@ -4,6 +4,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from stillbox.printing import count_text
+
 
 @dataclass
 class InputStats:
@@ -47,13 +49,13 @@ class InputStats:
 
     def summary(self) -> str:
         """Returns the counts in one line."""
-        parts = [f"inputs: {self.images:,} images with {self.boxes:,} boxes"]
+        parts = [f"inputs: {count_text(self.images, 'image')} with {count_text(self.boxes, 'box')}"]
         if self.truncated_boxes:
             parts.append(
-                f"{self.truncated_boxes:,} boxes ({self.truncated_share:.2%}) in "
-                f"{self.truncated_images:,} images cut off beyond max_boxes={self.max_boxes}; "
-                f"the fullest image has {self.most_boxes}"
+                f"{count_text(self.truncated_boxes, 'box')} ({self.truncated_share:.2%}) in "
+                f"{count_text(self.truncated_images, 'image')} cut off beyond "
+                f"max_boxes={self.max_boxes}; the fullest image has {self.most_boxes}"
             )
         if self.left_out:
-            parts.append(f"{self.left_out:,} unusable records left out")
+            parts.append(f"{count_text(self.left_out, 'unusable record')} left out")
         return "; ".join(parts)

@@ -16,7 +16,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks, save_picture
 from stillbox.evaluation.results import ImageResult
-from stillbox.printing import html_text
+from stillbox.printing import count_text, html_text
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -67,7 +67,8 @@ class Detections:
         best = ", ".join(f"{one.name} {one.score:.2f}" for one in islice(self, 3))
         more = ", ..." if len(self) > 3 else ""
         return (
-            f"<{len(self)} detections in {self.source or 'image'} {height}x{width}: {best}{more}>"
+            f"<{count_text(len(self), 'detection')} in {self.source or 'image'} {height}x{width}: "
+            f"{best}{more}>"
         )
 
     def at_least(self, min_score: float) -> "Detections":

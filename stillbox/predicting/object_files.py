@@ -11,6 +11,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.figures_files import FIGURES
 from stillbox.evaluation.pictures import save_picture
 from stillbox.predicting.detections import Detections
+from stillbox.printing import count_text
 from stillbox.records.annotation_tools import LabelledImage
 from stillbox.records.example import Example
 from stillbox.records.export import export_images
@@ -135,8 +136,9 @@ class LabelFolder:
             UserError: it is not writable.
         """
         export_images(self._images, self._label_map, self._output, self._form)
+        images = count_text(len(self._images), "image")
         boxes = sum(len(image.example.boxes) for _, image in self._images)
-        return f"{self._output}: {boxes} boxes in {len(self._images)} images, as {self._form}"
+        return f"{self._output}: {count_text(boxes, 'box')} in {images}, as {self._form}"
 
 
 def best_thresholds(directory: Path, class_names: Mapping[int, str]) -> dict[int, float]:

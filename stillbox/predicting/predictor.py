@@ -17,6 +17,7 @@ from stillbox.predicting.images import ImageLike, is_one_image, read_image
 from stillbox.predicting.listing import each_image, names_many
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
 from stillbox.predicting.tiling import Tiling
+from stillbox.printing import count_text
 from stillbox.records.parallel import ordered_map
 from stillbox.records.tile_grid import Window
 
@@ -53,7 +54,10 @@ class Predictor:
         return self.backend.class_names
 
     def __repr__(self) -> str:
-        return f"<Predictor of {len(self.class_names)} classes from {self.backend.source}>"
+        return (
+            f"<Predictor of {count_text(len(self.class_names), 'class')} from "
+            f"{self.backend.source}>"
+        )
 
     @overload
     def predict(

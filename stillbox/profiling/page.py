@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from stillbox.evaluation.html_page import bar_cell, card_row, fact_row, html_page, section, table
-from stillbox.printing import html_text
+from stillbox.printing import count_text, html_text, size_text
 from stillbox.profiling.summary import Summary
 
 _IDLE = "nothing running inside a step"
@@ -37,7 +37,7 @@ def text_lines(summary: Summary) -> Iterator[str]:
         return f"  {_ms(seconds):>12}  {seconds / summary.step:6.1%}  {text}"
 
     yield headline(summary)
-    devices = f"{summary.devices} {_device(summary)}(s)"
+    devices = count_text(summary.devices, f"{_device(summary)} device")
     yield f"program {summary.program} on {devices}; {_spread(summary)}"
     yield ""
     yield from (row(seconds, name) for name, seconds in _parts(summary))
@@ -153,7 +153,7 @@ def _seconds(seconds: float, summary: Summary) -> tuple[str, str]:
 def _memory(summary: Summary) -> list[tuple[str, str]]:
     rows = sorted(summary.memory.items(), key=lambda item: -item[1])
     rows = [("all", sum(summary.memory.values())), *rows] if rows else []
-    return [(name, f"{size / 2**20:,.1f} MiB") for name, size in rows]
+    return [(name, size_text(size)) for name, size in rows]
 
 
 def _spread(summary: Summary) -> str:
@@ -163,8 +163,7 @@ def _spread(summary: Summary) -> str:
 
 
 def _steps(summary: Summary) -> str:
-    count = len(summary.steps)
-    return "1 step" if count == 1 else f"{count} steps"
+    return count_text(len(summary.steps), "step")
 
 
 def _device(summary: Summary) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 
 SlotRule = Literal["label_map_id", "contiguous"]
@@ -75,16 +76,16 @@ def assign_slots(label_map: LabelMap, num_classes: int, rule: SlotRule) -> Class
     if rule == "contiguous":
         if required != num_classes:
             raise UserError(
-                f"the label map has {required} classes, the model {num_classes}, and with "
-                "model.class_slots=contiguous each has one of the model's",
+                f"the label map has {count_text(required, 'class')}, the model {num_classes}, and "
+                "with model.class_slots=contiguous each has one of the model's",
                 where=label_map.where,
                 fix=_remedy(f"{required} (the number of items)", label_map, num_classes, rule),
             )
         return ClassSlots(tuple(item.id for item in label_map))
     if required > num_classes:
         raise UserError(
-            f"the label map goes up to id {required}, the model has {num_classes} "
-            f"class{'es' * (num_classes != 1)}",
+            f"the label map goes up to id {required}, the model has "
+            f"{count_text(num_classes, 'class')}",
             where=label_map.where,
             fix=_remedy(f"{required} (the greatest id, with gaps)", label_map, num_classes, rule),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stillbox.errors import UserError
+from stillbox.printing import size_text
 
 _IN_PLACE = os.O_CREAT
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
@@ -122,7 +123,7 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
-        needs = f"it needs {describe_bytes(len(content))}"
+        needs = f"it needs {size_text(len(content))}"
         raise not_written(path, error, needs, len(content)) from error
 
 
@@ -153,7 +154,7 @@ def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         with suppress(OSError):
             disk = os.statvfs(folder)
-            free = f"{describe_bytes(disk.f_bavail * disk.f_frsize)} are free in {folder}"
+            free = f"{size_text(disk.f_bavail * disk.f_frsize)} are free in {folder}"
             if disk.f_files and not disk.f_favail:
                 parts.append(f"{folder} can hold no more files (inodes), whatever their size")
             elif size and disk.f_bavail >= -(-size // disk.f_frsize):
@@ -161,11 +162,3 @@ def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -
             else:
                 parts.append(free)
     return "".join(f"; {part}" for part in parts)
-
-
-def describe_bytes(count: int) -> str:
-    """Returns a number of bytes for people: `3.2 MB`."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:,.1f} {unit}"
-    return f"{count} bytes"

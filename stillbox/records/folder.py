@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionReport, convert
 from stillbox.records.conversion_job import ConversionOptions
@@ -126,14 +127,14 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
     for file in data.special:
         log.add("no regular file", data.relative(file), action="not opened")
     for title, count in recognised.others.items():
-        log.add(f"{title}", f"{count:,} file{'s' * (count != 1)}", action="passed over")
+        log.add(f"{title}", count_text(count, "file"), action="passed over")
     reading = recognised.format.read(data, recognised.files, log)
     data.forget()
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(
             f"the annotations ({title}) have no box for any of "
-            f"{max(len(reading.images), len(data.images)):,} images",
+            f"{count_text(max(len(reading.images), len(data.images)), 'image')}",
             where=f"{data.shown}: {where}",
             fix="see that the whole export is in the folder"
             + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:1]),
@@ -159,8 +160,8 @@ def _split(
     )
     if not len(prints.rows):
         raise data.behind_links() or UserError(
-            f"none of the {len(items):,} images of the annotations is there and can be read; the "
-            f"first is {items[0].path.name}",
+            f"of {count_text(len(items), 'image')} of the annotations none is there and can be "
+            f"read; the first is {items[0].path.name}",
             where=items[0].where,
             fix="put the images into the folder, with the names that the annotations have",
         )

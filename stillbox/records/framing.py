@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.crc32c import masked_crc32c
 
 HEADER_BYTES = 12
@@ -81,7 +82,10 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
             if header.startswith(start[:HEADER_BYTES]):
                 return f"this is not a TFRecord file but {name}"
         if len(header) < HEADER_BYTES:
-            return f"the file is truncated: {len(header)} bytes follow the last whole record"
+            return (
+                f"the file is truncated: {count_text(len(header), 'byte')} after the last whole "
+                "record"
+            )
         if first:
             return "this is not a TFRecord file: the checksum of the first record's length is wrong"
         return "the checksum of the record's length is wrong: the file is damaged from here on"
@@ -89,5 +93,8 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
     if length > MAX_RECORD_BYTES:
         return f"the record claims {length:,} bytes; one has {MAX_RECORD_BYTES:,} at most"
     if length + _CRC.size > left:
-        return f"the file is truncated: the record needs {length} bytes and {left} are left"
+        return (
+            f"the file is truncated: the record needs {count_text(length, 'byte')} of {left} that "
+            "are left"
+        )
     return ""

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stillbox.errors import UserError
-from stillbox.records.files import describe_bytes, not_written
+from stillbox.printing import size_text
+from stillbox.records.files import not_written
 
 try:
     import fcntl
@@ -189,5 +190,5 @@ def _not_written(target: Path, partial: Path) -> Iterator[None]:
             raise
         reason = error if isinstance(error, OSError) else OSError(errno.ENOSPC, _FULL)
         written = sum(file.stat().st_size for file in partial.rglob("*") if file.is_file())
-        needs = f"{describe_bytes(written)} were written"
+        needs = f"{size_text(written)} were written"
         raise not_written(target, reason, needs) from error

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stillbox.errors import UserError, nearest
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
@@ -57,7 +57,7 @@ def missing_shards(files: Iterable[Path]) -> list[str]:
             key = (str(name), int(match["count"]))
             found.setdefault(key, set()).add(int(match["shard"]))
     return [
-        f"{name}: {len(shards)} of {count} shards"
+        f"{name}: {len(shards)} of {count_text(count, 'shard')}"
         for (name, count), shards in found.items()
         if len(shards) < count
     ]
@@ -92,7 +92,7 @@ def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
     absent = [file for file in files if not file.is_file()]
     if absent or not files:
         raise UserError(
-            f"{len(absent)} of {count} shards are absent",
+            f"absent: {len(absent)} of {count_text(count, 'shard')}",
             where=pattern,
             fix=_nearby(absent[0]) if absent else "give a number of shards above 0",
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.boxes_policy import apply_box_policy
 from stillbox.records.example import Example
 from stillbox.records.framing import RecordError
@@ -175,10 +176,9 @@ class ExampleSource:
         files = list(ordered_map(opening, paths, workers=_OPENED_AT_ONCE))
         for file in files:
             if file.damage is not None:
-                where, action = str(file.damage.where), f"only the {len(file)} records before it"
-                self.problems.add(
-                    "damaged file", where, file.damage.what, action=f"{action} are used"
-                )
+                where, used = str(file.damage.where), count_text(len(file), "record")
+                action = f"what is before it is used: {used}"
+                self.problems.add("damaged file", where, file.damage.what, action=action)
             elif len(file) == 0:
                 self.problems.add("file without a record", str(file.path), action="passed over")
         for phrase in missing_shards(paths):

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.data_folder import Split
 from stillbox.records.duplicates import Fingerprints, identical, near_identical
@@ -69,8 +70,7 @@ def own_split(
     ordered = sorted({places[row] for row in keys})
     if len(ordered) < 2:
         raise UserError(
-            f"{len(ordered)} image{'s' * (len(ordered) != 1)} cannot be split into training and "
-            "validation",
+            f"{count_text(len(ordered), 'image')} cannot be split into training and validation",
             fix="add images, or state a split by folders named train and val",
         )
     # At least one on each side, even of few.

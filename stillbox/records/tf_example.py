@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.printing import count_text
 from stillbox.records.example import DEFAULTS, Example
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
@@ -163,7 +164,9 @@ def _columns(
         if len(values) == count:
             columns[name] = np.asarray(values).astype(DEFAULTS[name].dtype)
         elif len(values):
-            wrong.append(f"{key} has {len(values)} values for {count} boxes")
+            wrong.append(
+                f"{key} has {count_text(len(values), 'value')} for {count_text(count, 'box')}"
+            )
     return columns, tuple(wrong)
 
 
@@ -176,10 +179,11 @@ def _classes(
     for name, length in (("class/text", len(texts)), ("class/label", len(labels))):
         if length not in (0, count):
             raise BadRecordError(
-                "classes and boxes do not fit together", f"{count} boxes, {length} {name}"
+                "classes and boxes do not fit together",
+                f"{count_text(count, 'box')}, {length} {name}",
             )
     if count and not texts and not len(labels):
-        raise BadRecordError("boxes without a class", f"{count} boxes")
+        raise BadRecordError("boxes without a class", count_text(count, "box"))
     if label_map is None and count and not len(labels):
         raise BadRecordError("class texts need a label map", f"the first is {texts[0]!r}")
     unknown: dict[int, str] = {}

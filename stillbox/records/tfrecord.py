@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 from stillbox.errors import UserError
-from stillbox.records.files import create_file, describe_bytes, not_written
+from stillbox.printing import size_text
+from stillbox.records.files import create_file, not_written
 from stillbox.records.framing import frame
 from stillbox.records.new_folder import partial_folder
 
@@ -83,7 +84,7 @@ def _removed_on_error(paths: Sequence[Path], target: Path) -> Iterator[None]:
         full = None
         if isinstance(error, OSError) and error.errno and error.filename is None:
             written = sum(path.stat().st_size for path in paths if path.exists())
-            needs = f"the records so far took {describe_bytes(written)}"
+            needs = f"the records so far took {size_text(written)}"
             full = not_written(target, error, needs)
         for path in paths:
             path.unlink(missing_ok=True)

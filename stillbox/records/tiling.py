@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.printing import json_text
+from stillbox.printing import count_text, json_text
 from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
@@ -78,10 +78,10 @@ class TileReport:
     def to_text(self) -> str:
         """Returns the counts and problems in lines."""
         lines = [
-            f"{self.images:,} images with {self.boxes:,} boxes",
-            f"{self.tiles:,} tiles, {self.tiles_without_boxes:,} of them without a box",
-            f"{self.boxes_written:,} boxes in the tiles, {self.boxes_cut:,} of them cut",
-            f"{self.boxes_lost:,} boxes are in no tile",
+            f"{count_text(self.images, 'image')} with {count_text(self.boxes, 'box')}",
+            f"{count_text(self.tiles, 'tile')}, {self.tiles_without_boxes:,} of them without a box",
+            f"{count_text(self.boxes_written, 'box')} in the tiles, {self.boxes_cut:,} of them cut",
+            f"{count_text(self.boxes_lost, 'box')} in no tile",
         ]
         return "\n".join([*lines, *map(str, self.problems)]) + "\n"
 
@@ -147,7 +147,8 @@ def tile_records(
                     write(serialize_example(example, label_map))
         if not report.tiles:
             raise UserError(
-                f"no tile was written: {report.images} of {len(source)} records are usable",
+                f"no tile was written: {report.images} of {count_text(len(source), 'record')} can "
+                "be used",
                 where=source.where,
                 fix="stillbox data check shows what is wrong with them",
             )

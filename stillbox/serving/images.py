@@ -6,6 +6,7 @@ from PIL import Image
 
 from stillbox.inputs.decode import FewReads, decode_image
 from stillbox.predicting.backend import Pixels
+from stillbox.printing import count_text
 from stillbox.serving.responses import bad_request, http_error
 
 ImageInput = bytes | NDArray[np.uint8]
@@ -65,4 +66,4 @@ def _read_size(file: bytes, max_pixels: int) -> tuple[int, int]:
         raise http_error(413, f"an image has at most {max_pixels} pixels") from None
     except Exception as error:
         formats = ", ".join(FORMATS)
-        raise bad_request(f"{len(file)} bytes that are no image ({formats})") from error
+        raise bad_request(f"{count_text(len(file), 'byte')} and no image ({formats})") from error

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stillbox.printing import count_text
 from stillbox.serving.responses import bad_request, http_error
 
 
@@ -70,7 +71,7 @@ def check_count(images: int, most: int) -> None:
         HTTPException: 400, there are too many, or none.
     """
     if not 0 < images <= most:
-        raise bad_request(f"a request has 1 to {most} images; this one has {images}")
+        raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
 
 
 def too_large(most: int) -> Exception:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from stillbox import __version__
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
+from stillbox.printing import count_text
 from stillbox.serving.engine import engine_of, respond_ready
 from stillbox.serving.images import ImageInput
 from stillbox.serving.json_pixels import PixelText, parse_json
@@ -193,7 +194,7 @@ def _files(
     )
     flat = list(chain.from_iterable(rows))
     if len(flat) != count:
-        raise bad_request(f"{where}: shape {shape}, data of {len(flat)} images")
+        raise bad_request(f"{where}: shape {shape}, data of {count_text(len(flat), 'image')}")
     return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
 
 
@@ -208,7 +209,9 @@ def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
             raise bad_request("a binary BYTES tensor ends inside an element")
         files.append(bytes(binary[begins:at]))
     if len(files) != count:
-        raise bad_request(f"{where}: the shape is of {count} images, the data are of others")
+        raise bad_request(
+            f"{where}: the shape is of {count_text(count, 'image')}, the data are of others"
+        )
     return files
 
 
@@ -224,10 +227,14 @@ def _pixels(
         else:
             flat = (data if isinstance(data, PixelText) else PixelText.of(data)).pixels(where)
         if flat.shape != (math.prod(shape),):
-            raise bad_request(f"{where}: no array of shape {shape}: {flat.size} numbers")
+            raise bad_request(
+                f"{where}: no array of shape {shape}: {count_text(flat.size, 'number')}"
+            )
         images = list(flat.reshape(shape))
     if len(images) != shape[0]:
-        raise bad_request(f"{where}: no array of shape {shape}: it has not {shape[0]} images")
+        raise bad_request(
+            f"{where}: no array of shape {shape}: it has not {count_text(shape[0], 'image')}"
+        )
     return list(images)
 
 

@@ -19,6 +19,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.own_paths import store_paths
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_stored, to_yaml
+from stillbox.printing import count_text
 from stillbox.records.files import make_folder
 from stillbox.textformat.text_file import read_text_file
 from stillbox.training.summaries import Summaries
@@ -165,5 +166,5 @@ class CheckpointScorer:
         for warning in result.warnings:
             self._say(f"warning: {warning}")
         best = threshold_text(result.analysis.overall)
-        scored = f"{result.scores.headline()} on {len(result.truths)} images"
+        scored = f"{result.scores.headline()} on {count_text(len(result.truths), 'image')}"
         self._say(f"step {step}: {scored}; {best}; {page}")

@@ -39,6 +39,7 @@ from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.memory import available_memory
 from stillbox.inputs.prefetch import DevicePrefetcher
+from stillbox.printing import count_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.guard import MetricsGuard
@@ -343,15 +344,15 @@ def _describe_run(
     mesh, count = program.mesh, jax.process_count()
     parameters = sum(start.state.params[path].size for path in start.trainable)
     yield (
-        f"{len(dataset)} training images, batch {experiment.train.batch_size} on {mesh.size} "
-        f"{mesh.devices.flat[0].platform} device(s){f' of {count} processes' * (count > 1)}, "
-        f"{parameters:,} trainable parameters"
+        f"{count_text(len(dataset), 'training image')}, batch {experiment.train.batch_size} on "
+        f"{count_text(mesh.size, mesh.devices.flat[0].platform + ' device')}"
+        f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
     )
     before = replicas_before(directory, int(start.state.step), experiment)
     if before not in (None, program.replicas):
         yield (
-            f"warning: there were {before} replicas before, now there are {program.replicas}; "
-            f"--set devices.replicas={before} keeps what a step computes"
+            f"warning: {count_text(before, 'replica')} before, now {program.replicas}; --set "
+            f"devices.replicas={before} keeps what a step computes"
         )
     if dataset.cache is not None:
         yield dataset.cache.promise()
@@ -380,7 +381,7 @@ def _describe_memory(memory: Any) -> str:  # noqa: ANN401
     if memory is None:
         return "compiled"
     peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    return f"compiled; the step needs {peak / 2**20:,.0f} MiB on each device"
+    return f"compiled; the step needs {size_text(peak)} on each device"
 
 
 def refuse_what_exceeds_memory(temporary: int) -> None:
@@ -403,8 +404,8 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
     free = available_memory()
     if needed > free:
         raise UserError(
-            f"the compiled train step needs {needed / 2**30:,.1f} GiB of memory, and "
-            f"{free / 2**30:,.1f} GiB are free",
+            f"the compiled train step needs {size_text(needed)} of memory, and {size_text(free)} "
+            "are free",
             where="train.batch_size",
             fix="lower train.batch_size or the size of model.resizer, or end other programs; on a "
             "CPU, bfloat16 takes as much memory as float32",

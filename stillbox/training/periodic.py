@@ -25,6 +25,7 @@ from stillbox.evaluation.scoring import (
 )
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
+from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.signals import StopRequest
@@ -147,7 +148,9 @@ class PeriodicEvaluation:
             for number, picture in enumerate(self._pictures(result, directory.path)):
                 summaries.image(step, f"eval_side_by_side_{number}", picture)
         self._mark_best(step, scores, directory)
-        progress.say(f"step {step}: {result.scores.headline()} on {len(result.truths)} images")
+        progress.say(
+            f"step {step}: {result.scores.headline()} on {count_text(len(result.truths), 'image')}"
+        )
         for sentence in cut_short(settings, self._dataset):
             progress.say(f"warning: {sentence}")
         if self._dataset.cache is not None and not self._cache_described:
@@ -171,7 +174,7 @@ class PeriodicEvaluation:
                 since += 1
         if not stopping.patience or since < stopping.patience:
             return ""
-        return f"{metric} has not risen above {best:.4f} in {since} evaluations"
+        return f"{metric} has not risen above {best:.4f} in {count_text(since, 'evaluation')}"
 
     def _mark_best(self, step: int, scores: Scores, directory: ModelDirectory) -> None:
         metric, best = self._settings.best_metric, directory.best()
@@ -230,7 +233,7 @@ class _SoFar:
         self._images = ""
 
     def update(self, done: int, total: int) -> None:
-        self._images = f", {done} of {total} images"
+        self._images = f", {done} of {count_text(total, 'image')}"
 
     def describe(self) -> str:
         return _EVALUATING + self._images

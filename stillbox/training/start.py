@@ -210,10 +210,10 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
     stored = loader if isinstance(loader, dict) else {}
     before, files = stored.get("records"), dataset.source.fingerprint()
     if before != now:
-        what = f"{before} training records became {now}"
+        what = f"the number of training records was {before} and is {now}"
     # Older checkpoints do not hold it.
     elif stored.get("files", files) != files:
-        what = f"the {now} training records are in files of other names or sizes"
+        what = "the training records are in files of other names or sizes"
     elif LabelMap.from_text(previous.label_map, str(previous.folder)) != dataset.label_map:
         what = "the label map of the training records is another one"
     else:

@@ -16,6 +16,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.scores import Scores
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
+from stillbox.printing import count_text
 from stillbox.records.files import make_folder
 from stillbox.training.checkpoint_scorer import CheckpointScorer, Say
 from stillbox.training.summaries import Summaries
@@ -113,9 +114,12 @@ class CheckpointWatcher:
                     if self._score(step, summaries):
                         scored.append(step)
             except KeyboardInterrupt:
-                self._say(f"stopped after {_checkpoints(len(scored))}; results in {self._output}")
+                self._say(
+                    f"stopped after {count_text(len(scored), 'checkpoint')}; results in "
+                    f"{self._output}"
+                )
                 raise
-        self._say(f"{_checkpoints(len(scored))} scored; results in {self._output}")
+        self._say(f"{count_text(len(scored), 'checkpoint')} scored; results in {self._output}")
         return tuple(scored)
 
     def _new_steps(self, known: list[int]) -> Iterator[int]:
@@ -221,7 +225,3 @@ def _model_directory(path: Path) -> Path:
         if others or not path.is_dir():
             ModelDirectory.open(path)  # raises, with what is wrong
     return path
-
-
-def _checkpoints(count: int) -> str:
-    return "1 checkpoint" if count == 1 else f"{count} checkpoints"

@@ -138,7 +138,7 @@ CASES = [
         ["train.steps=2000"],
         "warning",
         f"{COSINE}.warmup_steps",
-        "the warm-up takes 2000 steps and training 2000",
+        "the warm-up takes 2,000 steps and training 2,000",
         "shorten it to some 100 steps",
     ),
     (
@@ -187,7 +187,7 @@ CASES = [
         [exponential(decay_steps=800720)],
         "note",
         f"{COSINE}.decay_steps",
-        "only after 800720 steps, and training has 25000",
+        "only after 800,720 steps, and training has 25,000",
         f"{COSINE}.decay_steps=2500",
     ),
     (
@@ -195,7 +195,7 @@ CASES = [
         ["data.train.num_epochs=3"],
         "note",
         "data.train.num_epochs",
-        "after 3 passes over the records, or after 25000 steps",
+        "after 3 passes over the records, or after 25,000 steps",
         "",
     ),
     # .9997 ** 5000 = exp(-1.5) = .22; .997 ** 5000 is nothing; .999 ** 5000 = exp(-5) = .0067.
@@ -212,7 +212,7 @@ CASES = [
         ["train.batch_size=1"],
         "warning",
         "train.batch_size",
-        "statistics from one image",
+        "statistics from 1 image",
         "model.freeze_batch_norm=true",
     ),
     (
@@ -245,7 +245,7 @@ CASES = [
         ["train.ema_decay=0.9999", "train.steps=5000", "evaluation.use_ema=true"],
         "warning",
         "train.ema_decay",
-        "keeps 61 % of the first ones over 5000 steps",
+        "keeps 61 % of the first ones over 5,000 steps",
         "--set train.ema_warmup=true",
     ),
     (
@@ -389,7 +389,7 @@ CASES = [
         ],
         "warning",
         "model.proposals.sample_size",
-        "no image can fill a sample_size of 159883: it has 159882 anchors",
+        "no image can fill a sample_size of 159883: it has 159,882 anchors",
         "sample_size=159882",
     ),
     (
@@ -501,7 +501,7 @@ CASES = [
         [*TWO_STAGES, "model.freeze_batch_norm=false", "train.batch_size=1"],
         "warning",
         "train.batch_size",
-        "statistics from one image",
+        "statistics from 1 image",
         "model.freeze_batch_norm=true",
     ),
     (
@@ -541,7 +541,7 @@ CASES = [
         ["train.evaluate_every=30000"],
         "note",
         "train.evaluate_every",
-        "evaluate_every 30000 is more than the 25000 steps",
+        "evaluate_every 30,000 is more than the 25,000 steps",
         "",
     ),
     (

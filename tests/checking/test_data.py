@@ -61,7 +61,7 @@ def test_a_class_outside_the_label_map_is_an_error(check, tmp_path):
     assert (error.reason, error.count) == ("unknown class", 1)
     assert error.examples == (f"{tmp_path}/a.record: record 0 (byte 0), box 0: 'cow'",)
     assert "label map" in error.fix
-    assert result.summary()[-1] == "The data is not sound: 1 errors."
+    assert result.summary()[-1] == "The data is not sound: 1 error."
 
 
 def test_class_texts_without_a_label_map_are_an_error(check):

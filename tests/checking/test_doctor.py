@@ -59,7 +59,7 @@ def test_the_memory_of_accelerators_is_reported(monkeypatch):
         platform="gpu", device_kind="H200", memory_stats=lambda: {"bytes_limit": 100 * 2**30}
     )
     monkeypatch.setattr(doctor.jax, "devices", lambda: [card, card])
-    assert "devices: 2 x gpu (H200), 100.0 GiB each" in examine().lines
+    assert "devices: 2 x gpu (H200), 100.00 GiB each" in examine().lines
 
 
 def test_an_unsupported_python_is_a_problem(monkeypatch):

@@ -22,7 +22,7 @@ def test_other_records_take_the_place_of_the_configs(stillbox, settings, scenes,
 
 def test_a_limit_is_said(stillbox, settings, here):
     out = stillbox("anchors", "demo_scenes", *settings(), "--limit", "4").out
-    assert "4 of 10 records were read." in out
+    assert "4 of 10 records read." in out
 
 
 def test_unusable_arguments_are_refused(refused, settings, here):

@@ -197,7 +197,7 @@ def test_a_folder_is_converted_in_one_command_and_exported(stillbox, voc, tmp_pa
     code, out = stillbox("convert", "--output", tmp_path / "out", voc)
     assert code == 0
     assert out.startswith("format: Pascal VOC XML\n")
-    assert f"train: 1 images: {tmp_path}/out/train.record@1\n" in out
+    assert f"train: 1 image: {tmp_path}/out/train.record@1\n" in out
     assert "classes: 2: cat, dog\n" in out
     assert (
         "unchanged since the last time" in stillbox("convert", voc, "--output", tmp_path / "out")[1]
@@ -206,7 +206,7 @@ def test_a_folder_is_converted_in_one_command_and_exported(stillbox, voc, tmp_pa
         *("export", "voc", tmp_path / "out/train.record@1", "--output", tmp_path / "back"),
         *("--label-map", tmp_path / "out" / "label_map.pbtxt"),
     )
-    assert (code, out) == (0, f"1 images and 1 boxes are in {tmp_path}/back\n")
+    assert (code, out) == (0, f"{tmp_path}/back: 1 image and 1 box\n")
     assert list((tmp_path / "back" / "Annotations").glob("*.xml"))
 
 

@@ -141,7 +141,7 @@ def test_other_metrics_can_be_asked_for(stillbox, trained, tmp_path):
 def test_images_that_are_left_out_are_warned_about(stillbox, trained, tmp_path):
     words = ["--set", "evaluation.max_examples=5", "--output", tmp_path / "out"]
     err = stillbox("evaluate", trained, *words).err
-    assert "warning: only the first 5 of 6 images are scored (evaluation.max_examples)" in err
+    assert "warning: scored: the first 5 of 6 images (evaluation.max_examples)" in err
 
 
 def test_all_numbers_of_every_class_can_be_asked_for(stillbox, trained, tmp_path):

@@ -106,7 +106,7 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     processes = start(scenes, two, "train.steps=4")
     (code, said), (other_code, other_said) = ends(processes)
     assert (code, other_code) == (0, 0), said + other_said
-    assert "batch 4 on 2 cpu device(s) of 2 processes" in said
+    assert "batch 4 on 2 cpu devices of 2 processes" in said
     assert other_said == ""
     # The same run in one process with two devices, resumed from two processes and not.
     runs = [command(scenes, directory)[3:] for directory in (two, one)]

@@ -23,7 +23,7 @@ def test_evaluation_says_where_the_time_of_a_batch_goes(stillbox, trained, tmp_p
     assert "trace of steps 2 to 2: open" in err
     assert "a step takes" not in out  # scores are for other programs to read
     text = summary_of(tmp_path)
-    assert "program jit_detect on 1 CPU(s); 1 step" in text
+    assert "program jit_detect on 1 CPU device; 1 step" in text
     assert "decoding and NMS\n" in text
     assert "%  backbone\n" in text
 

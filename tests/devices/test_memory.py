@@ -38,4 +38,4 @@ def test_without_counts_of_devices_the_process_is_measured():
     resident = int(line.split()[1]) * 1024
     assert peak.device == ""
     assert peak.nbytes == pytest.approx(resident, rel=0.02)
-    assert re.fullmatch(r"peak memory of the process: \d+\.\d\d GiB resident .*", peak.describe())
+    assert re.fullmatch(r"peak memory of the process: [\d.,]+ [GM]iB resident .*", peak.describe())

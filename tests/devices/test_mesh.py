@@ -138,7 +138,7 @@ def test_two_devices_train_and_score_as_one_does(scenes, experiment, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "batch 4 on 2 cpu device(s)" in done.stderr
+    assert "batch 4 on 2 cpu devices" in done.stderr
     one, two = (read_history(tmp_path / name / HISTORY) for name in ("one", "two"))
     # Sums over the batch are taken in another order: float32 agrees to 7 digits.
     for metric in ("loss", "gradient_norm"):

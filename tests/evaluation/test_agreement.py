@@ -22,7 +22,7 @@ def test_everything_that_disagrees_is_listed_at_once():
             other_names={1: "dog", 3: "dog", 9: "horse"},
         )
     message = str(caught.value)
-    assert "2 boxes have class id 2 (first in image 'b')" in message
+    assert "class id 2 of 2 boxes (first in image 'b')" in message
     assert "the model has 2 classes and can only find ids 1 to 2" in message
     assert "also has 3 (dog)" in message
     assert "class id 1 is 'cat' in the label map and 'dog' elsewhere" in message

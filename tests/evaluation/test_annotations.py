@@ -73,7 +73,7 @@ def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(rec
     [
         (lambda content: content["images"][0].update(width=9), "so that its boxes do not fit"),
         (lambda content: content["categories"][0].update(name="dog"), "'dog' elsewhere"),
-        (lambda content: content["annotations"][0].update(category_id=99), "have class id 99"),
+        (lambda content: content["annotations"][0].update(category_id=99), "class id 99 of 1 box"),
         (lambda content: content.pop("images"), "no COCO ground truth"),
     ],
 )

@@ -189,7 +189,7 @@ def test_scoring_is_quiet(capsys, caplog):
         ([], [], "no image"),
         ([truth("a"), truth("a")], [], "more than one ground truth, 'a'"),
         ([truth("a")], [result("a"), result("a")], "more than one result, 'a'"),
-        ([truth("a")], [result("b")], "1 results belong to images without ground truth, 'b'"),
+        ([truth("a")], [result("b")], "1 result of images without ground truth, 'b'"),
         ([truth("a", [BOX], [9])], [], "image 'a': the label map has no class with id 9"),
         ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
     ],

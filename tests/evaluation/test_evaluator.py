@@ -159,7 +159,7 @@ def test_a_part_of_the_records_can_be_scored(source):
     ("records", "message"),
     [
         ([0, 1, 2, 3], r"1 not at all \(first \[4\]\)"),
-        ([0, 1, 2, 3, 4, 3], r"1 records more than once \(first \[3\]\)"),
+        ([0, 1, 2, 3, 4, 3], r"1 record more than once \(first \[3\]\)"),
     ],
 )
 def test_a_loader_that_loses_or_repeats_an_image_is_an_error(source, records, message):
@@ -180,9 +180,9 @@ def test_a_wrong_label_map_costs_no_time_on_the_device(source):
     def never(batch):
         raise AssertionError("the detector ran")
 
-    with pytest.raises(UserError, match="2 boxes have class id 2"):
+    with pytest.raises(UserError, match="class id 2 of 2 boxes"):
         evaluate(never, batches([0, 1, 2, 3, 4], 2), source, {1: "cat"}, slots=by_id(2))
-    with pytest.raises(UserError, match="the model has 1 classes"):
+    with pytest.raises(UserError, match="the model has 1 class "):
         evaluate(never, batches([0, 1, 2, 3, 4], 2), source, NAMES, slots=by_id(1))
 
 

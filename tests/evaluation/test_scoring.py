@@ -65,7 +65,7 @@ def test_images_beyond_the_limit_are_a_warning(opened, tmp_path):
     settings, dataset = opened("evaluation.max_examples=5")
     result = score_dataset(perfect(dataset), settings, dataset)
     sentence = (
-        "only the first 5 of 6 images are scored (evaluation.max_examples); "
+        "scored: the first 5 of 6 images (evaluation.max_examples); "
         "--set evaluation.max_examples=0 scores all"
     )
     assert sentence in result.warnings

@@ -281,7 +281,7 @@ def test_the_order_of_the_images_makes_no_difference():
     ("truths", "results", "message"),
     [
         ([], [], "no image"),
-        ([truth("a")], [result("b")], "1 results belong to images without ground truth, 'b'"),
+        ([truth("a")], [result("b")], "1 result of images without ground truth, 'b'"),
         ([truth("a", [BOX], [9])], [], "image 'a': the label map has no class with id 9"),
         ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
     ],

@@ -91,7 +91,7 @@ def test_a_quantised_artefact_has_to_find_sure_detections():
     moved = (12, 22, 32, 42, 0.7, 1)
     result = agree(Fixed(moved), Fixed(OWL, LAST), [IMAGE, IMAGE])
     assert (result.images, result.detections, result.found) == (2, 2, 2)
-    with pytest.raises(UserError, match="0 of 1 detections"):
+    with pytest.raises(UserError, match="0 of 1 detection"):
         agree(Fixed((*OWL[:5], 2)), Fixed(OWL), [IMAGE])
 
 

@@ -6,6 +6,7 @@ from stillbox.experiment import schema
 from stillbox.inputs import cache, memory
 from stillbox.inputs.cache import SampleCache
 from stillbox.inputs.memory import available_memory
+from stillbox.printing import size_text
 from tests.inputs.helpers import dataset, example
 
 GIB = 2**30
@@ -38,7 +39,7 @@ def test_a_full_cache_adds_nothing_and_reports_it(samples):
         small.add(number, sample)
     assert [small.get(number) is not None for number in range(4)] == [True, True, False, False]
     assert small.nbytes <= small.limit
-    assert small.describe().startswith("2 decoded images in memory, 0 MiB of at most 0; full")
+    assert small.describe().startswith("2 decoded images in memory, 14 KiB of at most 14 KiB; full")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_a_full_cache_adds_nothing_and_reports_it(samples):
 def test_the_limit_is_the_free_memory_less_the_reserve(monkeypatch, free, limit):
     monkeypatch.setattr(cache, "available_memory", lambda: free)
     assert SampleCache().limit == pytest.approx(limit, abs=1)
-    assert f"{limit // 2**20:,} MiB at most" in SampleCache().promise()
+    assert f"{size_text(limit)} at most" in SampleCache().promise()
 
 
 def test_two_caches_together_leave_the_reserve_of_one(samples, monkeypatch):

@@ -107,7 +107,7 @@ def test_boxes_beyond_the_limit_are_cut_off_and_counted(tmp_path):
     assert (stats.images, stats.boxes, stats.truncated_boxes, stats.most_boxes) == (2, 10, 3, 8)
     assert stats.truncated_images == 1
     assert stats.truncated_share == 0.3
-    assert "3 boxes (30.00%) in 1 images cut off beyond max_boxes=5" in stats.summary()
+    assert "3 boxes (30.00%) in 1 image cut off beyond max_boxes=5" in stats.summary()
 
 
 # ---- a canvas that images must fit into ---------------------------------------------------------
@@ -333,7 +333,7 @@ def test_a_dropped_image_leaves_a_row_of_weight_0(tmp_path):
     # Its boxes can be read, so that it can be told from a row that only fills up.
     assert batch.records.tolist() == [0, 1]
     assert gap.stats.left_out == 1
-    assert "1 unusable records left out" in gap.stats.summary()
+    assert "1 unusable record left out" in gap.stats.summary()
 
 
 def test_a_dropped_record_leaves_a_row_that_only_fills_up(tmp_path):

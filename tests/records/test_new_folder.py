@@ -161,7 +161,7 @@ def test_a_full_disk_names_the_folder(tmp_path, error):
         raise error
     assert caught.value.where == str(tmp_path / "out")
     assert "cannot be written: " in caught.value.what
-    assert "; 5.0 kB were written; " in caught.value.what
+    assert "; 5 KiB were written; " in caught.value.what
     assert names(tmp_path) == []
 
 

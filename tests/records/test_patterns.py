@@ -68,10 +68,10 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
         ("", "is a folder", "holds train.record-00000-of-00003"),
         (
             "train.record@4",
-            "4 of 4 shards are absent",
+            "absent: 4 of 4 shards",
             "did you mean 'train.record-00000-of-00003'",
         ),
-        ("val.record@2", "1 of 2 shards are absent", "did you mean 'val.record-00000-of-00002'"),
+        ("val.record@2", "absent: 1 of 2 shards", "did you mean 'val.record-00000-of-00002'"),
         ("train.record@0", "0 of 0 shards", "a number of shards above 0"),
     ],
 )
@@ -104,7 +104,7 @@ def test_numbers_may_stand_before_the_ending(tmp_path):
     assert missing_shards(expand([f"{tmp_path}/train-*"])) == []
     one = expand([f"{tmp_path}/{files[1]}"])
     assert missing_shards(one) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
-    with pytest.raises(UserError, match="3 of 3 shards are absent"):
+    with pytest.raises(UserError, match="absent: 3 of 3 shards"):
         expand([f"{tmp_path}/train@3.tfrecord"])
 
 

@@ -159,7 +159,7 @@ def test_optional_columns_and_disagreeing_classes_are_noted(tmp_path):
     assert source.example(0).class_ids.tolist() == [1]
     counts = {"optional column of wrong length": 1, "class text and label differ": 1}
     assert {p.reason: p.count for p in source.problems} == counts
-    with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 boxes"):
+    with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 box"):
         ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
 
 

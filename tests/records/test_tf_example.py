@@ -161,7 +161,7 @@ def test_lists_that_do_not_fit_make_the_record_unusable(features, words):
 
 def test_an_optional_column_of_wrong_length_is_left_out_and_named():
     parsed = parse_example(changed(is_crowd=np.array([1])), CAT_DOG)
-    assert parsed.wrong_lists == ("is_crowd has 1 values for 2 boxes",)
+    assert parsed.wrong_lists == ("is_crowd has 1 value for 2 boxes",)
     assert not parsed.example.is_crowd.any()
 
 

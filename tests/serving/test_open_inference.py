@@ -150,7 +150,7 @@ def test_all_outputs_as_binary(client):
         ({"inputs": [pixels_tensor(shape=[12])]}, "wanted [B, h, w, 3]"),
         ({"inputs": [pixels_tensor(shape=[0, 1, 1, 3], data=[])]}, "1 to 16 images"),
         ({"inputs": [pixels_tensor(data="AAAA")]}, "'data' must be a list"),
-        ({"inputs": [bytes_tensor(RED, shape=[2])]}, "shape [2], data of 1 images"),
+        ({"inputs": [bytes_tensor(RED, shape=[2])]}, "shape [2], data of 1 image"),
         ({"inputs": [bytes_tensor(RED, parameters=3)]}, "'parameters' must be an object"),
         (
             {"inputs": [bytes_tensor(RED)], "parameters": {"classes_per_object": ["one"]}},

@@ -148,7 +148,7 @@ def test_the_exif_orientation_is_ignored(client, backend):
         ({"instances": [{"b64": "é"}]}, "image 0: not base64"),
         ({"instances": [{"input": {"input": []}}]}, "image 0: base64 must be a string"),
         ({"instances": [{"b64": 7}]}, "image 0: base64 must be a string"),
-        ({"instances": [{"b64": b64(b"no image")}]}, "8 bytes that are no image"),
+        ({"instances": [{"b64": b64(b"no image")}]}, "8 bytes and no image"),
         ({"instances": [{"b64": b64(RED[:45])}]}, "cannot be decoded|no image"),
         ({"instances": [PIXELS] * 17}, "1 to 16 images; this one has 17"),
         ({"instances": [PIXELS], "signature_name": "other"}, '"other" not found in signature def'),

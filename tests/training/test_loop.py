@@ -80,7 +80,7 @@ def test_another_number_of_replicas_is_told_where_it_matters(
     train(experiment(*settings, "train.steps=1", evaluated=False), tmp_path)
     now = [*settings, "train.steps=2", "devices.replicas=2"]
     train(experiment(*now, evaluated=False), tmp_path)
-    warning = "there were 1 replicas before, now there are 2; --set devices.replicas=1 keeps"
+    warning = "1 replica before, now 2; --set devices.replicas=1 keeps"
     assert (warning in capfd.readouterr().err) is told
 
 
@@ -186,7 +186,7 @@ def test_the_end_tells_time_images_and_memory(tmp_path, experiment, capfd):
     assert outcome.images_per_second > 10 / outcome.seconds
     assert outcome.peak_memory.nbytes > 2**26
     error = capfd.readouterr().err
-    assert re.search(r"decoded images are kept in memory: [\d,]+ MiB at most", error)
+    assert re.search(r"decoded images are kept in memory: [\d.,]+ [GM]iB at most", error)
     assert re.search(r"epoch 1 finished: 0:00:\d\d, [\d,.]+ images/s\n10 decoded images", error)
     assert re.search(r"of the evaluation's data: 6 decoded images in memory", error)
     assert f"10 images, {outcome.images_per_second:,.1f} images/s in training" in error

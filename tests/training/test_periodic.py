@@ -335,7 +335,7 @@ def test_classes_and_pictures_can_be_left_out_of_tensorboard(experiment, tmp_pat
     assert b"DetectionBoxes_Precision/mAP" in content
     assert b"ByCategory" not in content
     assert b"eval_side_by_side" not in content
-    assert "warning: only the first 5 of 6 images are scored" in capsys.readouterr().err
+    assert "warning: scored: the first 5 of 6 images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trained_in", ["float32", "bfloat16"])

@@ -13,6 +13,7 @@ from stillbox.experiment.schema import (
     Ppn,
     WeightSharedHead,
 )
+from stillbox.printing import count_text
 
 # The part of the initial values that may be left: one in a hundred.
 _LEFT = 0.01
@@ -40,7 +41,7 @@ def statistics_arrive(experiment: Experiment, origins: Origins) -> Findings:
         yield Advice(
             "warning",
             f"{paths[0]}.decay",
-            f"batch norm with a decay of {decay:g} over {steps} steps: "
+            f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
             f"with, and evaluation normalises with them",
             " ".join(f"--set {path}.decay={fitting:g}" for path in paths),
@@ -51,11 +52,10 @@ def statistics_have_a_batch(experiment: Experiment, origins: Origins) -> Finding
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
-        images = "one image" if batch == 1 else f"{batch} images"
         yield Advice(
             "warning",
             "train.batch_size",
-            f"batch norm takes its statistics from {images}",
+            f"batch norm takes its statistics from {count_text(batch, 'image')}",
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
             "--set model.freeze_batch_norm=true",
         )
@@ -78,7 +78,7 @@ def averages_arrive(experiment: Experiment, origins: Origins) -> Findings:
         "warning" if experiment.evaluation.use_ema else "note",
         "train.ema_decay",
         f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
-        f"first ones over {train.steps} steps (decay {decay:g})",
+        f"first ones over {count_text(train.steps, 'step')} (decay {decay:g})",
         "--set train.ema_warmup=true",
     )
 

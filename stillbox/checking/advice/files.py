@@ -7,7 +7,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.inputs.augment.labels import labels_without_slots
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.class_slots import assign_slots, required_classes
 from stillbox.records.label_map import LabelMap, is_label_map
 
@@ -55,7 +55,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
 def _of_report(report: "ImportReport") -> Findings:
     yield Advice("note", CHECKPOINT, f"opened {report.path}: {report.summary()}")
     misfits = {mismatch.path: str(mismatch) for mismatch in report.mismatched}
-    for what, found in (("are missing", report.missing), ("have another shape", misfits)):
+    for what, found in (("that are not in", report.missing), ("of another shape in", misfits)):
         if not found:
             continue
         names = sorted(found.values())
@@ -64,7 +64,7 @@ def _of_report(report: "ImportReport") -> Findings:
             # Heads of other classes are always new.
             "note" if all(path.startswith("head.") for path in found) else "warning",
             CHECKPOINT,
-            f"{len(names)} wanted arrays {what} in {report.path} and start from fresh values: "
+            f"fresh values for {count_text(len(names), 'wanted array')} {what} {report.path}: "
             f"{'; '.join(names[:3])}{more}",
             "is it the checkpoint of this architecture, with this train.fine_tune.scope?",
         )
@@ -98,7 +98,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
             yield Advice(
                 "warning",
                 "model.num_classes",
-                f"{classes} classes, but the label map {records.label_map} ends at id "
+                f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
                 f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained",
                 f"--set model.num_classes={label_map.max_id}",
             )

@@ -2,6 +2,7 @@
 
 from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text
 
 
 def rounding_is_trained(experiment: Experiment, origins: Origins) -> Findings:
@@ -12,8 +13,9 @@ def rounding_is_trained(experiment: Experiment, origins: Origins) -> Findings:
     yield Advice(
         "warning",
         "train.quantization.delay",
-        f"rounding begins after {train.quantization.delay} steps, but there are {train.steps}: "
-        "evaluation and export round all the same, and the weights never adapt to it",
+        f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
+        f"{train.steps}: evaluation and export round all the same, and the weights never adapt to "
+        "it",
         f"--set train.quantization.delay={train.steps * 9 // 10}",
     )
 

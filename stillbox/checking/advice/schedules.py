@@ -12,6 +12,7 @@ from stillbox.experiment.schema import (
     Momentum,
     Schedule,
 )
+from stillbox.printing import count_text
 
 _PATH = "train.optimizer.schedule"
 # Batch -> rate of the published configs for TPUs, with a momentum of .9.
@@ -109,8 +110,9 @@ def warm_up_ends(experiment: Experiment, origins: Origins) -> Findings:
         yield Advice(
             "warning",
             f"{_PATH}.{name}",
-            f"the warm-up takes {length} steps and training {steps}: the rate never gets to fall",
-            f"shorten it to some {max(1, steps // 20)} steps, or raise train.steps",
+            f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
+            "never gets to fall",
+            f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps",
         )
 
 
@@ -156,7 +158,8 @@ def rates_are_reached(experiment: Experiment, origins: Origins) -> Findings:
         yield Advice(
             "note",
             f"{_PATH}.decay_steps",
-            f"the rate {falls} only after {schedule.decay_steps} steps, and training has {steps}",
+            f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
+            f"has {steps:,}",
             f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}",
         )
 
@@ -169,5 +172,5 @@ def epochs_last(experiment: Experiment, origins: Origins) -> Findings:
             "note",
             "data.train.num_epochs",
             f"training ends after {epochs} passes over the records, or after "
-            f"{experiment.train.steps} steps, whichever comes first",
+            f"{count_text(experiment.train.steps, 'step')}, whichever comes first",
         )

@@ -14,6 +14,7 @@ from stillbox.experiment.schema import (
     MultiscaleAnchors,
 )
 from stillbox.experiment.schema.necks import Pyramid
+from stillbox.printing import count_text
 
 _PROPOSALS, _BOXES = "model.proposals", "model.boxes"
 
@@ -40,7 +41,7 @@ def samples_have_anchors(experiment: Experiment, model: FasterRcnn, origins: Ori
         yield Advice(
             "warning",
             path,
-            f"no image can fill a sample_size of {sample}: it has {anchors} anchors",
+            f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}",
             f"--set {path}={anchors}",
         )
 

@@ -3,6 +3,7 @@
 from stillbox.checking.advice.advice import Advice, Findings, Origins
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text
 
 
 def clipping_clips(experiment: Experiment, origins: Origins) -> Findings:
@@ -39,8 +40,8 @@ def evaluations_happen(experiment: Experiment, origins: Origins) -> Findings:
         yield Advice(
             "note",
             "train.evaluate_every",
-            f"evaluate_every {every} is more than the {steps} steps: the only evaluation is the "
-            "one at the end",
+            f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
+            "evaluation is the one at the end",
         )
 
 

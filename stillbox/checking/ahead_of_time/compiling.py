@@ -21,7 +21,7 @@ from stillbox.checking.ahead_of_time.costs import (
 from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
 from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
-from stillbox.checking.ahead_of_time.targets import Target, count
+from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
@@ -31,6 +31,7 @@ from stillbox.evaluation.program import (
     takes_images_one_by_one,
 )
 from stillbox.experiment import schema
+from stillbox.printing import count_text
 from stillbox.profiling.hlo import Message, read_program
 from stillbox.training.program import train_program
 
@@ -59,8 +60,8 @@ def check_step(
         place = f"{error.where}: " if error.where else ""
         return replace(check, refused=f"{place}{error.what}", fix=error.fix or "")
     say(
-        f"{step}: compiling {count(images, 'image')} a step "
-        f"for {count(check.devices, target.slot)} of {target.name} ..."
+        f"{step}: compiling {count_text(images, 'image')} a step for "
+        f"{count_text(check.devices, target.slot)} of {target.name} ..."
     )
     failure = None
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stillbox.checking.ahead_of_time.steps import StepName
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import size_text
 
 _USED = re.compile(
     r"Used (?P<used>[\d.]+)(?P<unit>[KMGT]?) of (?P<most>[\d.]+)(?P<most_unit>[KMGT]?)"
@@ -18,7 +19,6 @@ _ONE_ARRAY = re.compile(
     r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_GIB = 2**30
 # From this size on a device holds few images, and an image may be split.
 _LARGE_IMAGE = 512 * 512
 # The part of a device's memory from which on the accumulators are worth sharding.
@@ -80,10 +80,9 @@ def out_of_memory(
         needed: bytes on a device; 0: not known.
         largest: a phrase about the largest array.
     """
-    size = f"{needed / _GIB:,.1f} GiB" if needed else "more memory than there is"
+    size = size_text(needed) if needed else "more memory than there is"
     return Failure(
-        f"it needs {size} on each device, which has {usable / _GIB:,.2f} GiB for a program"
-        f"{largest}",
+        f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}",
         "; or ".join(_remedies(step, experiment, heavy_state=state_bytes > _HEAVY * usable)),
         needed,
     )

@@ -12,8 +12,9 @@ from stillbox.checking.ahead_of_time.compiling import Say, check_step
 from stillbox.checking.ahead_of_time.largest_batch import BatchSearch, find_batch
 from stillbox.checking.ahead_of_time.memory import Memory
 from stillbox.checking.ahead_of_time.steps import STEPS, StepCheck
-from stillbox.checking.ahead_of_time.targets import Target, count
+from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text, size_text
 
 _NAMES = {"train": "train step", "evaluate": "evaluation step", "predict": "prediction step"}
 _PARTS = {
@@ -90,7 +91,7 @@ def check_target(
 
 
 def _step(check: StepCheck, target: Target) -> RenderableType:
-    size = f"{count(check.images, 'image')} on {count(check.devices, target.slot)}"
+    size = f"{count_text(check.images, 'image')} on {count_text(check.devices, target.slot)}"
     head = f" {_NAMES[check.step]}, {size}"
     if check.fits:
         rows = [Text.assemble(("compiled", "bold green"), f"{head} ({check.seconds:.0f} s)")]
@@ -104,19 +105,19 @@ def _step(check: StepCheck, target: Target) -> RenderableType:
 
 def _measures(check: StepCheck, memory: Memory, target: Target) -> list[str]:
     parts = ", ".join(
-        f"{name} {size(getattr(memory, part))}"
+        f"{name} {size_text(getattr(memory, part))}"
         for part, name in _PARTS.items()
         if getattr(memory, part) or part in ("parameters", "batch", "temporaries")
     )
     lines = [
-        f"memory of each {target.slot}: {size(memory.total)} of {size(memory.usable)}, "
-        f"{size(memory.left)} left",
+        f"memory of each {target.slot}: {size_text(memory.total)} of {size_text(memory.usable)}, "
+        f"{size_text(memory.left)} left",
         parts,
         f"{check.flops_per_image / 1e9:,.1f} GFLOP an image, "
         f"{check.flops * check.devices / 1e12:,.2f} TFLOP a step",
     ]
     if check.collectives:
-        moved = ", ".join(f"{kind} {size(n)}" for kind, n in sorted(check.collectives.items()))
+        moved = ", ".join(f"{kind} {size_text(n)}" for kind, n in sorted(check.collectives.items()))
         lines.append(f"between the {target.slot}s, from each in a step: {moved}")
     if check.roofline is not None and check.images_per_second is not None:
         roof = check.roofline
@@ -130,21 +131,12 @@ def _measures(check: StepCheck, memory: Memory, target: Target) -> list[str]:
 
 def describe_search(found: BatchSearch) -> str:
     """Returns a sentence with the largest batch that fits, and how it was found."""
-    trials = count(len(found.trials), "compilation")
+    trials = count_text(len(found.trials), "compilation")
     if found.best is None:
         smallest = min(trial.images for trial in found.trials)
         return f"no batch fits: {smallest} does not ({trials})"
     best = found.best
-    room = f", {size(best.memory.left)} left on each device" if best.memory else ""
+    room = f", {size_text(best.memory.left)} left on each device" if best.memory else ""
     above = found.too_large
     bound = f"{above.images} does not fit" if above else "larger ones were not tried"
     return f"largest batch that fits: {best.images}{room}; {bound} ({trials})"
-
-
-def size(nbytes: float) -> str:
-    """Returns a number of bytes in a fitting unit."""
-    if abs(nbytes) >= 2**30:
-        return f"{nbytes / 2**30:,.2f} GiB"
-    if abs(nbytes) >= 2**20:
-        return f"{nbytes / 2**20:,.0f} MiB"
-    return f"{nbytes / 2**10:,.0f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes:.0f} B"

@@ -16,6 +16,7 @@ from stillbox.checking.ahead_of_time.gpus import GPUS, describe_gpus, parse_gpus
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
+from stillbox.printing import count_text
 
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
 _LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
@@ -42,12 +43,7 @@ class Target:
     def describe(self) -> str:
         """Returns a phrase with the name, number and kind of the devices."""
         kind = self.devices[0].device_kind
-        return f"{self.name}, {count(len(self.devices), self.slot)} ({kind})"
-
-
-def count(number: int, word: str) -> str:
-    """Returns `1 chip`, `8 chips`."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+        return f"{self.name}, {count_text(len(self.devices), self.slot)} ({kind})"
 
 
 def find_target(name: str) -> Target:

@@ -6,6 +6,7 @@ import numpy as np
 
 from stillbox.checking.truth_boxes import read_truth
 from stillbox.experiment.schema import FixedShapeResizer, Records
+from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 
@@ -32,10 +33,10 @@ class Facts:
 
     def describe(self) -> str:
         """Returns a phrase."""
-        classes = f"{self.classes} class{'es' if self.classes != 1 else ''}"
         return (
-            f"{self.images:,} training images, {self.boxes:,} boxes, {classes}; half of the boxes "
-            f"are shorter than {100 * self.median_side:.0f} % of the image, one in ten than "
+            f"{count_text(self.images, 'training image')}, {count_text(self.boxes, 'box')}, "
+            f"{count_text(self.classes, 'class')}; half of the boxes are shorter than "
+            f"{100 * self.median_side:.0f} % of the image, one in ten than "
             f"{100 * self.small_side:.0f} %"
         )
 

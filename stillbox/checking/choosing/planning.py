@@ -37,6 +37,7 @@ from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import read_stored
+from stillbox.printing import count_text
 from stillbox.records.files import refuse_links
 from stillbox.training.length import set_length
 
@@ -215,7 +216,7 @@ def _choose(
     scaled = with_batch(read.experiment, size)
     if steps is None and epochs is None and "train.steps" not in fixed:
         length = choose_epochs(facts, size)
-        say(f"{length.value} epochs: {length.reason}")
+        say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
         epochs = float(length.value)
     measured = set_length(read_config(scaled, overrides), overrides, steps=steps, epochs=epochs)
     every = evaluate_every(measured.experiment.train.steps or 1, facts, size)

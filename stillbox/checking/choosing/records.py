@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stillbox.checkpoints.checksums import read_manifest, write_manifest
 from stillbox.errors import UserError
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME
 from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.data_folder import DataFolder
@@ -68,15 +68,16 @@ def records_of(
         raise _without_flags(error, folder) from error
     if not converted.train:
         raise UserError(
-            f"the data set states {converted.validation_images:,} images to score on and none to "
-            "train on",
+            f"the data set states {count_text(converted.validation_images, 'image')} to score on "
+            "and none to train on",
             where=str(folder),
             fix="give the folder that has its images to train on as well",
         )
     how = "used again, converted before from" if converted.reused else "converted from"
     lines = [
         f"{folder} is {converted.title}: {converted.train_images:,} training and "
-        f"{converted.validation_images:,} validation images, {converted.boxes:,} boxes",
+        f"{count_text(converted.validation_images, 'validation image')}, "
+        f"{count_text(converted.boxes, 'box')}",
         f"the split: {converted.split}",
         f"records: {output}, {how} {folder}; report: {converted.report}",
         *converted.problems,
@@ -98,7 +99,7 @@ class _Source:
     digest: str
 
     def __str__(self) -> str:
-        return f"{self.files:,} files of {self.bytes:,} bytes"
+        return f"{count_text(self.files, 'file')} of {count_text(self.bytes, 'byte')}"
 
 
 def write_source(folder: Path, model_directory: Path) -> None:
@@ -191,7 +192,9 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
         maps = [output / LABEL_MAP_NAME]
         output.mkdir(parents=True, exist_ok=True)
         write_whole(maps[0], label_map.to_text().encode())
-        lines.append(f"label map: {maps[0]}, {len(label_map)} classes of the records' own texts")
+        lines.append(
+            f"label map: {maps[0]}, {count_text(len(label_map), 'class')} of the records' own texts"
+        )
     return FolderRecords(paths[0], paths[1], str(maps[0]), tuple(lines))
 
 

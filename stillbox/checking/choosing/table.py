@@ -8,6 +8,7 @@ from stillbox.checking.memory.machine import Machine
 from stillbox.checking.memory.verdict import fits_for_certain
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text
 
 SMALL, PYRAMID, LARGE = (
     "ssd_mobilenet_v1_bccd",
@@ -50,8 +51,8 @@ def choose_recipe(facts: Facts, machine: Machine) -> Choice:
     if machine.platform == "cpu":
         return Choice(SMALL, "the boxes are large enough for 300 x 300, the fastest on a CPU")
     if facts.images >= _MANY_IMAGES:
-        return Choice(LARGE, f"{facts.images:,} images are enough for a ResNet-50")
-    return Choice(PYRAMID, f"{facts.images:,} images are few for a ResNet-50")
+        return Choice(LARGE, f"{count_text(facts.images, 'image')}: enough for a ResNet-50")
+    return Choice(PYRAMID, f"{count_text(facts.images, 'image')}: few for a ResNet-50")
 
 
 def choose_batch(experiment: Experiment, facts: Facts, machine: Machine) -> Choice:
@@ -81,7 +82,9 @@ def choose_epochs(facts: Facts, batch_size: int) -> Choice:
     least = -(-_LEAST_STEPS * batch_size // facts.images)
     if least > epochs:
         return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
-    return Choice(str(epochs), f"usual for {facts.images:,} images; --epochs changes it")
+    return Choice(
+        str(epochs), f"usual for {count_text(facts.images, 'image')}; --epochs changes it"
+    )
 
 
 def evaluate_every(steps: int, facts: Facts, batch_size: int) -> int:

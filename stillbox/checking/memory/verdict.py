@@ -12,6 +12,7 @@ from stillbox.checking.memory.traced import Sizes, many_classes, sizes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.printing import size_text
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
     each = f" on each of {machine.devices:,} devices" if machine.devices > 1 else ""
     text = (
         f"the run {verb} {_describe(needs, certain=certain)}{each}; {machine.name} has "
-        f"{_size(machine.device_bytes)}"
+        f"{size_text(machine.device_bytes)}"
     )
     found = [
         (knob.value / max(knob.usual, 1), knob, best)
@@ -222,8 +223,8 @@ def _describe(needs: Needs, *, certain: bool) -> str:
     parts = {name: getattr(getattr(needs, name), side) for name in vars(needs)}
     total = getattr((needs.device + needs.host), side)
     shown = sorted(parts.items(), key=lambda item: -item[1])[:3]
-    listed = ", ".join(f"{_NAMES[name]} {_size(value)}" for name, value in shown if value)
-    return f"{'at least' if certain else 'up to'} {_size(total)} of memory ({listed})"
+    listed = ", ".join(f"{_NAMES[name]} {size_text(value)}" for name, value in shown if value)
+    return f"{'at least' if certain else 'up to'} {size_text(total)} of memory ({listed})"
 
 
 _NAMES = {
@@ -235,10 +236,3 @@ _NAMES = {
     "evaluation": "evaluation",
     "host": "batches on the host",
 }
-
-
-def _size(nbytes: float) -> str:
-    for unit, name in ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:,.1f} {name}"
-    return f"{nbytes / 2**20:,.0f} MiB"

@@ -11,6 +11,7 @@ from stillbox.experiment.schema import (
     MultiscaleAnchors,
     SsdAnchors,
 )
+from stillbox.printing import count_text
 
 _ANY_RATIO = "give at least one, such as 1.0"
 
@@ -46,7 +47,8 @@ def ssd_lists_have_one_value_a_map(anchors: SsdAnchors) -> Iterator[Broken]:
     for name in ("scales", "height_strides", "width_strides", "height_offsets", "width_offsets"):
         values = getattr(anchors, name)
         if values and len(values) != anchors.num_layers:
-            what = f"{name} has {len(values)} values for {anchors.num_layers} feature maps"
+            what = f"{name} has {count_text(len(values), 'value')} for "
+            what += count_text(anchors.num_layers, "feature map")
             yield Broken(name, what, "one for each map, or none")
 
 
@@ -68,7 +70,8 @@ def grid_sizes_have_ratios(grid: AnchorGrid) -> Iterator[Broken]:
     if len(grid.sizes) != len(grid.aspect_ratios):
         yield Broken(
             "aspect_ratios",
-            f"{len(grid.sizes)} sizes and {len(grid.aspect_ratios)} aspect ratios",
+            f"{count_text(len(grid.sizes), 'size')} and "
+            f"{count_text(len(grid.aspect_ratios), 'aspect ratio')}",
             "give one aspect ratio for each size: an anchor has one of either",
         )
 

@@ -18,6 +18,7 @@ from stillbox.experiment.schema import (
     SubtractChannelMean,
 )
 from stillbox.experiment.values import sections_of
+from stillbox.printing import count_text
 
 # AutoAugment's policies with a step that changes contrast and a probability above 0.
 _POLICIES_WITH_CONTRAST = ("v2", "v3")
@@ -41,7 +42,7 @@ def lists_have_their_lengths(section: Any) -> Iterator[Broken]:  # noqa: ANN401
     for name, (lengths, fix) in _LENGTHS.items():
         values = getattr(section, name, None)
         if values is not None and len(values) not in lengths:
-            yield Broken(name, f"{name} has {len(values)} numbers", fix)
+            yield Broken(name, f"{name} has {count_text(len(values), 'number')}", fix)
 
 
 @rule(RandomPadImage)

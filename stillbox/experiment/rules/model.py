@@ -17,6 +17,7 @@ from stillbox.experiment.schema import (
     SsdAnchors,
     WeightSharedHead,
 )
+from stillbox.printing import count_text
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
 _PROPOSALS_MIN_SIDE = 33
@@ -67,7 +68,7 @@ def channels_are_three(model: OneStage | FasterRcnn) -> Iterator[Broken]:
         lists["resizer.pad_value"] = model.resizer.pad_value
     for path, values in lists.items():
         if len(values) != 3:
-            what = f"model.{path} has {len(values)} numbers"
+            what = f"model.{path} has {count_text(len(values), 'number')}"
             yield Broken(path, what, "give one for each of R, G, B")
 
 

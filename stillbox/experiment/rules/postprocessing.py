@@ -14,6 +14,7 @@ from stillbox.experiment.schema import (
     Nms,
     OneStage,
 )
+from stillbox.printing import count_text
 
 
 @rule(Nms)
@@ -82,7 +83,9 @@ def encodings_are_clipped_to_a_range(clip: BoxEncodingsClip) -> Iterator[Broken]
 def calibration_curves_rise(curve: CurveCalibration | ClassCurve) -> Iterator[Broken]:
     """A curve has points, and one value for each score."""
     if len(curve.scores) != len(curve.calibrated):
-        what = f"{len(curve.scores)} scores and {len(curve.calibrated)} calibrated ones"
+        what = (
+            f"{count_text(len(curve.scores), 'score')} and {len(curve.calibrated)} calibrated ones"
+        )
         yield Broken("calibrated", what, "give one for each")
     if not curve.scores:
         yield Broken("scores", "a curve without points", "give at least one")

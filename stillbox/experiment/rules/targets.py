@@ -14,6 +14,7 @@ from stillbox.experiment.schema import (
     ProposalStage,
     SigmoidFocalLoss,
 )
+from stillbox.printing import count_text
 
 
 @rule(ArgmaxMatcher)
@@ -77,7 +78,7 @@ def every_class_has_a_weight(model: OneStage) -> Iterator[Broken]:
     """Weights are given for all classes or for none."""
     weights, count = model.loss.class_weights, model.num_classes
     if weights and len(weights) != count:
-        what = f"{len(weights)} class_weights for {count} classes"
+        what = f"{len(weights)} class_weights for {count_text(count, 'class')}"
         fix = "give one for each class, in the order of their ids, or none"
         yield Broken("loss.class_weights", what, fix)
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
+from stillbox.printing import count_text
 from stillbox.records import formats
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.data_folder import DataFolder, Split
@@ -261,7 +262,7 @@ def _no_format(folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]
     if (linked := folder.behind_links()) is not None:
         return linked
     images = len(folder.images)
-    what = f"the folder has {images:,} image{'s' * (images != 1)} and no annotations that are known"
+    what = f"the folder has {count_text(images, 'image')} and no annotations that are known"
     return UserError(what, where=str(folder.shown), fix=f"give a folder with one of: {titles}")
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from stillbox.printing import count_text
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled
 from stillbox.records.formats.registry import Labelled, Reading, register, register_foreign
@@ -122,12 +123,13 @@ def _labelled(
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
     if bad and not boxes:
-        count_of_lines = f"{len(bad)} line{'s' * (len(bad) != 1)}"
-        log.bad_record("label file without a line that is a box", where, count_of_lines)
+        log.bad_record(
+            "label file without a line that is a box", where, count_text(len(bad), "line")
+        )
         return None
     for line_number, count in bad:
         reason = "line is neither a box nor an outline"
-        log.bad_box(reason, f"{where}:{line_number}", f"{count} values")
+        log.bad_box(reason, f"{where}:{line_number}", count_text(count, "value"))
     return labelled(path, where, classes, boxes, split=split, relative=True)
 
 

@@ -32,7 +32,7 @@ def explain(step, *overrides, message=NO_ROOM, state=0):
 def test_the_needed_memory_is_named():
     failure = explain("train")
     assert failure.needed == 16.5 * GIB
-    assert "needs 16.5 GiB on each device, which has 15.75 GiB" in failure.what
+    assert "needs 16.50 GiB on each device, which has 15.75 GiB" in failure.what
     assert "bf16[16384,80,80,22], 4.69GiB" in failure.what
 
 
@@ -43,7 +43,7 @@ def test_an_array_that_is_too_large_alone_is_named():
     )
     failure = explain("train", message=message)
     assert failure.needed == 32_768_000_000
-    assert "needs 30.5 GiB on each device, which has 15.75 GiB" in failure.what
+    assert "needs 30.52 GiB on each device, which has 15.75 GiB" in failure.what
     assert "not room for f32[2048000000,4] alone" in failure.what
 
 

@@ -190,7 +190,7 @@ def test_a_run_on_other_data_is_refused(plan, tmp_path):
     shutil.copytree(data, tmp_path / "copy")
     refuse_other_source(tmp_path / "copy", tmp_path / "run")
     (data / "b.jpg").write_bytes(b"45")
-    with pytest.raises(UserError, match="1 files of 3 bytes -> 2 files of 5 bytes") as caught:
+    with pytest.raises(UserError, match="1 file of 3 bytes -> 2 files of 5 bytes") as caught:
         refuse_other_source(data, tmp_path / "run")
     assert "--model-dir" in caught.value.fix
     (data / "b.jpg").unlink()
