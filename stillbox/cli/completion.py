@@ -7,7 +7,9 @@ Put it where the shell reads it: bash: `stillbox completion bash >
 
 import argparse
 import re
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from stillbox.exporting.settings import FORMATS
 from stillbox.records.formats.registry import readable_formats
 
 _CONFIG = ("config", "recipe")
+_LONGEST = 80
 _FIELDS = ("FIELD=VALUE",)
 """In place of the values of an option that takes a setting."""
 _WORDS: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
@@ -99,9 +102,9 @@ def _fields() -> list[str]:
 
 
 def _brief(text: object) -> str:
-    """Returns the first clause of a help text, without characters that shells read."""
-    clause = re.split(r"[;(]|: ", str(text or "").replace("%%", "%"))[0]
-    return re.sub(r"[^\w ,./+=<>|%-]", "", clause).strip()[:80]
+    """Returns the first clause of a help text, in whole words."""
+    clause = re.split(r"[;(]|: ", str(text or "").replace("%%", "%").replace("`", ""))[0]
+    return textwrap.shorten(clause, _LONGEST, placeholder=" ...")
 
 
 def _bash(commands: list[_Command]) -> str:
@@ -208,7 +211,12 @@ _stillbox() {{
   _describe 'stillbox' candidates
   [[ -n "$at" ]] && _files
 }}
-compdef _stillbox stillbox
+# A file in $fpath is the body of the function at the first call; a sourced one only defines it.
+if [[ ${{funcstack[1]}} == _stillbox ]]; then
+  _stillbox "$@"
+else
+  compdef _stillbox stillbox
+fi
 """
 
 
@@ -244,7 +252,8 @@ def _fish(commands: list[_Command]) -> str:
             here += " -f"
         for word, about in one.words.items():
             kind = "-l" if word.startswith("--") else "-s" if word.startswith("-") else "-a"
-            line = f"{here} {kind} '{word.lstrip('-')}' -d '{about}'"
+            text = about.replace("\\", "\\\\").replace("'", "\\'")
+            line = f"{here} {kind} '{word.lstrip('-')}' -d '{text}'"
             if choices := one.values.get(word):
                 offered = "(__stillbox_set)" if choices == _FIELDS else " ".join(choices)
                 line += f" -x -a '{offered}'"
@@ -259,7 +268,7 @@ def _paths(commands: list[_Command]) -> str:
 
 
 def _described(words: dict[str, str]) -> str:
-    return " ".join(f"'{word}:{about}'" for word, about in words.items())
+    return " ".join(shlex.quote(f"{word}:{about}") for word, about in words.items())
 
 
 _SHELLS: dict[str, Callable[[list[_Command]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

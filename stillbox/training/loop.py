@@ -42,6 +42,7 @@ from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.printing import count_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
+from stillbox.training.forecast import forecast
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_program
@@ -188,7 +189,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
-        report.begin()
+        report.begin(forecast(compiled, program.mesh.size, settings.precision))
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from stillbox.devices.memory import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
+from stillbox.printing import count_text
 from stillbox.training.console import duration_text
 from stillbox.training.epochs import Epochs
+from stillbox.training.forecast import Forecast
 from stillbox.training.progress import RunProgress
 from stillbox.training.speed import Speedometer, Stopwatch, Waits
 from stillbox.training.summaries import Summaries
@@ -71,12 +73,14 @@ class StepReport:
         self._first_step_seconds: float | None = None
         self._length_said = stop_at is None
 
-    def begin(self) -> None:
-        """Says how many steps there are, and when their time is estimated."""
-        if self._stop_at is not None and self._stop_at - self._first > _STEADY_STEPS + 1:
+    def begin(self, forecast: Forecast | None) -> None:
+        """Says how many steps there are, how long they take, and when that is measured."""
+        steps = (self._stop_at or self._first) - self._first
+        if steps > _STEADY_STEPS + 1:
+            guess = f": {forecast.describe(steps)}" if forecast else ""
             self._progress.say(
-                f"{self._stop_at - self._first:,} steps to do; their time is estimated from the "
-                f"first {_STEADY_STEPS + 1}, and said then"
+                f"{count_text(steps, 'step')} to do{guess}; measured after the first "
+                f"{_STEADY_STEPS + 1}"
             )
 
     def paused(self) -> AbstractContextManager[None]:
@@ -110,7 +114,7 @@ class StepReport:
         images = self._loader.images(step) - self._loader.images(self._first)
         totals = Totals(images, images / self._stopwatch.seconds, peak_memory())
         self._progress.say(
-            f"total: {duration_text(seconds)}, {images:,} images, "
+            f"total: {duration_text(seconds)}, {count_text(images, 'image')}, "
             f"{totals.images_per_second:,.1f} images/s in training"
         )
         self._progress.say(totals.peak_memory.describe())
@@ -139,8 +143,8 @@ class StepReport:
         self._length_said = True
         if self._stop_at is not None and step < self._stop_at:
             self._progress.say(
-                f"the {self._stop_at - step:,} steps that are left take about "
-                f"{duration_text(seconds_left)}, evaluations not counted"
+                f"measured: about {duration_text(seconds_left)} for the "
+                f"{count_text(self._stop_at - step, 'step')} to come, evaluations not counted"
             )
 
     def _is_due(self, step: int, every: int) -> bool:

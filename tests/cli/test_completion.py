@@ -1,10 +1,12 @@
 """`stillbox completion`: what a shell offers after some words."""
 
+import shlex
 import shutil
 import subprocess
 
 import pytest
 
+from stillbox.cli.completion import _brief, _Command, _fish, _zsh
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import settings_of
 
@@ -58,6 +60,33 @@ def test_scripts_name_every_verb_and_quote_their_help(stillbox, shell):
         assert word.removeprefix("--") in script
     # Its own first lines aside, nothing that a shell would run.
     assert not any("`" in line for line in script.splitlines()[3:])
+
+
+def test_the_script_of_zsh_completes_at_its_first_call_from_fpath(stillbox):
+    first, *_, test, call, other, define, end = stillbox("completion", "zsh").out.splitlines()
+    assert first == "#compdef stillbox"
+    assert [test, call] == ["if [[ ${funcstack[1]} == _stillbox ]]; then", '  _stillbox "$@"']
+    assert [other, define, end] == ["else", "  compdef _stillbox stillbox", "fi"]
+
+
+@pytest.mark.parametrize(
+    ("text", "brief"),
+    [
+        ("a model's folder; more", "a model's folder"),
+        ("`--set` of 100%%: all", "--set of 100%"),
+        ("word " * 30, ("word " * 15).strip() + " ..."),
+    ],
+)
+def test_help_is_cut_at_a_clause_and_at_a_word(text, brief):
+    assert _brief(text) == brief
+
+
+def test_apostrophes_are_quoted(stillbox):
+    commands = [_Command("", {"train": r"a model's \ folder"})]
+    assert r"-d 'a model\'s \\ folder'" in _fish(commands)
+    (line,) = (line for line in _zsh(commands).splitlines() if "candidates=(" in line)
+    quoted = line.partition("candidates=(")[2].partition(") ;;")[0]
+    assert shlex.split(quoted) == [r"train:a model's \ folder"]
 
 
 def test_an_unknown_shell_is_refused(stillbox):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stillbox.checking.ahead_of_time.gpus import parse_gpus
 from stillbox.checking.ahead_of_time.targets import parse_slice
 from stillbox.cli.arguments import find_own_place
 from stillbox.cli.main import build_parser, main
+from stillbox.devices.gpus import parse_gpus
 from stillbox.devices.launcher import find_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.checking.ahead_of_time.costs import Roofline
 from stillbox.checking.ahead_of_time.memory import Memory
 from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.profiling.costs import Roofline
 from tools import verdicts
 
 TPU = verdicts.PAGES["v5e:2x4"]

@@ -6,6 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.training import speed
+from stillbox.training.forecast import Forecast
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport
 from stillbox.training.speed import Waits
@@ -58,6 +59,15 @@ class NoEpochs:
         return ""
 
 
+def test_a_run_begins_with_the_time_that_it_may_take(capsys, monkeypatch):
+    for first, forecast in ((150, Forecast(1, 4, "its costs")), (999, None), (150, None)):
+        report_of(NoSummaries(), first, 1000, monkeypatch).begin(forecast)
+    assert capsys.readouterr().err.splitlines() == [
+        "850 steps to do: about 14 minutes to 57 minutes, by its costs; measured after the first 6",
+        "850 steps to do; measured after the first 6",
+    ]
+
+
 def test_the_first_step_is_said_at_once_and_the_time_left_has_neither_it_nor_pauses(
     clock, capsys, monkeypatch
 ):
@@ -72,7 +82,8 @@ def test_the_first_step_is_said_at_once_and_the_time_left_has_neither_it_nor_pau
     report.steps([(step, METRICS) for step in range(1002, 1011)])
     first, length, second = capsys.readouterr().err.splitlines()
     assert (
-        length == "the 100,008 steps that are left take about 2d 7:33:36, evaluations not counted"
+        length
+        == "measured: about 2d 7:33:36 for the 100,008 steps to come, evaluations not counted"
     )
     assert re.match(r"step 1001/101010  loss 1.5000 ", first)
     assert "ETA" not in first  # there is nothing yet to extrapolate

@@ -12,12 +12,6 @@ from typing import Any
 
 import jax
 
-from stillbox.checking.ahead_of_time.costs import (
-    collective_bytes,
-    count_flops,
-    estimate,
-    memory_traffic,
-)
 from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
 from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
 from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
@@ -32,6 +26,12 @@ from stillbox.evaluation.program import (
 )
 from stillbox.experiment import schema
 from stillbox.printing import count_text
+from stillbox.profiling.costs import (
+    collective_bytes,
+    count_flops,
+    estimate,
+    memory_traffic,
+)
 from stillbox.profiling.hlo import Message, read_program
 from stillbox.training.program import train_program
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stillbox.checking.ahead_of_time.costs import Roofline
 from stillbox.checking.ahead_of_time.memory import Memory
+from stillbox.profiling.costs import Roofline
 
 StepName = Literal["train", "evaluate", "predict"]
 STEPS: tuple[StepName, ...] = ("train", "evaluate", "predict")

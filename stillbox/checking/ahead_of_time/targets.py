@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from stillbox.checking.ahead_of_time.chips import CHIPS, Chip, Figures
-from stillbox.checking.ahead_of_time.gpus import GPUS, describe_gpus, parse_gpus
+from stillbox.devices.chips import CHIPS, Chip, Figures
+from stillbox.devices.gpus import GPUS, describe_gpus, parse_gpus
 from stillbox.devices.libtpu import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.checking.ahead_of_time.chips import CHIPS
-from stillbox.checking.ahead_of_time.gpus import GPUS, parse_gpus
 from stillbox.checking.ahead_of_time.targets import parse_slice
 from stillbox.cli.main import build_parser
+from stillbox.devices.chips import CHIPS
+from stillbox.devices.gpus import GPUS, parse_gpus
 from stillbox.experiment.resolve import resolve
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "accelerators.md").read_text()

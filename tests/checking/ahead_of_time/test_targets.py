@@ -5,9 +5,9 @@ import math
 import pytest
 
 from stillbox.checking.ahead_of_time import gpus, targets
-from stillbox.checking.ahead_of_time.chips import CHIPS
-from stillbox.checking.ahead_of_time.gpus import GPUS, parse_gpus
 from stillbox.checking.ahead_of_time.targets import find_target, parse_slice
+from stillbox.devices.chips import CHIPS
+from stillbox.devices.gpus import GPUS, parse_gpus
 from stillbox.errors import UserError
 from stillbox.extras import install_command
 from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu

@@ -125,7 +125,7 @@ CHIPS = {
         ),
         Chip(
             generation="v6e",
-            aliases=("v6", "trillium"),
+            aliases=("v6", "v6lite", "trillium"),
             flops=918e12,
             hbm_bytes=32e9,
             hbm_bandwidth=1638e9,

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 from jax.experimental import topologies
 
-from stillbox.checking.ahead_of_time.chips import Figures
+from stillbox.devices.chips import CHIPS, Figures
 from stillbox.errors import UserError
 from stillbox.extras import install_command
 
@@ -146,6 +146,15 @@ GPUS = {
     )
 }
 """By name. Rates are for dense products."""
+
+
+def figures_of(device_kind: str) -> Figures | None:
+    """Returns the published figures of a device by its name in JAX; None where it is not known."""
+    kind = device_kind.lower().removeprefix("tpu").replace(" ", "")
+    gpu = next((one for one in GPUS.values() if one.product == device_kind), None)
+    return gpu or next(
+        (one for one in CHIPS.values() if kind in (one.generation, *one.aliases)), None
+    )
 
 
 def parse_gpus(name: str) -> tuple[Gpu, int] | None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stillbox.checking.ahead_of_time.chips import CHIPS
-from stillbox.checking.ahead_of_time.costs import (
+from stillbox.devices.chips import CHIPS
+from stillbox.profiling.costs import (
     collective_bytes,
     count_flops,
     estimate,

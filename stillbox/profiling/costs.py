@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stillbox.checking.ahead_of_time.chips import Figures
+from stillbox.devices.chips import Figures
 from stillbox.profiling.hlo import Instruction, Program
 
 # Which of (operand 0, operand 1, result) is the kernel, and which the output of the forward form.
