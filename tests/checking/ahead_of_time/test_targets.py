@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from stillbox.checking.ahead_of_time import gpus, targets
+from stillbox.checking.ahead_of_time import targets
 from stillbox.checking.ahead_of_time.targets import find_target, parse_slice
+from stillbox.devices import gpus
 from stillbox.devices.chips import CHIPS
 from stillbox.devices.gpus import GPUS, parse_gpus
 from stillbox.errors import UserError
