@@ -14,7 +14,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment
 from rich.text import Text
 
-from stillbox.checking.advice import Advice, advise
+from stillbox.checking.advice import advise
+from stillbox.checking.advice.advice import Advice
 from stillbox.checking.config_records import RecordsToCheck, records_findings
 from stillbox.checking.data_findings import SEVERITIES, Severity
 from stillbox.checking.memory.verdict import memory_advice

@@ -4,40 +4,39 @@ import argparse
 
 from stillbox.checking.data import check_records
 from stillbox.checking.data_stats import records_stats
-from stillbox.cli import data_augmentations, data_convert, data_export, data_scenes, data_tile
 from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_common, label_map_of
+from stillbox.cli.data_augmentations import add_augmentations, run_augmentations
+from stillbox.cli.data_convert import ConvertParser, add_convert
+from stillbox.cli.data_export import add_export, run_export
+from stillbox.cli.data_scenes import add_scenes, run_scenes
+from stillbox.cli.data_tile import add_tile, run_tile
 from stillbox.training.console import PrintableConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verbs of `data`."""
     verbs = parser.add_subparsers(
-        dest="data_verb", metavar="VERB", required=True, parser_class=data_convert.ConvertParser
+        dest="data_verb", metavar="VERB", required=True, parser_class=ConvertParser
     )
-    data_convert.add_arguments(
-        verbs.add_parser(
-            "convert", help="annotations to TFRecords", description=data_convert.__doc__
-        )
-    )
-    check = verbs.add_parser("check", help="find errors in records")
-    _add_records(check)
-    add_option(check, "--max-boxes", 100, "most boxes of an image in a batch")
-    add_option(check, "--num-classes", 0, "classes of the model; 0: not checked")
-    check.set_defaults(run=run_check)
-    stats = verbs.add_parser("stats", help="count classes, boxes and sizes in records")
-    _add_records(stats)
-    stats.set_defaults(run=run_stats)
-    for name, module, about in (
-        ("augmentations", data_augmentations, "show augmented images and boxes"),
-        ("export", data_export, "write records as YOLO, COCO JSON or Pascal VOC XML"),
-        ("scenes", data_scenes, "draw the synthetic data set of shapes"),
-        ("tile", data_tile, "cut the images of records into overlapping tiles"),
-    ):
-        verb = verbs.add_parser(name, help=about, description=module.__doc__)
-        verb.set_defaults(run=module.run)
-        module.add_arguments(verb)
+    about = "annotations to TFRecords"
+    convert = verbs.add_parser("convert", help=about, description=_describe("convert", about))
+    add_convert(convert)
+    for name, about, add, run in _VERBS:
+        verb = verbs.add_parser(name, help=about, description=_describe(name, about))
+        verb.set_defaults(run=run)
+        add(verb)
+
+
+def _describe(name: str, about: str) -> str:
+    return f"`stillbox data {name}`: {about}."
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    _add_records(parser)
+    add_option(parser, "--max-boxes", 100, "most boxes of an image in a batch")
+    add_option(parser, "--num-classes", 0, "classes of the model; 0: not checked")
 
 
 def _add_records(parser: argparse.ArgumentParser) -> None:
@@ -89,3 +88,14 @@ def run_stats(args: argparse.Namespace) -> int:
         for table in stats.tables():
             PrintableConsole().print(table)
     return 0
+
+
+_VERBS = (
+    ("check", "find errors in records", _add_check, run_check),
+    ("stats", "count classes, boxes and sizes in records", _add_records, run_stats),
+    ("augmentations", "show augmented images and boxes", add_augmentations, run_augmentations),
+    ("export", "write records as YOLO, COCO JSON or Pascal VOC XML", add_export, run_export),
+    ("scenes", "draw the synthetic data set of shapes", add_scenes, run_scenes),
+    ("tile", "cut the images of records into overlapping tiles", add_tile, run_tile),
+)
+"""Name, help, function that adds arguments, and function that runs, of each verb but `convert`."""

@@ -13,8 +13,8 @@ from stillbox.cli.arguments import (
 from stillbox.errors import UserError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_augmentations(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data augmentations`."""
     add_config(parser)
     add_records(parser)
     about = "the picture, .png or .jpg"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_augmentations(arguments: argparse.Namespace) -> int:
     """Writes the picture."""
     from stillbox.checking.augmentation_sheet import epochs_sheet, operations_sheet
     from stillbox.evaluation.pictures import save_picture

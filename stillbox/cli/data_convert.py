@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli import data_convert_folder
 from stillbox.cli.arguments import print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_conversion, label_map_of
+from stillbox.cli.data_convert_folder import ABOUT_FOLDER, add_folder, run_folder
 from stillbox.cli.parsing import VerbParser
 from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
@@ -44,18 +44,16 @@ class ConvertParser(VerbParser):
         return self.folder.parse_known_args(args, namespace)
 
 
-def add_arguments(parser: ConvertParser) -> None:
+def add_convert(parser: ConvertParser) -> None:
     """Adds the arguments of `convert`."""
     formats = parser.add_subparsers(
         dest="data_format", required=True, metavar="FOLDER | coco | voc"
     )
     _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
     _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
-    folder = VerbParser(
-        prog=f"{parser.prog} FOLDER", description=data_convert_folder.__doc__, add_help=True
-    )
-    data_convert_folder.add_arguments(folder)
-    folder.set_defaults(run=data_convert_folder.run)
+    folder = VerbParser(prog=f"{parser.prog} FOLDER", description=ABOUT_FOLDER, add_help=True)
+    add_folder(folder)
+    folder.set_defaults(run=run_folder)
     parser.folder = folder
 
 

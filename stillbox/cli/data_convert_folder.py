@@ -1,8 +1,4 @@
-"""`stillbox data convert FOLDER`: annotated images in any known format to records.
-
-The format is recognised by the content of the files. `convert coco` and `convert voc` read one set
-at a time from the files that they name.
-"""
+"""`stillbox data convert FOLDER`: annotated images in any known format to records."""
 
 import argparse
 from contextlib import ExitStack
@@ -17,8 +13,14 @@ from stillbox.records.conversion_job import ConversionOptions
 from stillbox.records.converted_folder import ConvertedFolder
 from stillbox.records.folder import Progress, convert_folder
 
+ABOUT_FOLDER = """`stillbox data convert FOLDER`: annotated images in any known format to records.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+The format is recognised by the content of the files. `convert coco` and `convert voc` read one set
+at a time from the files that they name.
+"""
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `convert FOLDER`."""
     parser.add_argument("folder", metavar="FOLDER", help="folder of images and annotations")
     parser.add_argument("--format", default="", help="the format, if FOLDER has several")
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_conversion(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
     options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     with ExitStack() as stack:

@@ -8,8 +8,8 @@ from stillbox.records.export import FORMS, export_records
 from stillbox.records.label_map import LabelMap
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data export`."""
     parser.add_argument("form", choices=sorted(FORMS), help="format to write")
     parser.add_argument("records", nargs="+", metavar="RECORDS", help="TFRecord files or patterns")
     parser.add_argument(
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", help="name of the set (default: train)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_export(args: argparse.Namespace) -> int:
     """Writes images and annotations."""
     label_map = LabelMap.from_file(args.label_map)
     with progress_bar("images") as progress:

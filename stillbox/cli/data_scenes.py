@@ -8,8 +8,8 @@ from stillbox.cli.arguments import add_option
 from stillbox.printing import count_text
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_scenes(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data scenes`."""
     parser.add_argument("--output", required=True, type=Path, help="folder of the data set")
     add_option(parser, "--train", 600, "training scenes")
     add_option(parser, "--val", 100, "held-out scenes")
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing data set")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_scenes(arguments: argparse.Namespace) -> int:
     """Draws the scenes and prints a summary."""
     from stillbox.records.scenes import SceneSet, write_scenes
 

@@ -8,8 +8,8 @@ from stillbox.cli.arguments import add_option
 from stillbox.cli.bars import progress_bar
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_tile(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data tile`."""
     parser.add_argument("records", nargs="+", help="TFRecord files or patterns")
     parser.add_argument("--tile", required=True, type=int, metavar="PIXELS", help="side of a tile")
     about = "share of a tile that its neighbour covers too"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--workers", 0, "threads; 0: one for each core")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_tile(arguments: argparse.Namespace) -> int:
     """Writes the tiles and prints their numbers."""
     from stillbox.records.label_map import LabelMap
     from stillbox.records.tiling import TileOptions, tile_records

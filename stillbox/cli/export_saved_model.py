@@ -23,8 +23,11 @@ _INPUT_TYPES = {
 _PARAMS = "params.yaml"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
+    """`stillbox export_saved_model`: the export of "Object Detection Models on TPU" with its flags.
+
+    `stillbox export DIR --signature tpu` does the same with stillbox's own options.
+    """
     _add_model(parser)
     _add_input(parser)
     add_switch(parser, "output_image_info", "the output image_info (default: true)")
@@ -64,7 +67,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--input_image_size", "640,640", about, "HEIGHT,WIDTH")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_export_saved_model(arguments: argparse.Namespace) -> int:
     """Exports a SavedModel into exactly --export_dir."""
     from stillbox.api import export
 

@@ -11,8 +11,11 @@ from stillbox.cli.exporter_main_v2 import add_model_flags, model_flags
 from stillbox.devices.announcing import say_aside
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
+    """`stillbox export_tflite_graph_tf2`: the TFLite export of the Detection API with its flags.
+
+    `stillbox export --format tflite` does the same with stillbox's own options.
+    """
     add_model_flags(parser)
     about = "most detections in an image"
     add_option(parser, "--max_detections", 10, about, "K")
@@ -20,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "ssd_use_regular_nms", about)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
     """Writes `model.tflite`; the original writes a SavedModel for TFLite's converter."""
     from stillbox.api import export
 

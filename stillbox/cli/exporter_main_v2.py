@@ -39,8 +39,11 @@ _REFUSED = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
+    """`stillbox exporter_main_v2`: the Object Detection API's SavedModel export with its flags.
+
+    `stillbox export` does the same with stillbox's own options.
+    """
     about = ", ".join(_INPUT_TYPES)
     add_option(parser, "--input_type", "image_tensor", about, "TYPE")
     add_model_flags(parser)
@@ -69,7 +72,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
     """Writes `saved_model/` and `pipeline.config`."""
     from stillbox.api import export
 

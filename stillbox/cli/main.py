@@ -48,7 +48,7 @@ _VERBS = {
     "export_tflite_graph_tf2": "export a TFLite model with the flags of the Object Detection API",
 }
 """Help by verb. The module of the same name has `add_arguments(parser)` and `run(arguments)`; it is
-imported when its verb is used."""
+imported when its verb is used. Verbs of `_MODULES` share one."""
 
 _ORIGINALS = {
     "model_main": ("model_main.py", "model_main_tf2", "model_main_tf2.py"),
@@ -59,6 +59,13 @@ _ORIGINALS = {
     "export_tflite_graph_tf2": ("export_tflite_graph_tf2.py",),
 }
 """Verbs with the flags of an original, and the other names of each."""
+
+_MODULES = {
+    "export_saved_model": "stillbox.cli.export_saved_model",
+    "exporter_main_v2": "stillbox.cli.exporter_main_v2",
+    "export_tflite_graph_tf2": "stillbox.cli.export_tflite_graph_tf2",
+}
+"""Modules that may hold several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
 
 _OTHER_NAMES = {
     "--output": ("--export_dir", "--output_directory", "--model_dir"),
@@ -99,6 +106,13 @@ def verb_options(verb: str) -> set[str]:
 
 
 def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
+    if name in _MODULES:
+        module = import_module(_MODULES[name])
+        add, run = getattr(module, f"add_{name}"), getattr(module, f"run_{name}")
+        parser.description = add.__doc__
+        parser.set_defaults(run=run)
+        add(parser)
+        return
     module = import_module(f"stillbox.cli.{name}")
     parser.description = module.__doc__
     if hasattr(module, "run"):

@@ -8,7 +8,6 @@ from stillbox.cli.arguments import say_next, show_remarks, warn
 from stillbox.cli.bars import progress_bar
 from stillbox.devices.announcing import announcing
 from stillbox.experiment.resolve import Resolved
-from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.schema import Experiment
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
     """
     # Imported here: --help and errors in the arguments need no jax.
     from stillbox.api import train
+    from stillbox.experiment.rules import check_trainable
     from stillbox.profiling.steps import ProfileSteps
 
     steps = ProfileSteps.parse(profile)

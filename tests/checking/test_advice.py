@@ -353,7 +353,7 @@ CASES = [
         "",
     ),
     (
-        one_stage.dropout_drops,
+        one_stage.one_stage_dropout_drops,
         ["model.head.dropout=true", "model.head.dropout_keep_probability=1"],
         "note",
         "model.head.dropout_keep_probability",
@@ -361,7 +361,7 @@ CASES = [
         "dropout=false",
     ),
     (
-        one_stage.dropout_drops,
+        one_stage.one_stage_dropout_drops,
         ["model.head.dropout=false", "model.head.dropout_keep_probability=0.5"],
         "note",
         "model.head.dropout_keep_probability",
@@ -473,7 +473,7 @@ CASES = [
         "mask_padding=false",
     ),
     (
-        two_stage.dropout_drops,
+        two_stage.two_stage_dropout_drops,
         [*TWO_STAGES, "model.boxes.dropout=true", "model.boxes.dropout_keep_probability=1"],
         "note",
         "model.boxes.dropout_keep_probability",
@@ -623,7 +623,7 @@ def test_a_sound_experiment_gets_no_advice(check, overrides):
         (one_stage.every_box_has_an_anchor, ["model.matcher=bipartite"]),
         (one_stage.background_is_balanced, ["model.loss.classification=sigmoid",
                                           "model.loss.hard_example_miner={}"]),
-        (one_stage.dropout_drops, ["model.head.dropout=true"]),
+        (one_stage.one_stage_dropout_drops, ["model.head.dropout=true"]),
         (penalties.penalties_are_added, ["train.regularization=false",
                                       *(f"model.{part}.conv.regularizer=null"
                                         for part in ("backbone", "neck", "head"))]),

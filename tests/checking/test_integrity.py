@@ -31,7 +31,7 @@ def export(trained_once, tmp_path):
 
 
 @pytest.fixture
-def doctor(capsys):
+def examined(capsys):
     """Returns the exit code, the state of each file, and the verdict."""
 
     def run(folder):
@@ -43,8 +43,8 @@ def doctor(capsys):
     return run
 
 
-def test_a_sound_model_directory_is_ok(directory, doctor):
-    code, states, verdict = doctor(directory)
+def test_a_sound_model_directory_is_ok(directory, examined):
+    code, states, verdict = examined(directory)
     assert (code, verdict) == (0, "\n\n=> nothing wrong was found\n")
     of_checkpoints = {name: state for name, state in states.items() if "checkpoints/" in name}
     assert set(of_checkpoints.values()) == {"ok"}
@@ -54,14 +54,14 @@ def test_a_sound_model_directory_is_ok(directory, doctor):
     assert states["experiment.yaml"] == "unknown"
 
 
-def test_every_change_of_a_model_directory_is_listed(directory, doctor):
+def test_every_change_of_a_model_directory_is_listed(directory, examined):
     old, newest = (directory / "checkpoints" / step for step in "12")
     shutil.copy(old / "params.npz", newest / "params.npz")
     shutil.copy(newest / "ema.npz", old / "params.npz")
     (newest / "stats.npz").unlink()
     (newest / "notes\x1b[31m").touch()
     (old / "experiment.yaml").write_text("name: other\n")
-    code, states, verdict = doctor(directory)
+    code, states, verdict = examined(directory)
     assert code == 1
     assert states["checkpoints/2/params.npz"] == states["checkpoints/1/params.npz"] == "changed"
     assert states["checkpoints/1/experiment.yaml"] == "changed"
@@ -73,74 +73,74 @@ def test_every_change_of_a_model_directory_is_listed(directory, doctor):
     ) in verdict
 
 
-def test_other_files_of_a_model_directory_are_looked_at(directory, doctor):
+def test_other_files_of_a_model_directory_are_looked_at(directory, examined):
     (directory / "best.json").write_text("[]")
-    assert "best.json is damaged; delete it" in doctor(directory)[2]
+    assert "best.json is damaged; delete it" in examined(directory)[2]
     (directory / "best.json").unlink()
     with (directory / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff\n")
-    code, _, verdict = doctor(directory)
+    code, _, verdict = examined(directory)
     assert code == 1
     assert "metrics.jsonl:" in verdict
     assert "damaged, and left out of the history" in verdict
 
 
-def test_a_manifest_is_examined_too(directory, doctor):
+def test_a_manifest_is_examined_too(directory, examined):
     (directory / "checkpoints" / "1" / "checkpoint.json").unlink()
     path = directory / "checkpoints" / "2" / "checkpoint.json"
     path.write_text(path.read_text().replace('"step": 2', '"step": 3', 1))
-    code, states, verdict = doctor(directory)
+    code, states, verdict = examined(directory)
     assert code == 1
     assert states["checkpoints/1/checkpoint.json"] == "missing"
     assert states["checkpoints/2/checkpoint.json"] == "changed"
     assert "checkpoint.json: the file was changed after it was written" in verdict
 
 
-def test_a_manifest_without_sensible_fields_is_wrong(directory, export, doctor):
+def test_a_manifest_without_sensible_fields_is_wrong(directory, export, examined):
     shutil.rmtree(directory / "checkpoints" / "1")
     reseal(directory / "checkpoints" / "2", format=7)
-    assert doctor(directory)[0] == 1
+    assert examined(directory)[0] == 1
     reseal(export, MANIFEST, input_size=[0, 0])
-    code, _, verdict = doctor(export)
+    code, _, verdict = examined(export)
     assert code == 1
     assert "input_size is not of sides from 1" in verdict
 
 
-def test_one_checkpoint_is_examined(directory, doctor):
-    code, states, _ = doctor(directory / "checkpoints" / "2")
+def test_one_checkpoint_is_examined(directory, examined):
+    code, states, _ = examined(directory / "checkpoints" / "2")
     assert (code, states["params.npz"]) == (0, "ok")
 
 
-def test_a_directory_without_checksums_is_unknown_and_not_wrong(directory, doctor):
+def test_a_directory_without_checksums_is_unknown_and_not_wrong(directory, examined):
     for step in "12":
         age(directory / "checkpoints" / step)
-    code, states, _ = doctor(directory)
+    code, states, _ = examined(directory)
     assert code == 0
     assert states["checkpoints/2/params.npz"] == "unknown"
 
 
-def test_an_export_is_examined_also_in_its_default_place(directory, export, doctor):
-    code, states, _ = doctor(export)
+def test_an_export_is_examined_also_in_its_default_place(directory, export, examined):
+    code, states, _ = examined(export)
     assert code == 0
     assert states == dict.fromkeys(
         ("export.json", "experiment.yaml", "label_map.pbtxt", "saved_model/saved_model.pb"), "ok"
     )
     (export / "saved_model" / "saved_model.pb").write_bytes(b"Program")
     place = shutil.copytree(export, directory / "export" / "saved_model")
-    code, states, verdict = doctor(directory)
+    code, states, verdict = examined(directory)
     assert code == 1
     assert states["export/saved_model/saved_model/saved_model.pb"] == "changed"
     assert f"=> {place}: not as they were written: saved_model/saved_model.pb" in verdict
 
 
-def test_a_folder_that_is_both_is_wrong(directory, export, doctor):
+def test_a_folder_that_is_both_is_wrong(directory, export, examined):
     shutil.copytree(export, directory, dirs_exist_ok=True)
-    code, _, verdict = doctor(directory)
+    code, _, verdict = examined(directory)
     assert code == 1
     assert "is an export too" in verdict
 
 
-def test_another_folder_is_refused(tmp_path, doctor):
+def test_another_folder_is_refused(tmp_path, examined):
     (tmp_path / "photo.jpg").touch()
-    assert doctor(tmp_path)[0] == 2
-    assert doctor(tmp_path / "nowhere")[0] == 2
+    assert examined(tmp_path)[0] == 2
+    assert examined(tmp_path / "nowhere")[0] == 2

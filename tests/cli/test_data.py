@@ -15,7 +15,7 @@ def cache_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def stillbox(capsys, monkeypatch):
+def data_verb(capsys, monkeypatch):
     """Runs a command line and returns its exit code and what it printed."""
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -56,46 +56,46 @@ def coco(tmp_path):
     return ["--images", tmp_path, "--annotations", path, "--output", tmp_path / "out"]
 
 
-def test_convert_coco_then_check_and_count(stillbox, coco, tmp_path):
-    code, out = stillbox("convert", "coco", *coco, "--name", "train", "--shards", 3)
+def test_convert_coco_then_check_and_count(data_verb, coco, tmp_path):
+    code, out = data_verb("convert", "coco", *coco, "--name", "train", "--shards", 3)
     assert code == 0
     records = f"{tmp_path}/out/train.record-?????-of-00001"
     for line in (f"records: {records}", f"label map: {tmp_path}/out/label_map.pbtxt"):
         assert line in out
     label_map = ["--label-map", tmp_path / "out" / "label_map.pbtxt"]
-    assert stillbox("check", records, *label_map, "--num-classes", 18)[0] == 0
-    code, out = stillbox("check", records, *label_map, "--num-classes", 17, "--json")
+    assert data_verb("check", records, *label_map, "--num-classes", 18)[0] == 0
+    code, out = data_verb("check", records, *label_map, "--num-classes", 17, "--json")
     assert code == 1
     assert json.loads(out)["findings"][0]["reason"] == "class id above num_classes"
-    code, out = stillbox("stats", records, *label_map)
+    code, out = data_verb("stats", records, *label_map)
     assert code == 0
     assert "dog" in out
 
 
-def test_options_of_the_other_engine_are_refused(stillbox, coco):
+def test_options_of_the_other_engine_are_refused(data_verb, coco):
     with pytest.raises(UserError, match=r"--beam-options needs --engine beam"):
-        stillbox("convert", "coco", *coco, "--beam-options=--runner=FlinkRunner")
+        data_verb("convert", "coco", *coco, "--beam-options=--runner=FlinkRunner")
     with pytest.raises(UserError, match=r"--workers counts threads.*\n  fix: .*direct_num_workers"):
-        stillbox("convert", "coco", *coco, "--engine", "beam", "--workers", 2)
+        data_verb("convert", "coco", *coco, "--engine", "beam", "--workers", 2)
 
 
-def test_convert_without_beam(stillbox, coco, tmp_path, monkeypatch):
+def test_convert_without_beam(data_verb, coco, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"apache-beam is not installed\n  fix: .*pip install -e"):
-        stillbox("convert", "coco", *coco, "--engine", "beam")
+        data_verb("convert", "coco", *coco, "--engine", "beam")
     assert not (tmp_path / "out").exists()
 
 
-def test_convert_coco_with_renumbered_ids(stillbox, coco, tmp_path):
-    code, out = stillbox("convert", "coco", *coco, "--renumber", "--json")
+def test_convert_coco_with_renumbered_ids(data_verb, coco, tmp_path):
+    code, out = data_verb("convert", "coco", *coco, "--renumber", "--json")
     assert code == 0
     assert json.loads(out)["files"] == ["instances.record-00000-of-00001"]
     assert "id: 1\n" in (tmp_path / "out" / "label_map.pbtxt").read_text()
 
 
-def test_convert_voc_by_set_and_whole(stillbox, voc, tmp_path):
+def test_convert_voc_by_set_and_whole(data_verb, voc, tmp_path):
     for words, images in ((["--set", "train"], 1), ([], 2)):
-        code, out = stillbox("convert", "voc", "--root", voc, "--output", tmp_path / "o", *words,
+        code, out = data_verb("convert", "voc", "--root", voc, "--output", tmp_path / "o", *words,
                              "--json")  # fmt: skip
         assert code == 0
         assert json.loads(out)["images_written"] == images
@@ -110,74 +110,74 @@ def test_convert_voc_by_set_and_whole(stillbox, voc, tmp_path):
     ]
 
 
-def test_convert_voc_of_a_flat_layout(stillbox, voc, tmp_path):
-    code, _ = stillbox("convert", "voc", "--annotations", voc / "Annotations",
+def test_convert_voc_of_a_flat_layout(data_verb, voc, tmp_path):
+    code, _ = data_verb("convert", "voc", "--annotations", voc / "Annotations",
                        "--images", voc / "JPEGImages", "--output", tmp_path / "o")  # fmt: skip
     assert code == 0
 
 
-def test_convert_voc_needs_its_folders(stillbox, voc, tmp_path):
+def test_convert_voc_needs_its_folders(data_verb, voc, tmp_path):
     with pytest.raises(
         UserError, match=r"the folder of the VOC data is not given\n  fix: give --root"
     ):
-        stillbox("convert", "voc", "--output", tmp_path / "o")
+        data_verb("convert", "voc", "--output", tmp_path / "o")
     with pytest.raises(UserError, match="--set needs --root"):
-        stillbox("convert", "voc", "--images", voc, "--annotations", voc, "--set", "train",
+        data_verb("convert", "voc", "--images", voc, "--annotations", voc, "--set", "train",
                  "--output", tmp_path / "o")  # fmt: skip
 
 
-def test_the_report_shows_the_problems(stillbox, voc, tmp_path):
+def test_the_report_shows_the_problems(data_verb, voc, tmp_path):
     (voc / "JPEGImages" / "a.jpg").write_bytes(b"no image")
     convert = ["convert", "voc", "--root", voc, "--output", tmp_path / "o"]
-    code, out = stillbox(*convert)
+    code, out = data_verb(*convert)
     assert code == 0
     for words in ("unreadable image", "image left out", "Annotations/a.xml"):
         assert words in out
     with pytest.raises(UserError, match="unreadable image"):
-        stillbox(*convert, "--bad-records", "fail", "--overwrite")
+        data_verb(*convert, "--bad-records", "fail", "--overwrite")
 
 
-def test_check_without_findings_and_with_a_note(stillbox, tmp_path):
+def test_check_without_findings_and_with_a_note(data_verb, tmp_path):
     (tmp_path / "map.pbtxt").write_text(CAT_DOG.to_text())
     path = write_records(tmp_path / "a.record", [make_example()])
-    code, out = stillbox("check", path, "--label-map", tmp_path / "map.pbtxt")
+    code, out = data_verb("check", path, "--label-map", tmp_path / "map.pbtxt")
     assert code == 0
     assert "class without a box" in out
     assert "The data is sound." in out
-    code, out = stillbox("check", path)
+    code, out = data_verb("check", path)
     assert (code, "Findings" in out) == (0, False)
 
 
-def test_check_finds_the_wrong_label_map(stillbox, tmp_path):
+def test_check_finds_the_wrong_label_map(data_verb, tmp_path):
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'cow' }")
     path = write_records(tmp_path / "a.record", [make_example()])
-    code, out = stillbox("check", path, "--label-map", tmp_path / "map.pbtxt")
+    code, out = data_verb("check", path, "--label-map", tmp_path / "map.pbtxt")
     assert code == 1
     assert "unknown class" in out
 
 
-def test_stats_as_json(stillbox, tmp_path):
+def test_stats_as_json(data_verb, tmp_path):
     path = write_records(tmp_path / "a.record", [make_example()])
-    code, out = stillbox("stats", path, "--json")
+    code, out = data_verb("stats", path, "--json")
     assert code == 0
     assert json.loads(out)["boxes"] == 1
 
 
-def test_a_path_that_leads_nowhere_is_a_user_error(stillbox, tmp_path):
+def test_a_path_that_leads_nowhere_is_a_user_error(data_verb, tmp_path):
     write_records(tmp_path / "train.record", [make_example()])
     with pytest.raises(UserError, match=r"matches no file\n  fix: did you mean 'train\.record'"):
-        stillbox("check", tmp_path / "trian.rec*")
+        data_verb("check", tmp_path / "trian.rec*")
 
 
 @needs_shared
-def test_the_whole_way_on_real_data(stillbox, tmp_path):
+def test_the_whole_way_on_real_data(data_verb, tmp_path):
     data, out = SHARED / "data", tmp_path / "out"
-    code, text = stillbox("convert", "voc", "--root", data / "bccd", "--set", "val", "--output",
+    code, text = data_verb("convert", "voc", "--root", data / "bccd", "--set", "val", "--output",
                           out / "bccd")  # fmt: skip
     assert code == 0
     assert "box without area" in text
     assert "BloodImage_00338.xml, box 12" in text
-    code, text = stillbox("convert", "coco", "--images", data / "tiny_coco" / "val2017",
+    code, text = data_verb("convert", "coco", "--images", data / "tiny_coco" / "val2017",
                           "--annotations", data / "tiny_coco" / "annotations" /
                           "instances_val2017.json", "--output", out / "coco", "--name", "val",
                           "--shards", 5)  # fmt: skip
@@ -185,24 +185,25 @@ def test_the_whole_way_on_real_data(stillbox, tmp_path):
     assert "What was special or wrong" not in text
     for folder, records, boxes in (("bccd", 87, 1137), ("coco", 50, 382)):
         label_map = ["--label-map", out / folder / "label_map.pbtxt", "--json"]
-        code, text = stillbox("check", f"{out}/{folder}/val.record*", *label_map)
+        code, text = data_verb("check", f"{out}/{folder}/val.record*", *label_map)
         assert code == 0
         assert (json.loads(text)["records"], json.loads(text)["boxes"]) == (records, boxes)
-        code, text = stillbox("stats", f"{out}/{folder}/val.record*", *label_map)
+        code, text = data_verb("stats", f"{out}/{folder}/val.record*", *label_map)
         assert json.loads(text)["boxes"] == boxes
 
 
-def test_a_folder_is_converted_in_one_command_and_exported(stillbox, voc, tmp_path):
+def test_a_folder_is_converted_in_one_command_and_exported(data_verb, voc, tmp_path):
     # The options may stand before the folder.
-    code, out = stillbox("convert", "--output", tmp_path / "out", voc)
+    code, out = data_verb("convert", "--output", tmp_path / "out", voc)
     assert code == 0
     assert out.startswith("format: Pascal VOC XML\n")
     assert f"train: 1 image: {tmp_path}/out/train.record@1\n" in out
     assert "classes: 2: cat, dog\n" in out
     assert (
-        "unchanged since the last time" in stillbox("convert", voc, "--output", tmp_path / "out")[1]
+        "unchanged since the last time"
+        in data_verb("convert", voc, "--output", tmp_path / "out")[1]
     )
-    code, out = stillbox(
+    code, out = data_verb(
         *("export", "voc", tmp_path / "out/train.record@1", "--output", tmp_path / "back"),
         *("--label-map", tmp_path / "out" / "label_map.pbtxt"),
     )
@@ -210,7 +211,7 @@ def test_a_folder_is_converted_in_one_command_and_exported(stillbox, voc, tmp_pa
     assert list((tmp_path / "back" / "Annotations").glob("*.xml"))
 
 
-def test_a_folder_as_json(stillbox, voc, tmp_path):
-    _, out = stillbox("convert", voc, "--output", tmp_path / "out", "--json")
+def test_a_folder_as_json(data_verb, voc, tmp_path):
+    _, out = data_verb("convert", voc, "--output", tmp_path / "out", "--json")
     stored = json.loads(out)
     assert (stored["format"], stored["boxes"], stored["classes"]) == ("voc", 2, ["cat", "dog"])

@@ -227,7 +227,7 @@ def test_flags_in_messages_are_flags_of_the_verb_that_runs():
     assert not wrong, "\n".join(sorted(wrong))
     # The source is understood, down to a message of a reader that a registry has.
     assert sum(map(len, flags().values())) > 400
-    assert ("records.coco", "_own_ids") in reached(("cli.data_convert_folder", "run"))
+    assert ("records.coco", "_own_ids") in reached(("cli.data_convert_folder", "run_folder"))
 
 
 def test_commands_in_messages_have_their_flags():

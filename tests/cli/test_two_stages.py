@@ -7,9 +7,6 @@ import pytest
 from tests.models.two_stage.small import small_words
 from tests.small import small_overrides
 
-# The parts have fast tests; a minute of a processor.
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def words(scenes):
@@ -18,6 +15,8 @@ def words(scenes):
     return [word for change in changes for word in ("--set", change)]
 
 
+# The parts have fast tests; a minute of a processor.
+@pytest.mark.slow
 def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, words, here):
     assert stillbox("check", "demo_scenes", *words).code == 0
     model, report = here / "model", here / "report"

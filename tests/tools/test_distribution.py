@@ -12,12 +12,11 @@ import pytest
 from stillbox import __version__
 from tools import distribution
 
-pytest.importorskip("hatchling")
-pytest.importorskip("build")
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
+    pytest.importorskip("hatchling")
+    pytest.importorskip("build")
     if not (distribution.ROOT / ".git").exists():
         pytest.skip("commits are built, and there is no repository")
     output = tmp_path_factory.mktemp("dist")

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.experiment.params_dict import no_effect as unused_keys
 from stillbox.experiment.params_dict.keys import FINAL, KEYS, OLD
-from stillbox.experiment.params_dict.no_effect import NO_EFFECT, REFUSED
 from stillbox.experiment.params_dict.old_keys import RENAMED, REPEATED
-from tools.params_dict import effects, page
+from tools import params_dict
 
 PAGE = Path(__file__).parents[2] / "docs" / "params_dict.md"
 
 
 def test_the_page_is_what_the_reader_does_today():
     # `python -m tools.params_dict > docs/params_dict.md` mends it.
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == params_dict.page()
 
 
 @pytest.mark.parametrize("path", KEYS)
 def test_every_key_has_an_effect_a_note_or_a_refusal(path):
-    effect = effects()[path]
+    effect = params_dict.effects()[path]
     assert effect.honoured or effect.ignored or effect.refused
 
 
@@ -50,16 +50,20 @@ def test_no_key_is_missing():
     ],
 )
 def test_an_honoured_name_changes_its_field(key, expected):
-    assert expected in effects()[key].honoured
+    assert expected in params_dict.effects()[key].honoured
 
 
 def test_fields_without_effect_change_nothing():
-    for path, reason in NO_EFFECT.items():
-        assert not effects()[path].honoured, path
-        assert reason in effects()[path].reasons(), path
+    for path, reason in unused_keys.NO_EFFECT.items():
+        assert not params_dict.effects()[path].honoured, path
+        assert reason in params_dict.effects()[path].reasons(), path
 
 
 def test_the_tables_name_real_keys():
-    names = {*NO_EFFECT, *(label.partition("=")[0] for label in REFUSED), *RENAMED.values()}
+    names = {
+        *unused_keys.NO_EFFECT,
+        *(label.partition("=")[0] for label in unused_keys.REFUSED),
+        *RENAMED.values(),
+    }
     names |= {*REPEATED, *RENAMED, *(path for copies in REPEATED.values() for path in copies)}
     assert names <= set(KEYS)

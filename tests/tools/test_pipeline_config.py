@@ -11,14 +11,13 @@ from stillbox.experiment.pipeline_config.reader import read_pipeline_config
 from stillbox.experiment.pipeline_config.section import ROOT, load_schema
 from tools import pipeline_config
 from tools.effects import Effect
-from tools.pipeline_config import BASES, effects, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline_config.md"
 
 
 def test_the_page_is_what_the_reader_does_today():
     # `python -m tools.pipeline_config > docs/pipeline_config.md` mends it.
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == pipeline_config.page()
 
 
 def reachable(message, found):
@@ -71,13 +70,13 @@ def test_messages_of_other_detectors_have_a_line_each():
     ],
 )
 def test_an_honoured_name_changes_its_field(message, field, expected):
-    assert expected in effects()[message][field].honoured
+    assert expected in pipeline_config.effects()[message][field].honoured
 
 
 def test_fields_without_effect_change_nothing():
     for message, fields in NO_EFFECT.items():
         for name, reason in fields.items():
-            effect = effects()[message][name]
+            effect = pipeline_config.effects()[message][name]
             assert not effect.honoured, (message, name)
             assert reason in effect.reasons(), (message, name)
 
@@ -85,7 +84,7 @@ def test_fields_without_effect_change_nothing():
 def test_refused_fields_are_refused_for_the_listed_reason():
     for label, reason in REFUSED.items():
         message, _, field = label.rpartition(".")
-        assert reason in effects()[message][field].refused.values(), label
+        assert reason in pipeline_config.effects()[message][field].refused.values(), label
 
 
 def test_a_field_that_is_no_longer_read_shows(monkeypatch):
@@ -93,7 +92,7 @@ def test_a_field_that_is_no_longer_read_shows(monkeypatch):
         pipeline_config._read.cache_clear()
         kind = load_schema().messages["TrainConfig"].fields["sync_replicas"]
         found = Effect()
-        pipeline_config.probe(found, BASES[0], ("train_config",), kind)
+        pipeline_config.probe(found, pipeline_config.BASES[0], ("train_config",), kind)
         return found
 
     assert effect().ignored
@@ -103,6 +102,6 @@ def test_a_field_that_is_no_longer_read_shows(monkeypatch):
     pipeline_config._read.cache_clear()
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", pipeline_config.BASES)
 def test_probes_start_from_sound_files(base):
     assert read_pipeline_config(base, "p").warnings == ()

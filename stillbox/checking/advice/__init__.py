@@ -16,7 +16,6 @@ from stillbox.checking.advice import (
     unused,
 )
 from stillbox.checking.advice.advice import (
-    Advice,
     Check,
     Findings,
     Origins,
@@ -62,7 +61,7 @@ PART_CHECKS: tuple[tuple[PartOf, tuple[PartCheck, ...]], ...] = (
             one_stage.bias_reaches_the_loss,
             one_stage.every_box_has_an_anchor,
             one_stage.static_forms_exist,
-            one_stage.dropout_drops,
+            one_stage.one_stage_dropout_drops,
             one_stage.scales_are_used,
         ),
     ),
@@ -78,7 +77,7 @@ PART_CHECKS: tuple[tuple[PartOf, tuple[PartCheck, ...]], ...] = (
             two_stage.classes_are_told_apart,
             two_stage.proposals_are_trained,
             two_stage.padding_is_there,
-            two_stage.dropout_drops,
+            two_stage.two_stage_dropout_drops,
         ),
     ),
 )
@@ -120,6 +119,3 @@ def advise(experiment: Experiment, origins: Origins) -> Findings:
                 yield from part_check(experiment, part, origins)
     for check in CHECKS:
         yield from check(experiment, origins)
-
-
-__all__ = ["CHECKS", "PART_CHECKS", "Advice", "advise"]

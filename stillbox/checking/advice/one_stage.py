@@ -63,7 +63,7 @@ def static_forms_exist(experiment: Experiment, model: OneStage, origins: Origins
         yield Advice("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
 
 
-def dropout_drops(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
+def one_stage_dropout_drops(experiment: Experiment, model: OneStage, origins: Origins) -> Findings:
     """Dropout is on and drops something, or it is off."""
     if isinstance(model.head, ConvolutionalHead | WeightSharedHead):
         yield from dropout_of("model.head", model.head, origins)

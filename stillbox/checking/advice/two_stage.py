@@ -141,7 +141,9 @@ def padding_is_there(experiment: Experiment, model: FasterRcnn, origins: Origins
         yield Advice("note", "model.mask_padding", what, "--set model.mask_padding=false")
 
 
-def dropout_drops(experiment: Experiment, model: FasterRcnn, origins: Origins) -> Findings:
+def two_stage_dropout_drops(
+    experiment: Experiment, model: FasterRcnn, origins: Origins
+) -> Findings:
     """Dropout of the second stage is on and drops something, or it is off."""
     if model.boxes is not None:
         yield from dropout_of(_BOXES, model.boxes, origins)
