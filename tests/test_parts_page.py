@@ -15,6 +15,9 @@ import pytest
 from stillbox.experiment.yaml_config import to_yaml
 from tests.small import small_experiment
 
+# One worker runs these tests one after the other: the kind is registered meanwhile.
+pytestmark = pytest.mark.xdist_group("one_box")
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS.joinpath("parts.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))

@@ -4,7 +4,11 @@ import re
 import threading
 from functools import partial
 
+import pytest
+
 from stillbox.cli import bars
+
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 
 def test_without_a_terminal_lines_say_how_far_long_work_is(capsys, monkeypatch):

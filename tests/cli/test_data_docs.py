@@ -12,6 +12,8 @@ from stillbox.cli.main import build_parser
 from tests.records.builders import image_bytes
 from tests.records.test_folder import picture
 
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
 
 

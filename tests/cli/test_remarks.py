@@ -10,6 +10,8 @@ from stillbox.cli.models import say_next_with_model
 from stillbox.cli.running import show_findings
 from stillbox.experiment.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
+
 
 @pytest.fixture
 def demo():

@@ -7,6 +7,8 @@ import pytest
 from tests.models.two_stage.small import small_words
 from tests.small import small_overrides
 
+pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
+
 
 @pytest.fixture
 def words(scenes):
