@@ -1,4 +1,7 @@
-"""Sheets of augmented training images with their boxes."""
+"""Sheets of augmented training images with their boxes.
+
+Alone in its module: other checks of data need no input pipeline and no Matplotlib.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 

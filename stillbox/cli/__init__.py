@@ -1,4 +1,7 @@
-"""The command line: one file a verb. Ctrl-C ends a program that has not begun its verb at once."""
+"""The command line: one file a verb, however short, whose docstring is the verb's help.
+
+The exporters of the originals share one. Ctrl-C ends a program that has not begun its verb at once.
+"""
 
 import os
 import signal

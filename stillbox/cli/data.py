@@ -2,8 +2,6 @@
 
 import argparse
 
-from stillbox.checking.data import check_records
-from stillbox.checking.data_stats import records_stats
 from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.bars import progress_bar
 from stillbox.cli.data_arguments import add_common, label_map_of
@@ -52,6 +50,8 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
 
 def run_check(args: argparse.Namespace) -> int:
     """Checks records; returns 1 if there are errors."""
+    from stillbox.checking.data import check_records
+
     with progress_bar("records") as progress:
         check = check_records(
             args.records,
@@ -74,6 +74,8 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Counts classes, boxes and sizes in records."""
+    from stillbox.checking.data_stats import records_stats
+
     with progress_bar("records") as progress:
         stats = records_stats(
             args.records,

@@ -7,13 +7,13 @@ import pytest
 from stillbox.cli.main import main
 from tests.shared import SHARED, needs_shared
 
-# About half an hour on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 BCCD = SHARED / "data/bccd"
 IMAGENET = SHARED / "weights/mobilenet_v1_1.0_imagenet_bnstat.npz"
 
 
+# About half an hour on two cores.
 def test_the_recipe_reaches_an_ap50_of_75_on_the_test_split(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the recipe's paths are relative
     for name in ("train", "val", "test"):

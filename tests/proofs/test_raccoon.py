@@ -10,7 +10,6 @@ from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from tests.shared import SHARED, needs_shared
 
-# About eight minutes on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 RACCOON = SHARED / "data/raccoon"
@@ -28,6 +27,7 @@ def training_annotations(folder):
     return len(names)
 
 
+# About eight minutes on two cores.
 def test_the_config_trains_with_only_its_paths_changed(tmp_path):
     images = training_annotations(tmp_path / "annotations")
     sources = ["--annotations", str(tmp_path / "annotations"), "--images", str(RACCOON / "images")]

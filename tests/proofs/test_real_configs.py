@@ -9,7 +9,6 @@ from stillbox.evaluation.history import HISTORY, read_history
 from tests.experiment.test_pipeline_config import REFUSED
 from tests.shared import SHARED, needs_shared
 
-# About a minute each, most of it compiling; nothing is made smaller but the batch.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 RACCOON = SHARED / "data/raccoon"
@@ -20,6 +19,7 @@ CONFIGS = [
 ]
 
 
+# About a minute each, most of it compiling; nothing is made smaller but the batch.
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_one_training_step_has_a_finite_loss(path, tmp_path):
     changes = {

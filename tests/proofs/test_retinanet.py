@@ -5,7 +5,6 @@ import pytest
 from tests.proofs.photographs import train_and_score, write_blood_cells, write_photographs
 from tests.shared import needs_shared
 
-# A quarter of an hour each on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 # Statistics of short runs must follow faster than those of 22,500 steps.
@@ -47,6 +46,7 @@ def optimizer(steps):
     )
 
 
+# A quarter of an hour each on two cores.
 @pytest.mark.parametrize("recipe", BACKBONES)
 def test_sixteen_images_are_learnt_by_heart(recipe, records, tmp_path):
     changes = {

@@ -9,7 +9,6 @@ import pytest
 from tests.proofs.photographs import train_and_score, write_blood_cells, write_photographs
 from tests.shared import needs_shared
 
-# About half an hour for each precision on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 # bfloat16 gets to .89 in the 600 steps that float32 needs for .90.
@@ -24,6 +23,7 @@ def records(tmp_path_factory):
     return folder
 
 
+# About half an hour for each precision on two cores.
 @pytest.mark.parametrize("precision", STEPS)
 def test_sixteen_images_are_learnt_by_heart(precision, records, tmp_path):
     steps = STEPS[precision]

@@ -6,7 +6,6 @@ from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from tests.shared import SHARED, needs_shared
 
-# Two to seven minutes each on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 BCCD = SHARED / "data/bccd"
@@ -48,6 +47,7 @@ def records(tmp_path_factory):
     return folder
 
 
+# Two to seven minutes each on two cores.
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("recipe", SMALLER)
 def test_the_loss_falls_and_blood_cells_are_found(recipe, precision, records, tmp_path):

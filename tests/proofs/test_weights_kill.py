@@ -12,7 +12,6 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 
-# `tests/training/test_kill.py` kills less often.
 pytestmark = [pytest.mark.proof, pytest.mark.slow]
 
 _SIZE = 200_000
@@ -57,6 +56,7 @@ def _write_and_kill(path, seconds):
         return int((first + process.stdout.read()).split()[-1])
 
 
+# `tests/training/test_kill.py` kills less often.
 def test_a_killed_run_leaves_its_last_finished_checkpoint_whole(tmp_path):
     generator = random.Random(0)
     path = tmp_path / "run"

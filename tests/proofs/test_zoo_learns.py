@@ -5,7 +5,6 @@ import pytest
 from tests.proofs.photographs import train_and_score, write_blood_cells
 from tests.shared import needs_shared
 
-# About ten minutes each on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
 FLIPS = "[{kind: random_horizontal_flip}, {kind: random_vertical_flip, probability: 0.5}]"
@@ -49,6 +48,7 @@ DETECTORS = {
 }
 
 
+# About ten minutes each on two cores.
 @pytest.mark.parametrize("recipe", DETECTORS)
 def test_blood_cells_are_found_from_random_weights(recipe, tmp_path):
     folder = tmp_path / "records"

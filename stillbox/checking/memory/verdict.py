@@ -151,7 +151,7 @@ def _with_side(experiment: Experiment, side: int) -> Experiment:
 
 
 def _largest(experiment: Experiment, knob: _Knob, machine: Machine, sizes: Sizes) -> int | None:
-    """Returns the largest value of a knob that fits for certain; None: not even the least one."""
+    """Returns the largest value that fits for certain; None: not even the least one does."""
     steps = 64 if knob.path == "model.resizer" else 1
 
     def fits(value: int) -> bool:
