@@ -18,8 +18,8 @@ from tests.records.test_folder import examples
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
-@pytest.fixture(autouse=True)
-def model(monkeypatch):
+@pytest.fixture
+def cards(monkeypatch):
     """Every model finds the cards."""
     monkeypatch.setattr(
         "stillbox.api.load", lambda *words, tiling, **others: Predictor(Cards(), tiling=tiling)
@@ -27,7 +27,7 @@ def model(monkeypatch):
 
 
 @pytest.fixture
-def photos(here):
+def photos(here, cards):
     (here / "photos").mkdir()
     for name in ("a.png", "b.png"):
         pixels = np.random.default_rng(0).integers(0, 256, (100, 200, 3), np.uint8)
@@ -90,7 +90,7 @@ def test_crops_are_images_of_the_objects(stillbox, refused, photos, here):
     assert "predictions/crops: there are files of an earlier run" in message
 
 
-def test_crops_of_a_video_have_the_numbers_of_its_frames(stillbox, here):
+def test_crops_of_a_video_have_the_numbers_of_its_frames(stillbox, here, cards):
     write_video(here / "clip.avi", frames=3, size=(100, 200))
     words = ["--crops", "--frame-stride", 2, "--no-pictures", "--classes", "nine"]
     assert stillbox("predict", "model", "clip.avi", *words).code == 0
@@ -163,6 +163,6 @@ def test_labels_that_may_be_corrected_are_not_replaced(stillbox, refused, photos
     assert "this is no report of `stillbox evaluate`" in message
 
 
-def test_labels_of_a_video_are_refused(refused, here):
+def test_labels_of_a_video_are_refused(refused, here, cards):
     write_video(here / "clip.avi", frames=1)
     assert "labels are of images" in refused("predict", "model", "clip.avi", "--labels", "yolo")
