@@ -39,7 +39,7 @@ class _Arrays(NamedTuple):
     image_weights: NDArray[np.float32]
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """The record of one row of a batch."""
 
     record: int
@@ -114,18 +114,14 @@ class BatchMaker:
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)
 
-    def empty_batch(self) -> Batch:
-        """Returns a batch of the right shapes without images; reads no record."""
-        return Batch(*self._empty_batch())
-
-    def _rows(self, step: int) -> Sequence[Row]:
+    def _rows(self, step: int) -> Sequence[BatchRow]:
         """Returns this process's part of a batch."""
         raise NotImplementedError
 
-    def _augment(self, sample: Sample, row: Row) -> Sample:
+    def _augment(self, sample: Sample, row: BatchRow) -> Sample:
         return sample
 
-    def _resize_generator(self, row: Row) -> Generator | None:
+    def _resize_generator(self, row: BatchRow) -> Generator | None:
         """Returns the resizer's source of randomness, if any."""
         return None
 
@@ -143,7 +139,7 @@ class BatchMaker:
             image_weights=np.zeros(count, np.float32),
         )
 
-    def _fill_rows(self, arrays: _Arrays, rows: Sequence[Row], places: Iterable[int]) -> None:
+    def _fill_rows(self, arrays: _Arrays, rows: Sequence[BatchRow], places: Iterable[int]) -> None:
         for place in places:
             row = rows[place]
             try:
@@ -155,7 +151,7 @@ class BatchMaker:
                 error.add_note(f"while loading {self.dataset.source.location(row.record)}")
                 raise
 
-    def _fill_row(self, arrays: _Arrays, place: int, row: Row) -> None:
+    def _fill_row(self, arrays: _Arrays, place: int, row: BatchRow) -> None:
         sample = self.dataset.open(row.record) if row.record >= 0 else None
         if sample is None:
             self._leave_out(arrays, place, row)
@@ -182,7 +178,7 @@ class BatchMaker:
         arrays.image_weights[place] = 1
         self.stats.add_image(len(sample.boxes))
 
-    def _draw(self, out: Pixels, sample: Sample, row: Row) -> Placement | None:
+    def _draw(self, out: Pixels, sample: Sample, row: BatchRow) -> Placement | None:
         """Resizes the image into `out`, and returns its place; None: it does not fit."""
         resizer = self.dataset.resizer
         if reason := misfit(sample.size, resizer):
@@ -196,7 +192,7 @@ class BatchMaker:
             resize_into(sample.decoded().image, resizer, out, placement)
         return placement
 
-    def _leave_out(self, arrays: _Arrays, place: int, row: Row) -> None:
+    def _leave_out(self, arrays: _Arrays, place: int, row: BatchRow) -> None:
         """Finishes a row without an image, whose weight is 0 already."""
         arrays.images[place] = 0
         if row.record < 0:

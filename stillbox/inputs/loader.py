@@ -14,7 +14,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.labels import labels_without_slots
-from stillbox.inputs.batching import BatchMaker, BatchOptions, Row
+from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.randomness import permutation, resize_generator, sample_generator
 from stillbox.inputs.sample import Sample
@@ -92,21 +92,21 @@ class TrainLoader(BatchMaker):
             return np.arange(len(self.dataset))
         return permutation(self._seed, epoch, len(self.dataset))
 
-    def _rows(self, step: int) -> Sequence[Row]:
+    def _rows(self, step: int) -> Sequence[BatchRow]:
         size = len(self.dataset)
         first = 0 if self._repeats else step * self._batch_size
         rows = []
         for sample in range(first + self._local.start, first + self._local.stop):
             epoch, place = divmod(sample, size)
             over = self.dataset.num_epochs and epoch >= self.dataset.num_epochs
-            rows.append(Row(-1) if over else Row(int(self._order(epoch)[place]), epoch))
+            rows.append(BatchRow(-1) if over else BatchRow(int(self._order(epoch)[place]), epoch))
         return rows
 
-    def _augment(self, sample: Sample, row: Row) -> Sample:
+    def _augment(self, sample: Sample, row: BatchRow) -> Sample:
         rng = sample_generator(self._seed, row.epoch, row.record)
         return apply_augmentations(self._augmentations, sample, rng)
 
-    def _resize_generator(self, row: Row) -> Generator:
+    def _resize_generator(self, row: BatchRow) -> Generator:
         return resize_generator(self._seed, row.epoch, row.record)
 
 
@@ -132,10 +132,10 @@ class EvalLoader(BatchMaker):
         """Yields all batches. Every call starts again."""
         return self._iterate(range(len(self)))
 
-    def _rows(self, step: int) -> Sequence[Row]:
+    def _rows(self, step: int) -> Sequence[BatchRow]:
         first = step * self._batch_size
         samples = range(first + self._local.start, first + self._local.stop)
-        return [Row(sample if sample < len(self.records) else -1) for sample in samples]
+        return [BatchRow(sample if sample < len(self.records) else -1) for sample in samples]
 
 
 def _refuse_unknown_labels(augmentations: Sequence[schema.Augmentation], dataset: Dataset) -> None:

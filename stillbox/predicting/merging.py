@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.predicting.backend import Found
-from stillbox.records.tile_grid import Window
+from stillbox.records.tile_grid import TileWindow
 
 # Boxes that end this share of their window's side before its border count as cut.
 _BORDER = 1 / 64
@@ -38,7 +38,7 @@ class Pieces:
     """`[2]`, height and width of the image."""
 
     @staticmethod
-    def of(found: Sequence[Found], windows: Sequence[Window]) -> "Pieces":
+    def of(found: Sequence[Found], windows: Sequence[TileWindow]) -> "Pieces":
         """Returns the detections of each window, given in pixels of the window."""
         views = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
         frames = np.array(windows, np.float64)[views]

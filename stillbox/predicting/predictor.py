@@ -19,7 +19,7 @@ from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObjec
 from stillbox.predicting.tiling import Tiling
 from stillbox.printing import count_text
 from stillbox.records.parallel import ordered_map
-from stillbox.records.tile_grid import Window
+from stillbox.records.tile_grid import TileWindow
 
 Source = TypeVar("Source")
 
@@ -278,7 +278,7 @@ class _Opened(NamedTuple):
 
     pixels: Pixels
     source: str
-    windows: list[Window]
+    windows: list[TileWindow]
     prepared: Iterable[Prepared]
     found: list[Found]
 

@@ -9,7 +9,7 @@ import numpy as np
 from stillbox.errors import UserError, nearest
 from stillbox.predicting.backend import Found
 from stillbox.predicting.merging import Pieces, fuse_clusters, unite_cut
-from stillbox.records.tile_grid import Window, check_grid, tile_windows
+from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
 
 MERGES = ("nms", "wbf")
 
@@ -48,13 +48,13 @@ class Tiling:
                 f"{self.iou_threshold:g} is no overlap", where="iou_threshold", fix="0.5 is usual"
             )
 
-    def windows(self, height: int, width: int) -> list[Window]:
+    def windows(self, height: int, width: int) -> list[TileWindow]:
         """Returns the windows of an image that are detected in, the whole image last."""
         tiles = tile_windows(height, width, self.tile, self.overlap)
         whole = (0, 0, height, width)
         return [*tiles, whole] if self.full_image and tiles != [whole] else tiles
 
-    def merged(self, found: Sequence[Found], windows: Sequence[Window]) -> Found:
+    def merged(self, found: Sequence[Found], windows: Sequence[TileWindow]) -> Found:
         """Returns the detections of the image.
 
         Args:

@@ -13,7 +13,7 @@ from stillbox.errors import UserError
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.confined import ImageRoot
 from stillbox.records.guarded import number as parse_number
-from stillbox.records.guarded import read_json, whole
+from stillbox.records.guarded import parse_int, read_json
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
@@ -200,8 +200,8 @@ def _annotated(
         where=f"{path.name}: image {entry['id']} ({filename})",
         image_id=_text(entry["id"]),
         filename=filename,
-        height=whole(entry.get("height")),
-        width=whole(entry.get("width")),
+        height=parse_int(entry.get("height")),
+        width=parse_int(entry.get("width")),
         pixel_boxes=np.array([_box(o.get("bbox")) for o in objects], np.float64).reshape(-1, 4),
         class_ids=np.array(class_ids, np.int32),
         unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},

@@ -17,8 +17,8 @@ from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.conversion_job import (
     ConversionJob,
     ConversionOptions,
+    ConvertedImage,
     Engine,
-    Outcome,
     convert_image,
 )
 from stillbox.records.files import write_whole
@@ -77,7 +77,7 @@ class ConversionReport:
 @contextmanager
 def convert_on_threads(
     job: ConversionJob, items: Sequence[AnnotatedImage]
-) -> Iterator[Iterator[Outcome]]:
+) -> Iterator[Iterator[ConvertedImage]]:
     """The engine that uses the threads of this process."""
     options = job.options
     names, overwrite = options.shard_names, options.overwrite
@@ -85,7 +85,7 @@ def convert_on_threads(
         job.output, job.name, job.shards, names=names, overwrite=overwrite
     ) as write:
 
-        def outcomes() -> Iterator[Outcome]:
+        def outcomes() -> Iterator[ConvertedImage]:
             converted = ordered_map(partial(convert_image, job), items, options.workers)
             for payload, outcome in converted:
                 if payload is not None:

@@ -52,7 +52,7 @@ class ConversionJob:
     bad_boxes: BoxPolicy
 
 
-class Outcome(NamedTuple):
+class ConvertedImage(NamedTuple):
     """The result of converting one image."""
 
     class_ids: list[int] | None
@@ -61,13 +61,13 @@ class Outcome(NamedTuple):
 
 
 Engine = Callable[
-    [ConversionJob, Sequence[AnnotatedImage]], AbstractContextManager[Iterator[Outcome]]
+    [ConversionJob, Sequence[AnnotatedImage]], AbstractContextManager[Iterator[ConvertedImage]]
 ]
 """Returns a context that yields the outcome of each image, in order. The shards get their names at
 its end, unless there was an exception."""
 
 
-def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, Outcome]:
+def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, ConvertedImage]:
     """Returns the record of an image, or None if it is left out, and its outcome.
 
     Raises:
@@ -77,8 +77,10 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job.options, log)
     if example is None:
-        return None, Outcome(None, list(log))
-    return serialize_example(example, job.label_map), Outcome(example.class_ids.tolist(), list(log))
+        return None, ConvertedImage(None, list(log))
+    return serialize_example(example, job.label_map), ConvertedImage(
+        example.class_ids.tolist(), list(log)
+    )
 
 
 def _prepare(

@@ -79,7 +79,7 @@ class DataFolder:
         """Returns the files with one of the suffixes, in lower case."""
         return [file for file in self.files if file.suffix.lower() in suffixes]
 
-    def once(self, look: Callable[..., T], file: Path, *others: object) -> T:
+    def memoized(self, look: Callable[..., T], file: Path, *others: object) -> T:
         """Returns `look(file, *others)`, which is called once however many formats ask for it."""
         key = look, file
         if key not in self._memo:

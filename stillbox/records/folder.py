@@ -20,7 +20,7 @@ from stillbox.records.converted_folder import (
 )
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.duplicates import fingerprints
-from stillbox.records.formats.registry import Reading, Recognised, recognise
+from stillbox.records.formats.registry import FolderContents, Recognised, recognise
 from stillbox.records.label_map import LabelMap
 from stillbox.records.new_folder import new_folder
 from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
@@ -119,7 +119,7 @@ def convert_folder(
     return converted
 
 
-def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Reading:
+def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> FolderContents:
     assert recognised.format.read is not None  # `recognise` returns no other
     for link in data.links:
         reason, to = "symbolic link that leads out of the folder", f"to {os.path.realpath(link)}"
@@ -144,7 +144,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Readi
 
 def _split(
     items: Sequence[AnnotatedImage],
-    reading: Reading,
+    reading: FolderContents,
     data: DataFolder,
     share: float,
     seed: int,

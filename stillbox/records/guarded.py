@@ -157,7 +157,7 @@ def number(value: object) -> float:
         return float("nan")
 
 
-def whole(value: object) -> int:
+def parse_int(value: object) -> int:
     """Returns a number, or that in a text, as an integer; 0 if it is none or beyond any image."""
     found = number(value)
     return int(found) if abs(found) < LONGEST_SIDE else 0

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.records import scenes_shapes, scenes_textures
-from stillbox.records.scenes_shapes import SHAPES, Placement, Window
+from stillbox.records.scenes_shapes import SHAPES, PixelWindow, Placement
 
 Generator = np.random.Generator
 Floats = NDArray[np.floating]
@@ -48,7 +48,7 @@ class _Canvas:
         self.height, self.width = image.shape[:2]
         self.owner = np.full(image.shape[:2], _NOTHING, np.int32)
 
-    def paint(self, window: Window, cover: Floats, paint: Floats, owner: int) -> None:
+    def paint(self, window: PixelWindow, cover: Floats, paint: Floats, owner: int) -> None:
         """Blends `paint` over the window; pixels more than half covered get a new owner."""
         part = self.image[window]
         part += cover[..., None] * (paint - part)

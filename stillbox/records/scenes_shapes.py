@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Distance = Callable[[Floats, Floats], Floats]
-Window = tuple[slice, slice]
+PixelWindow = tuple[slice, slice]
 """Rows and columns of a rectangle of the canvas."""
 
 
@@ -84,7 +84,7 @@ class Placement:
 
 def window_around(
     lowest: tuple[float, float], highest: tuple[float, float], height: int, width: int
-) -> Window:
+) -> PixelWindow:
     """Returns the pixels of the canvas between two (row, column) points, and one more on all sides.
 
     The added pixels are for soft edges.
@@ -95,7 +95,7 @@ def window_around(
     return slice(top, max(top, bottom)), slice(left, max(left, right))
 
 
-def placement_window(placement: Placement, height: int, width: int) -> Window:
+def placement_window(placement: Placement, height: int, width: int) -> PixelWindow:
     """Returns the part of the canvas that a placed shape can touch."""
     reach = placement.radius * float(np.sqrt(max(placement.stretch, 1.0 / placement.stretch)))
     # The corners of the square lie outside the unit circle, at .8 * sqrt(2).
@@ -104,7 +104,7 @@ def placement_window(placement: Placement, height: int, width: int) -> Window:
     return window_around(lowest, (placement.y + reach, placement.x + reach), height, width)
 
 
-def coverage(distance: Distance, placement: Placement, window: Window) -> Floats:
+def coverage(distance: Distance, placement: Placement, window: PixelWindow) -> Floats:
     """Returns the share of every pixel of the window that the placed shape covers, 0 to 1."""
     rows, columns = _centres(window, placement.y, placement.x)
     cos, sin = np.float32(np.cos(placement.angle)), np.float32(np.sin(placement.angle))
@@ -117,7 +117,7 @@ def coverage(distance: Distance, placement: Placement, window: Window) -> Floats
 
 
 def segment_coverage(
-    start: tuple[float, float], end: tuple[float, float], thickness: float, window: Window
+    start: tuple[float, float], end: tuple[float, float], thickness: float, window: PixelWindow
 ) -> Floats:
     """Returns the share of every pixel of the window that a line with round ends covers, 0 to 1.
 
@@ -130,7 +130,7 @@ def segment_coverage(
     return np.clip(np.float32(0.5 + thickness / 2.0) - away, 0.0, 1.0)
 
 
-def _centres(window: Window, y: float, x: float) -> tuple[Floats, Floats]:
+def _centres(window: PixelWindow, y: float, x: float) -> tuple[Floats, Floats]:
     """Returns `[height, 1]` and `[1, width]`: the pixels' centres relative to `(y, x)`."""
     rows, columns = (np.arange(side.start, side.stop, dtype=np.float32) for side in window)
     return rows[:, None] + np.float32(0.5 - y), columns[None, :] + np.float32(0.5 - x)

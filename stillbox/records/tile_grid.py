@@ -7,7 +7,7 @@ from stillbox.errors import UserError
 LEAST_TILE = 32
 _MOST_OVERLAP = 0.9
 
-Window = tuple[int, int, int, int]
+TileWindow = tuple[int, int, int, int]
 """`ymin, xmin, ymax, xmax` in pixels of the image."""
 
 
@@ -31,7 +31,7 @@ def check_grid(tile: int, overlap: float) -> None:
         )
 
 
-def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
+def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:
     """Returns the windows of square tiles that cover an image, row by row.
 
     The last tile of a row or column is moved back into the image, so that all have the same size.

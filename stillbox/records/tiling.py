@@ -23,7 +23,7 @@ from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
-from stillbox.records.tile_grid import Window, check_grid, tile_windows
+from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
 
 _QUALITY = 95
 _PER_BOX = ("class_ids", "weights", "is_crowd", "difficult")
@@ -182,7 +182,7 @@ def _tile(
     example: Example,
     image: Image.Image,
     boxes: NDArray[np.float64],
-    window: Window,
+    window: TileWindow,
     options: TileOptions,
 ) -> Example:
     ymin, xmin, ymax, xmax = window

@@ -15,7 +15,7 @@ import numpy as np
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotated import AnnotatedImage
 from stillbox.records.confined import ImageRoot
-from stillbox.records.guarded import MAX_LIST_BYTES, number, read_xml, whole
+from stillbox.records.guarded import MAX_LIST_BYTES, number, parse_int, read_xml
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
@@ -152,8 +152,8 @@ def annotated(
         where=where,
         image_id=path.name,
         filename=path.name,
-        height=whole(tree.findtext("size/height")),
-        width=whole(tree.findtext("size/width")),
+        height=parse_int(tree.findtext("size/height")),
+        width=parse_int(tree.findtext("size/width")),
         pixel_boxes=_boxes(objects),
         class_ids=np.array(class_ids, np.int32),
         unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
@@ -176,4 +176,4 @@ def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
 
 
 def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
-    return np.array([whole(o.findtext(name)) != 0 for o in objects], np.bool_)
+    return np.array([parse_int(o.findtext(name)) != 0 for o in objects], np.bool_)

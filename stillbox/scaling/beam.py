@@ -15,7 +15,7 @@ from uuid import uuid4
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
 from stillbox.records.annotated import AnnotatedImage
-from stillbox.records.conversion_job import ConversionJob, Outcome, convert_image
+from stillbox.records.conversion_job import ConversionJob, ConvertedImage, convert_image
 from stillbox.records.files import remove_tree
 from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
 
@@ -29,7 +29,7 @@ _FAILED = -1
 @contextmanager
 def convert_with_beam(
     job: ConversionJob, items: Sequence[AnnotatedImage], *, options: Sequence[str] = ()
-) -> Iterator[Iterator[Outcome]]:
+) -> Iterator[Iterator[ConvertedImage]]:
     """The engine that uses a Beam pipeline, whose workers need images and output at the same paths.
 
     Args:
@@ -58,7 +58,7 @@ def convert_with_beam(
 
 def _outcomes(
     job: ConversionJob, items: Sequence[AnnotatedImage], options: Sequence[str], scratch: Path
-) -> Iterator[Outcome]:
+) -> Iterator[ConvertedImage]:
     """Runs the pipeline and yields the outcome of each image, in order."""
     chunks = []
     for start in range(0, len(items), _CHUNK):
@@ -108,7 +108,7 @@ def _outcomes_file(chunk: str) -> Path:
 
 def _check(chunk: str, job: ConversionJob) -> Iterator[tuple[int, AnnotatedImage | None]]:
     """Writes the outcomes of a chunk; yields its images, or None for one that is left out."""
-    outcomes: list[Outcome | UserError] = []
+    outcomes: list[ConvertedImage | UserError] = []
     for index, item in pickle.loads(Path(chunk).read_bytes()):
         try:
             _, outcome = convert_image(job, item)

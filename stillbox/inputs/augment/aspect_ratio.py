@@ -12,7 +12,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.draws import random_integer, uniform
 from stillbox.inputs.augment.frames import move_boxes, paste_on_canvas
-from stillbox.inputs.augment.random_crop import Window, choose, crop, random_crop_image
+from stillbox.inputs.augment.random_crop import CropWindow, choose, crop, random_crop_image
 from stillbox.inputs.sample import Sample
 
 
@@ -32,7 +32,7 @@ def random_crop_to_aspect_ratio(
     else:
         rows = min(max(round(width / config.aspect_ratio), 1), height)
     y, x = random_integer(rng, 0, height - rows + 1), random_integer(rng, 0, width - columns + 1)
-    window = Window(y, x, rows, min(columns, width))
+    window = CropWindow(y, x, rows, min(columns, width))
     return crop(sample, window, config.overlap_thresh, clip=config.clip_boxes)
 
 

@@ -31,7 +31,7 @@ _ATTEMPTS = 100
 Operation = TypeVar("Operation")
 
 
-class Window(NamedTuple):
+class CropWindow(NamedTuple):
     """A part of an image, in whole pixels."""
 
     y: int
@@ -68,7 +68,7 @@ def choose(operations: Sequence[Operation], rng: Generator) -> Operation:
     return operations[int(rng.random() * len(operations))]
 
 
-def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -> Sample:
+def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: bool) -> Sample:
     """Cuts the window out and re-expresses the remaining boxes in its frame.
 
     Boxes outside it go, and those of which less than `overlap_thresh` of the area is inside. `clip`
@@ -96,7 +96,7 @@ def crop(sample: Sample, window: Window, overlap_thresh: float, *, clip: bool) -
 
 def sample_window(
     height: int, width: int, boxes: Floats, config: schema.RandomCropImage, rng: Generator
-) -> Window:
+) -> CropWindow:
     """Draws a window as described above, for boxes `[N, 4]`, normalised to the image.
 
     All attempts are drawn and tested at once, so that the time is the same for all images.
@@ -113,9 +113,9 @@ def sample_window(
     objects = np.trunc(np.clip(boxes, 0, 1) * scale) if len(boxes) else scale[None] * [0, 0, 1, 1]
     good = np.flatnonzero(fits & _covers(windows, objects, config.min_object_covered))
     if not len(good):
-        return Window(0, 0, height, width)
+        return CropWindow(0, 0, height, width)
     first = good[0]
-    return Window(int(y[first]), int(x[first]), int(rows[first]), int(columns[first]))
+    return CropWindow(int(y[first]), int(x[first]), int(rows[first]), int(columns[first]))
 
 
 def _draw_sizes(

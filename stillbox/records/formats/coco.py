@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stillbox.records.coco import read_coco
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
-from stillbox.records.formats.registry import Labelled, Reading, register, register_foreign
+from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
 from stillbox.records.formats.sniff import json_outline
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
@@ -32,7 +32,7 @@ def _kind(folder: DataFolder, file: Path) -> str:
 
 
 @register("coco", "COCO JSON", partial(_find, "boxes"))
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads COCO files; category ids stay if the files agree about them and no box has id 0."""
     images: list[Labelled] = []
     maps: list[LabelMap] = []
@@ -49,7 +49,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
             split = stated or folder_split(item.path.relative_to(folder.root))
             images.append(Labelled(item, names, split))
     names = [item.name for label_map in maps for item in label_map]
-    return Reading(images=images, classes=names, label_map=_merged(maps))
+    return FolderContents(images=images, classes=names, label_map=_merged(maps))
 
 
 def _merged(maps: Sequence[LabelMap]) -> LabelMap | None:

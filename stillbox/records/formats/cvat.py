@@ -9,14 +9,14 @@ from pathlib import Path
 
 from stillbox.records.data_folder import DataFolder, name_split, word_split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled, rotated
-from stillbox.records.formats.registry import Reading, register, register_foreign
+from stillbox.records.formats.registry import FolderContents, register, register_foreign
 from stillbox.records.formats.sniff import xml_outline
-from stillbox.records.guarded import number, read_xml, whole
+from stillbox.records.guarded import number, parse_int, read_xml
 from stillbox.records.problems import ConversionLog
 
 
 def _find(video: bool, folder: DataFolder) -> list[Path]:
-    return [f for f in folder.with_suffix(".xml") if folder.once(_kind, f) == (True, video)]
+    return [f for f in folder.with_suffix(".xml") if folder.memoized(_kind, f) == (True, video)]
 
 
 def _kind(file: Path) -> tuple[bool, bool]:
@@ -26,9 +26,9 @@ def _kind(file: Path) -> tuple[bool, bool]:
 
 
 @register("cvat", "CVAT for images", partial(_find, False))
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; polygons, ellipses and masks become the boxes around them."""
-    reading = Reading()
+    reading = FolderContents()
     classes: dict[str, None] = {}
     for file in files:
         tree = read_xml(file)
@@ -53,7 +53,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
                     where,
                     [label for label, _, kind in shapes if not kind],
                     [box for _, box, kind in shapes if not kind],
-                    size=(whole(image.get("height")), whole(image.get("width"))),
+                    size=(parse_int(image.get("height")), parse_int(image.get("width"))),
                     split=word_split(image.get("subset"))
                     or name_split(file.relative_to(folder.root)),
                 )

@@ -9,8 +9,6 @@ from stillbox.records.formats.sniff import json_outline, xml_outline
 from stillbox.records.framing import HEADER_BYTES, is_header
 from stillbox.records.guarded import read_head
 
-_MASK_FOLDERS = ("masks", "mask", "SegmentationClass", "SegmentationObject", "labels")
-
 
 def _is_records(file: Path) -> bool:
     return is_header(read_head(file)[:HEADER_BYTES])
@@ -20,7 +18,7 @@ def _records(folder: DataFolder) -> list[Path]:
     annotations = {".xml", ".json", ".csv", ".txt", ".yaml", ".yml", ".jsonl"}
     known = {*annotations, *(file.suffix for file in folder.images)}
     return [
-        f for f in folder.files if f.suffix.lower() not in known and folder.once(_is_records, f)
+        f for f in folder.files if f.suffix.lower() not in known and folder.memoized(_is_records, f)
     ]
 
 
@@ -78,7 +76,7 @@ register_foreign(
 register_foreign(
     "imglab",
     "dlib's imglab XML",
-    lambda folder: [f for f in folder.with_suffix(".xml") if folder.once(_is_imglab, f)],
+    lambda folder: [f for f in folder.with_suffix(".xml") if folder.memoized(_is_imglab, f)],
     "convert it to Pascal VOC first",
 )
 register_foreign(

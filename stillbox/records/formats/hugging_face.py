@@ -14,7 +14,7 @@ from stillbox.extras import import_extra
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.build import NO_BOX, Box, labelled
 from stillbox.records.formats.hugging_face_names import class_names, stated_names
-from stillbox.records.formats.registry import Labelled, Reading, register
+from stillbox.records.formats.registry import FolderContents, Labelled, register
 from stillbox.records.guarded import number, parse_json, read_head, read_lines
 from stillbox.records.problems import ConversionLog
 from stillbox.untrusted import open_untrusted
@@ -31,13 +31,13 @@ def _find(folder: DataFolder) -> list[Path]:
 
 
 @register("hugging_face", "Hugging Face datasets", _find)
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads metadata and parquet files.
 
     Raises:
         UserError: a line is no JSON, or pyarrow is needed and not installed.
     """
-    reading = Reading()
+    reading = FolderContents()
     for file in files:
         read_one = _from_lines if file.suffix.lower() == ".jsonl" else _from_parquet
         images, names = read_one(folder, file, log)

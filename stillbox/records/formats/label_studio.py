@@ -14,9 +14,9 @@ from stillbox.errors import UserError
 from stillbox.records.confined import line_of
 from stillbox.records.data_folder import DataFolder, folder_split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled, rotated
-from stillbox.records.formats.registry import Reading, register
+from stillbox.records.formats.registry import FolderContents, register
 from stillbox.records.formats.sniff import json_outline
-from stillbox.records.guarded import number, whole
+from stillbox.records.guarded import number, parse_int
 from stillbox.records.problems import ConversionLog
 
 # Label Studio puts this before the names of files that it is given.
@@ -38,9 +38,9 @@ def _is_export(folder: DataFolder, file: Path) -> bool:
     "Label Studio JSON",
     lambda folder: [f for f in folder.with_suffix(".json") if _is_export(folder, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
-    reading = Reading()
+    reading = FolderContents()
     for file in files:
         for place, task in enumerate(folder.json(file)):
             where = f"{folder.relative(file)}: task {place}"
@@ -59,7 +59,10 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
                     log.bad_box("result without a box", where, f"label {name!r}")
             sound = [(name, box) for name, box in found if box != NO_BOX]
             size = max(
-                ((whole(s.get("original_height")), whole(s.get("original_width"))) for s in shapes),
+                (
+                    (parse_int(s.get("original_height")), parse_int(s.get("original_width")))
+                    for s in shapes
+                ),
                 default=(0, 0),
             )
             names, boxes = [name for name, _ in sound], [box for _, box in sound]
@@ -108,10 +111,6 @@ def _image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> 
     return path
 
 
-def _size(shape: dict[str, Any]) -> tuple[int, int]:
-    return whole(shape.get("original_height")), whole(shape.get("original_width"))
-
-
 def _name(shape: dict[str, Any]) -> str:
     value = shape["value"] if isinstance(shape["value"], dict) else {}
     labels: list[Any] = next(
@@ -125,7 +124,10 @@ def _box(shape: dict[str, Any]) -> Box:
     value = shape["value"] if isinstance(shape["value"], dict) else {}
     at = {key: number(inner) for key, inner in value.items()}
     # Angles hold in pixels, where the sides have their true lengths.
-    high, wide = whole(shape.get("original_height")) or 1, whole(shape.get("original_width")) or 1
+    high, wide = (
+        parse_int(shape.get("original_height")) or 1,
+        parse_int(shape.get("original_width")) or 1,
+    )
     if isinstance(value.get("points"), list):
         pairs = [p for p in value["points"] if isinstance(p, list) and len(p) == 2]
         box = bounds([(number(x) / 100 * wide, number(y) / 100 * high) for x, y in pairs])

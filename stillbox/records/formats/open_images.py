@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.build import labelled
-from stillbox.records.formats.registry import Reading, register
+from stillbox.records.formats.registry import FolderContents, register
 from stillbox.records.formats.sniff import csv_header
 from stillbox.records.guarded import number, read_csv, read_lines
 from stillbox.records.problems import ConversionLog
@@ -29,15 +29,15 @@ def _is_names(file: Path) -> bool:
 @register(
     "open_images",
     "Open Images CSV",
-    lambda folder: [f for f in folder.with_suffix(".csv") if folder.once(_is_boxes, f)],
+    lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_boxes, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files; rows of images that are not in the folder are counted and left out.
 
     A Confidence of 0 says that the object is not there; an empty one says nothing.
     """
     names = _names(folder)
-    reading = Reading()
+    reading = FolderContents()
     for file in files:
         rows: dict[str, list[dict[str, str]]] = {}
         for _, row in read_csv(file):
@@ -67,6 +67,6 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
 
 def _names(folder: DataFolder) -> Mapping[str, str]:
     """Returns the readable name of each label, as `/m/0cmf2`."""
-    files = [f for f in folder.with_suffix(".csv") if folder.once(_is_names, f)]
+    files = [f for f in folder.with_suffix(".csv") if folder.memoized(_is_names, f)]
     rows = (row for file in files for row in csv.reader(read_lines(file)))
     return {row[0]: row[1].strip() for row in rows if len(row) == 2 and row[0] != "LabelName"}

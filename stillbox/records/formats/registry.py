@@ -34,7 +34,7 @@ class Labelled(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Reading:
+class FolderContents:
     """What a format has read."""
 
     images: list[Labelled] = field(default_factory=list)
@@ -73,7 +73,7 @@ def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
 
 
 @dataclass(frozen=True)
-class Format:
+class FolderFormat:
     """An annotation format."""
 
     name: str
@@ -82,7 +82,7 @@ class Format:
     """For messages, as `CVAT for images`."""
     find: Callable[[DataFolder], list[Path]]
     """Returns the annotation files of the format in a folder, by their content."""
-    read: Callable[[DataFolder, list[Path], ConversionLog], Reading] | None
+    read: Callable[[DataFolder, list[Path], ConversionLog], FolderContents] | None
     """Reads the files that `find` has found; None for a format that is only named."""
     fix: str = ""
     """What to do with a format that is only named."""
@@ -90,18 +90,18 @@ class Format:
     """Formats beside which the files of this one are passed over; `*` for all."""
 
 
-_FORMATS: dict[str, Format] = {}
+_FORMATS: dict[str, FolderFormat] = {}
 _SAME_PIXELS = 1.5
-Reader = Callable[[DataFolder, list[Path], ConversionLog], Reading]
+FormatReader = Callable[[DataFolder, list[Path], ConversionLog], FolderContents]
 
 
 def register(
     name: str, title: str, find: Callable[[DataFolder], list[Path]]
-) -> Callable[[Reader], Reader]:
+) -> Callable[[FormatReader], FormatReader]:
     """Returns the decorator that registers a reader under a name."""
 
-    def add(reader: Reader) -> Reader:
-        _FORMATS[name] = Format(name, title, find, reader)
+    def add(reader: FormatReader) -> FormatReader:
+        _FORMATS[name] = FolderFormat(name, title, find, reader)
         return reader
 
     return add
@@ -115,11 +115,11 @@ def register_foreign(
     beside: tuple[str, ...] = (),
 ) -> None:
     """Registers a format that cannot be converted, so that it is named."""
-    _FORMATS[name] = Format(name, title, find, None, fix, beside)
+    _FORMATS[name] = FolderFormat(name, title, find, None, fix, beside)
 
 
 @cache
-def all_formats() -> Mapping[str, Format]:
+def all_formats() -> Mapping[str, FolderFormat]:
     """Returns all formats by name."""
     for module in pkgutil.iter_modules(formats.__path__):
         importlib.import_module(f"{formats.__name__}.{module.name}")
@@ -134,7 +134,7 @@ def readable_formats() -> list[str]:
 class Recognised(NamedTuple):
     """The format of a folder."""
 
-    format: Format
+    format: FolderFormat
     files: list[Path]
     """Its annotation files."""
     others: dict[str, int]
@@ -182,10 +182,10 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
 
 
 def _best_of_same(
-    folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]], names: Iterable[str]
+    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]], names: Iterable[str]
 ) -> str:
     """Returns the format with the most images and stated splits, empty if the boxes differ."""
-    readings: dict[str, Reading] = {}
+    readings: dict[str, FolderContents] = {}
     for name in sorted(names):
         one, files = found[name]
         assert one.read is not None  # the caller gives readable formats
@@ -203,7 +203,7 @@ def _best_of_same(
     return max(readings, key=lambda name: _extent(readings[name]))
 
 
-def _extent(reading: Reading) -> tuple[int, int]:
+def _extent(reading: FolderContents) -> tuple[int, int]:
     """Counts images and stated splits."""
     return len(reading.images), sum(one.split is not None for one in reading.images)
 
@@ -211,7 +211,7 @@ def _extent(reading: Reading) -> tuple[int, int]:
 _Boxes = Mapping[tuple[Path, str], NDArray[np.float64]]
 
 
-def _boxes(reading: Reading, sizes: Mapping[Path, tuple[int, int]]) -> _Boxes:
+def _boxes(reading: FolderContents, sizes: Mapping[Path, tuple[int, int]]) -> _Boxes:
     """Returns the boxes in pixels, `[N, 4]`, of each class of each image; NaN without a size."""
     rows: dict[tuple[Path, str], list[NDArray[np.float64]]] = defaultdict(list)
     for image, names, _ in reading.images:
@@ -233,7 +233,7 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
     return True
 
 
-def _rivals(one: Format, readable: set[str]) -> bool:
+def _rivals(one: FolderFormat, readable: set[str]) -> bool:
     """Tells whether the files of a format might be meant, among `readable` ones."""
     return one.read is not None or not (
         readable and ("*" in one.beside or readable & set(one.beside))
@@ -242,7 +242,7 @@ def _rivals(one: Format, readable: set[str]) -> bool:
 
 def _described(
     folder: DataFolder,
-    found: Mapping[str, tuple[Format, list[Path]]],
+    found: Mapping[str, tuple[FolderFormat, list[Path]]],
     names: set[str] | None = None,
 ) -> str:
     parts = []
@@ -253,7 +253,9 @@ def _described(
     return ", ".join(parts)
 
 
-def _no_format(folder: DataFolder, found: Mapping[str, tuple[Format, list[Path]]]) -> UserError:
+def _no_format(
+    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]]
+) -> UserError:
     for one, files in found.values():
         where = str(folder.shown / folder.relative(files[0]))
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)

@@ -28,7 +28,7 @@ class JsonOutline:
 
 def json_outline(folder: DataFolder, file: Path) -> JsonOutline:
     """Returns the keys of a JSON file, none if it is not JSON."""
-    return folder.once(_outline, file, folder.json)
+    return folder.memoized(_outline, file, folder.json)
 
 
 def _outline(file: Path, read: Callable[[Path], Any]) -> JsonOutline:

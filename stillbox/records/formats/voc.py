@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
-from stillbox.records.formats.registry import Labelled, Reading, register, register_foreign
+from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
 from stillbox.records.formats.sniff import xml_outline
 from stillbox.records.guarded import read_lines
 from stillbox.records.label_map import LabelMap
@@ -15,7 +15,7 @@ _NO_CLASSES = LabelMap(())
 
 
 def _find(folder: DataFolder) -> list[Path]:
-    return [file for file in folder.with_suffix(".xml") if folder.once(_is_voc, file)]
+    return [file for file in folder.with_suffix(".xml") if folder.memoized(_is_voc, file)]
 
 
 def _is_voc(file: Path) -> bool:
@@ -28,7 +28,7 @@ def _only_polygons(file: Path) -> bool:
 
 
 @register("voc", "Pascal VOC XML", _find)
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; the image of each is that of the same name, or else its `filename`."""
     images = []
     sets = _image_sets(folder)
@@ -48,7 +48,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
                 split = members.get(file.stem)
         item = annotated(tree, folder.relative(file), path, _NO_CLASSES)
         images.append(Labelled(item, object_names(tree), split))
-    return Reading(images=images)
+    return FolderContents(images=images)
 
 
 def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
@@ -69,6 +69,6 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
 register_foreign(
     "labelme_xml",
     "LabelMe XML of polygons",
-    lambda folder: [f for f in folder.with_suffix(".xml") if folder.once(_only_polygons, f)],
+    lambda folder: [f for f in folder.with_suffix(".xml") if folder.memoized(_only_polygons, f)],
     "export boxes, or polygons as LabelMe JSON",
 )

@@ -5,9 +5,9 @@ from pathlib import Path
 from stillbox.errors import UserError
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.build import Box, labelled
-from stillbox.records.formats.registry import Reading, register
+from stillbox.records.formats.registry import FolderContents, register
 from stillbox.records.formats.sniff import csv_header
-from stillbox.records.guarded import number, read_csv, whole
+from stillbox.records.guarded import number, parse_int, read_csv
 from stillbox.records.problems import ConversionLog
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -21,9 +21,9 @@ def _is_voc_csv(file: Path) -> bool:
 @register(
     "voc_csv",
     "CSV with the columns filename, class, xmin, ymin, xmax, ymax",
-    lambda folder: [f for f in folder.with_suffix(".csv") if folder.once(_is_voc_csv, f)],
+    lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_voc_csv, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files.
 
     A file with the rows of others, as `labels.csv` beside `train_labels.csv`, is passed over.
@@ -31,7 +31,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
     Raises:
         UserError: a row is not like the header, or names a file outside the folder.
     """
-    reading = Reading()
+    reading = FolderContents()
     parts = [file for file in files if name_split(file.relative_to(folder.root))]
     for file in files:
         if parts and file not in parts:
@@ -42,7 +42,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
         for _, row in read_csv(file):
             plain = {key.strip().lower(): value.strip() for key, value in row.items()}
             ymin, xmin, ymax, xmax = (number(plain[side]) for side in _SIDES)
-            size = (whole(plain.get("height")), whole(plain.get("width")))
+            size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
             box = (plain["class"], (ymin, xmin, ymax, xmax), size)
             rows.setdefault(plain["filename"], []).append(box)
         for name, boxes in rows.items():

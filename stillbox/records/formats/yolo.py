@@ -13,7 +13,7 @@ from pathlib import Path
 from stillbox.printing import count_text
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled
-from stillbox.records.formats.registry import Labelled, Reading, register, register_foreign
+from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
 from stillbox.records.formats.yolo_data import Splits, class_names, is_data_yaml, pose_files
 from stillbox.records.guarded import number, read_head
 from stillbox.records.problems import ConversionLog
@@ -32,8 +32,8 @@ def _find(folder: DataFolder) -> list[Path]:
     """Returns `data.yaml` files and label files, none if the YAML is of poses."""
     if pose_files(folder):
         return []
-    yamls = [f for f in folder.with_suffix(".yaml", ".yml") if folder.once(is_data_yaml, f)]
-    return yamls + [file for file in folder.with_suffix(".txt") if folder.once(_is_label, file)]
+    yamls = [f for f in folder.with_suffix(".yaml", ".yml") if folder.memoized(is_data_yaml, f)]
+    return yamls + [file for file in folder.with_suffix(".txt") if folder.memoized(_is_label, file)]
 
 
 def _is_label(file: Path) -> bool:
@@ -51,7 +51,7 @@ def _first_line(file: Path, pattern: re.Pattern[bytes]) -> bool:
 
 
 @register("yolo", "YOLO", _find)
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads label files; an image without one in a folder of the data set is background.
 
     An image whose label file has lines, and none that is a box, is left out.
@@ -90,7 +90,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
             images[path] = labelled(path, where, [], [], split=splits.of(path), relative=True)
     if not names:
         names = _numbered(images.values(), log)
-    return Reading(images=[images[path] for path in sorted(images)], classes=names)
+    return FolderContents(images=[images[path] for path in sorted(images)], classes=names)
 
 
 def _labelled(
@@ -161,6 +161,6 @@ register_foreign(
 register_foreign(
     "kitti",
     "KITTI text labels",
-    lambda folder: [f for f in folder.with_suffix(".txt") if folder.once(_is_kitti, f)],
+    lambda folder: [f for f in folder.with_suffix(".txt") if folder.memoized(_is_kitti, f)],
     "convert them to YOLO or COCO first",
 )

@@ -31,7 +31,7 @@ def _yaml(file: Path) -> Mapping[str, Any]:
 def pose_files(folder: DataFolder) -> list[Path]:
     """Returns the `data.yaml` files of data sets of poses."""
     yamls = folder.with_suffix(".yaml", ".yml")
-    return [f for f in yamls if folder.once(is_data_yaml, f) and "kpt_shape" in _yaml(f)]
+    return [f for f in yamls if folder.memoized(is_data_yaml, f) and "kpt_shape" in _yaml(f)]
 
 
 def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:

@@ -3,7 +3,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
-from stillbox.inputs.augment.random_crop import Window, crop, sample_window
+from stillbox.inputs.augment.random_crop import CropWindow, crop, sample_window
 from tests.inputs.augment.samples import rng, sample
 
 CROP, FLIP, SSD = schema.RandomCropImage, schema.RandomHorizontalFlip, schema.SsdRandomCrop
@@ -14,7 +14,7 @@ CROP, FLIP, SSD = schema.RandomCropImage, schema.RandomHorizontalFlip, schema.Ss
 
 def test_boxes_are_expressed_in_the_window_and_clipped():
     # Rows 10..30 of 40, columns 20..60 of 80: y in .25...75, x in .25...75.
-    after = crop(sample(), Window(10, 20, 20, 40), 0.0, clip=True)
+    after = crop(sample(), CropWindow(10, 20, 20, 40), 0.0, clip=True)
     assert (after.image == sample().image[10:30, 20:60]).all()
     # Box 0: y (.25-.25)/.5 .. (.75-.25)/.5, x 0 .. .5. Box 1: from the window's middle to its end.
     np.testing.assert_allclose(after.boxes, [[0, 0, 1, 0.5], [0.5, 0.5, 1, 1]])
@@ -22,14 +22,14 @@ def test_boxes_are_expressed_in_the_window_and_clipped():
 
 
 def test_without_clipping_boxes_reach_beyond_the_window():
-    after = crop(sample(), Window(10, 20, 20, 40), 0.0, clip=False)
+    after = crop(sample(), CropWindow(10, 20, 20, 40), 0.0, clip=False)
     np.testing.assert_allclose(after.boxes[1], [0.5, 0.5, 1.5, 1.5])
 
 
 def test_a_box_stays_if_enough_of_its_own_area_is_inside():
     # Box 1 is .5 x .5, its part inside is .25 x .25: a quarter, although its IoU with the window
     # (.5 x .5) is .0625 / .4375 = .14.
-    window = Window(10, 20, 20, 40)
+    window = CropWindow(10, 20, 20, 40)
     assert crop(sample(), window, 0.25, clip=True).class_ids.tolist() == [1, 2]
     after = crop(sample(), window, 0.26, clip=True)
     assert after.class_ids.tolist() == [1]
@@ -38,11 +38,11 @@ def test_a_box_stays_if_enough_of_its_own_area_is_inside():
 
 def test_a_box_that_only_touches_the_window_is_dropped_without_a_threshold():
     touching = sample([[0.0, 0.0, 0.25, 1.0], [0.2, 0.0, 0.26, 1.0]])
-    assert crop(touching, Window(10, 0, 20, 80), 0.0, clip=True).class_ids.tolist() == [2]
+    assert crop(touching, CropWindow(10, 0, 20, 80), 0.0, clip=True).class_ids.tolist() == [2]
 
 
 def test_the_whole_image_as_window_changes_nothing():
-    after = crop(sample(), Window(0, 0, 40, 80), 1.0, clip=True)
+    after = crop(sample(), CropWindow(0, 0, 40, 80), 1.0, clip=True)
     assert (after.image == sample().image).all()
     np.testing.assert_array_equal(after.boxes, sample().boxes)
 

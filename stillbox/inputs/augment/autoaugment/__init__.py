@@ -9,11 +9,11 @@ from numpy.random import Generator
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.autoaugment.operations import OPERATIONS, operate, take_step
-from stillbox.inputs.augment.autoaugment.policies import POLICIES, Row, Step
+from stillbox.inputs.augment.autoaugment.policies import POLICIES, Step, SubPolicy
 from stillbox.inputs.augment.draws import random_integer
 from stillbox.inputs.sample import Bytes, Sample
 
-__all__ = ["OPERATIONS", "POLICIES", "Row", "Step", "auto_augment", "in_bytes", "operate"]
+__all__ = ["OPERATIONS", "POLICIES", "Step", "SubPolicy", "auto_augment", "in_bytes", "operate"]
 
 
 @implements(schema.AutoAugment)

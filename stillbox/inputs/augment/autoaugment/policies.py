@@ -19,16 +19,16 @@ class Step(NamedTuple):
     """Strength, 0 to 10."""
 
 
-Row = tuple[Step, ...]
+SubPolicy = tuple[Step, ...]
 
-_V0: tuple[Row, ...] = (
+_V0: tuple[SubPolicy, ...] = (
     (Step("TranslateX_BBox", 0.6, 4), Step("Equalize", 0.8, 10)),
     (Step("TranslateY_Only_BBoxes", 0.2, 2), Step("Cutout", 0.8, 8)),
     (Step("Sharpness", 0.0, 8), Step("ShearX_BBox", 0.4, 0)),
     (Step("ShearY_BBox", 1.0, 2), Step("TranslateY_Only_BBoxes", 0.6, 6)),
     (Step("Rotate_BBox", 0.6, 10), Step("Color", 1.0, 6)),
 )
-_V1: tuple[Row, ...] = (
+_V1: tuple[SubPolicy, ...] = (
     *_V0,
     (Step("Color", 0.0, 0), Step("ShearX_Only_BBoxes", 0.8, 4)),
     (Step("ShearY_Only_BBoxes", 0.8, 2), Step("Flip_Only_BBoxes", 0.0, 10)),
@@ -46,7 +46,7 @@ _V1: tuple[Row, ...] = (
     (Step("ShearX_BBox", 0.2, 6), Step("TranslateY_Only_BBoxes", 0.2, 10)),
     (Step("SolarizeAdd", 0.6, 8), Step("Brightness", 0.8, 10)),
 )
-_V2: tuple[Row, ...] = (
+_V2: tuple[SubPolicy, ...] = (
     (Step("Color", 0.0, 6), Step("Cutout", 0.6, 8), Step("Sharpness", 0.4, 8)),
     (Step("Rotate_BBox", 0.4, 8), Step("Sharpness", 0.4, 2), Step("Rotate_BBox", 0.8, 10)),
     (Step("TranslateY_BBox", 1.0, 8), Step("AutoContrast", 0.8, 2)),
@@ -63,7 +63,7 @@ _V2: tuple[Row, ...] = (
     (Step("TranslateY_BBox", 0.4, 8), Step("Solarize", 0.4, 6), Step("SolarizeAdd", 0.2, 10)),
     (Step("Contrast", 1.0, 10), Step("SolarizeAdd", 0.2, 8), Step("Equalize", 0.2, 4)),
 )
-_V3: tuple[Row, ...] = (
+_V3: tuple[SubPolicy, ...] = (
     (Step("Posterize", 0.8, 2), Step("TranslateX_BBox", 1.0, 8)),
     (Step("BBox_Cutout", 0.2, 10), Step("Sharpness", 1.0, 8)),
     (Step("Rotate_BBox", 0.6, 8), Step("Rotate_BBox", 0.8, 10)),
@@ -80,9 +80,9 @@ _V3: tuple[Row, ...] = (
     (Step("Rotate_BBox", 1.0, 10), Step("Cutout", 1.0, 10)),
     (Step("SolarizeAdd", 0.8, 6), Step("Equalize", 0.8, 8)),
 )
-_TEST: tuple[Row, ...] = ((Step("TranslateX_BBox", 1.0, 4), Step("Equalize", 1.0, 10)),)
+_TEST: tuple[SubPolicy, ...] = ((Step("TranslateX_BBox", 1.0, 4), Step("Equalize", 1.0, 10)),)
 
-POLICIES: Mapping[str, tuple[Row, ...]] = {
+POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
     "v0": _V0,
     "v1": _V1,
     "v2": _V2,
