@@ -9,8 +9,6 @@ from stillbox.inputs.decode import decode_image
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from tests.shared import SHARED, needs_shared
 
-pytestmark = [pytest.mark.proof, needs_shared]
-
 AUGMENTATIONS = (schema.RandomHorizontalFlip(), schema.SsdRandomCrop())
 
 
@@ -24,6 +22,8 @@ def raccoons():
     return open_dataset(schema.Data(), records, model)
 
 
+@pytest.mark.proof
+@needs_shared
 def test_real_records_are_evaluated_completely(raccoons):
     loader = EvalLoader(raccoons, batch_size=16)
     batches = list(loader)
@@ -37,6 +37,8 @@ def test_real_records_are_evaluated_completely(raccoons):
     assert boxes.max() <= 1
 
 
+@pytest.mark.proof
+@needs_shared
 def test_real_records_give_the_same_batches_with_any_number_of_threads(raccoons):
     runs = [
         list(
@@ -56,6 +58,8 @@ def test_real_records_give_the_same_batches_with_any_number_of_threads(raccoons)
         assert (inside[:, 2:] > inside[:, :2]).all()
 
 
+@pytest.mark.proof
+@needs_shared
 @pytest.mark.parametrize("folder", ["bccd", "tiny_coco", "raccoon"])
 def test_every_photograph_decodes(folder, capfd):
     paths = sorted((SHARED / "data" / folder).rglob("*.jpg"))

@@ -5,7 +5,7 @@
 
 import base64
 import math
-import os.path
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any
 from stillbox.errors import UserError
 from stillbox.records.data_folder import DataFolder, folder_split
 from stillbox.records.formats.build import NO_BOX, Box, bounds, labelled
-from stillbox.records.formats.registry import Reading, register
+from stillbox.records.formats.registry import FolderContents, register
 from stillbox.records.formats.sniff import json_outline
-from stillbox.records.guarded import number, read_json, whole
+from stillbox.records.guarded import number, parse_int, read_json
 from stillbox.records.problems import ConversionLog
 
 _WITH_AREA = ("rectangle", "polygon", "circle", "mask")
@@ -32,9 +32,9 @@ def _is_labelme(folder: DataFolder, file: Path) -> bool:
     "LabelMe JSON",
     lambda folder: [f for f in folder.with_suffix(".json") if _is_labelme(folder, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
+def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads JSON files; polygons and circles become the boxes around them."""
-    reading = Reading()
+    reading = FolderContents()
     for file in files:
         try:
             content = folder.json(file)
@@ -57,7 +57,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> Reading:
                 continue
             names.append(str(shape.get("label", "")).strip())
             boxes.append(box)
-        size = (whole(content.get("imageHeight")), whole(content.get("imageWidth")))
+        size = (parse_int(content.get("imageHeight")), parse_int(content.get("imageWidth")))
         split = folder_split(file.relative_to(folder.root))
         reading.images.append(
             labelled(path, where, names, boxes, size=size, split=split, stored=stored)

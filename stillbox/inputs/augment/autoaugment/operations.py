@@ -8,8 +8,22 @@ from typing import cast
 import cv2
 from numpy.random import Generator
 
-from stillbox.inputs.augment.autoaugment import boxes, colors, patches, warps
+from stillbox.inputs.augment.autoaugment.boxes import rotate_boxes, shear_boxes, translate_boxes
+from stillbox.inputs.augment.autoaugment.colors import (
+    auto_contrast,
+    brightness,
+    color,
+    contrast,
+    contrast_about_mean,
+    equalize,
+    posterize,
+    sharpness,
+    solarize,
+    solarize_add,
+)
+from stillbox.inputs.augment.autoaugment.patches import change_inside_boxes, cutout, cutout_at_a_box
 from stillbox.inputs.augment.autoaugment.policies import Step
+from stillbox.inputs.augment.autoaugment.warps import rotate, shear, translate
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Bytes, Floats, Sample
 
@@ -33,7 +47,7 @@ def _scaled(change: Callable[..., Bytes], **more: int) -> Operation:
 
 
 def _cutout(image: Bytes, half: float, rng: Generator) -> Bytes:
-    return patches.cutout(image, int(half), rng)
+    return cutout(image, int(half), rng)
 
 
 def _mirror(image: Bytes) -> Bytes:
@@ -41,37 +55,37 @@ def _mirror(image: Bytes) -> Bytes:
 
 
 _EVERYWHERE: Mapping[str, Operation] = {
-    "AutoContrast": _fixed(colors.auto_contrast),
-    "Equalize": _fixed(colors.equalize),
-    "Posterize": _counted(colors.posterize),
-    "Solarize": _counted(colors.solarize),
-    "SolarizeAdd": _counted(colors.solarize_add),
-    "Color": _scaled(colors.color),
-    "Contrast": _scaled(colors.contrast),
-    "Brightness": _scaled(colors.brightness),
-    "Sharpness": _scaled(colors.sharpness),
+    "AutoContrast": _fixed(auto_contrast),
+    "Equalize": _fixed(equalize),
+    "Posterize": _counted(posterize),
+    "Solarize": _counted(solarize),
+    "SolarizeAdd": _counted(solarize_add),
+    "Color": _scaled(color),
+    "Contrast": _scaled(contrast),
+    "Brightness": _scaled(brightness),
+    "Sharpness": _scaled(sharpness),
     "Cutout": _cutout,
 }
 _MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
-    "Rotate_BBox": (warps.rotate, boxes.rotate_boxes),
+    "Rotate_BBox": (rotate, rotate_boxes),
     **{
         f"{name}{letter}_BBox": (partial(image, axis=axis), partial(around, axis=axis))
         for name, image, around in (
-            ("Translate", warps.translate, boxes.translate_boxes),
-            ("Shear", warps.shear, boxes.shear_boxes),
+            ("Translate", translate, translate_boxes),
+            ("Shear", shear, shear_boxes),
         )
         for letter, axis in (("X", 1), ("Y", 0))
     },
 }
 _INSIDE: Mapping[str, Operation] = {
-    "Rotate_Only_BBoxes": _scaled(warps.rotate),
-    "ShearX_Only_BBoxes": _scaled(warps.shear, axis=1),
-    "ShearY_Only_BBoxes": _scaled(warps.shear, axis=0),
-    "TranslateX_Only_BBoxes": _scaled(warps.translate, axis=1),
-    "TranslateY_Only_BBoxes": _scaled(warps.translate, axis=0),
+    "Rotate_Only_BBoxes": _scaled(rotate),
+    "ShearX_Only_BBoxes": _scaled(shear, axis=1),
+    "ShearY_Only_BBoxes": _scaled(shear, axis=0),
+    "TranslateX_Only_BBoxes": _scaled(translate, axis=1),
+    "TranslateY_Only_BBoxes": _scaled(translate, axis=0),
     "Flip_Only_BBoxes": _fixed(_mirror),
-    "Solarize_Only_BBoxes": _counted(colors.solarize),
-    "Equalize_Only_BBoxes": _fixed(colors.equalize),
+    "Solarize_Only_BBoxes": _counted(solarize),
+    "Equalize_Only_BBoxes": _fixed(equalize),
     "Cutout_Only_BBoxes": _cutout,
 }
 _BBOX_CUTOUT = "BBox_Cutout"
@@ -80,7 +94,7 @@ OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
 
 CONTRASTS: Mapping[str, Operation] = {
     "original": _EVERYWHERE["Contrast"],
-    "mean": _scaled(colors.contrast_about_mean),
+    "mean": _scaled(contrast_about_mean),
 }
 """Implementations of `Contrast` by the field `contrast` of the schema."""
 
@@ -145,14 +159,14 @@ def operate(
         argument = -argument
     if name in _INSIDE:
         change = _INSIDE[name]
-        return patches.change_inside_boxes(
+        return change_inside_boxes(
             sample, lambda content, rng: change(content, argument, rng), share, rng
         )
     if name in _MOVES:
         return _move(sample, argument, *_MOVES[name])
     image = cast(Bytes, sample.image)
     if name == _BBOX_CUTOUT:
-        return replace(sample, image=patches.cutout_at_a_box(image, sample.boxes, argument, rng))
+        return replace(sample, image=cutout_at_a_box(image, sample.boxes, argument, rng))
     pixels = CONTRASTS[contrast] if name == "Contrast" else _EVERYWHERE[name]
     return replace(sample, image=pixels(image, argument, rng))
 

@@ -18,8 +18,6 @@ from stillbox.inputs.augment.autoaugment import boxes, colors, warps
 from stillbox.inputs.augment.autoaugment.operations import argument_of
 from tests.shared import SHARED, needs_shared
 
-pytestmark = needs_shared
-
 BOXES = np.array([[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1], [0.8, 0.9, 0.95, 0.99]], np.float32)
 PIXELS = (0, 0), (5, 7), (20, 30)
 
@@ -70,17 +68,20 @@ def assert_golden(result, golden):
     assert [result[pixel].tolist() for pixel in PIXELS] == golden["px"]
 
 
+@needs_shared
 def test_the_image_is_the_goldens():
     assert image().reshape(-1, 3).sum(axis=0).tolist() == goldens()["img_sum"]
     assert_golden(image(), goldens()["color(1.00)"])
 
 
+@needs_shared
 @pytest.mark.parametrize("call", calls(COLORS))
 def test_values(call):
     name, argument = parsed(call)
     assert_golden(COLORS[name](image(), argument), goldens()[call])
 
 
+@needs_shared
 @pytest.mark.parametrize("call", calls(MOVES))
 def test_places(call):
     name, argument = parsed(call)
@@ -90,6 +91,7 @@ def test_places(call):
     np.testing.assert_allclose(moved, goldens()[call]["bbox"], atol=1e-6)
 
 
+@needs_shared
 def test_levels():
     tables = {name: table for name, table in goldens().items() if name.startswith("levels.")}
     assert len(tables) == 16
@@ -99,12 +101,14 @@ def test_levels():
             assert argument_of(name.removeprefix("levels."), int(level)) == expected, (name, level)
 
 
+@needs_shared
 def test_a_box_without_height_at_the_edge_is_opened_and_one_without_width_inside_is_not():
     flat = np.array([[1.0, 0.2, 1.0, 0.2]], np.float32)
     (opened,) = boxes.thick_enough(flat)
     np.testing.assert_allclose(opened, goldens()["check_bbox_area"], atol=1e-7)
 
 
+@needs_shared
 def test_every_golden_is_tested():
     tested = {*calls(COLORS), *calls(MOVES), "img_sum", "check_bbox_area"}
     assert {name for name in goldens() if not name.startswith("levels.")} == tested
