@@ -6,7 +6,7 @@ from stillbox.records.image_files import PreparedImage
 from stillbox.records.problems import ProblemLog
 
 
-def annotated(tmp_path, boxes, height, width):
+def item_of(tmp_path, boxes, height, width):
     count = len(boxes)
     return AnnotatedImage(
         path=tmp_path / "a.jpg",
@@ -26,7 +26,7 @@ def annotated(tmp_path, boxes, height, width):
 
 def test_coordinates_are_the_nearest_float32_to_the_quotient(tmp_path):
     log = ProblemLog()
-    item = annotated(tmp_path, [[12.34, 217.62, 240.54, 359.17]], 427, 640)
+    item = item_of(tmp_path, [[12.34, 217.62, 240.54, 359.17]], 427, 640)
     example = to_example(item, PreparedImage(b"x", 427, 640), log)
     expected = np.float32([12.34 / 427, 217.62 / 640, 240.54 / 427, 359.17 / 640])
     np.testing.assert_array_equal(example.boxes[0], expected)
@@ -51,7 +51,7 @@ def test_coordinates_are_the_nearest_float32_to_the_quotient(tmp_path):
 )
 def test_boxes_decide_between_two_image_sizes(tmp_path, claimed, box, frame, outcome):
     log = ProblemLog()
-    item = annotated(tmp_path, [box], *claimed)
+    item = item_of(tmp_path, [box], *claimed)
     example = to_example(item, PreparedImage(b"x", 40, 60), log)
     np.testing.assert_allclose(example.boxes[0], np.array(box) / np.array([*frame, *frame]), 1e-6)
     assert (example.height, example.width) == (40, 60)
@@ -65,12 +65,12 @@ def test_boxes_decide_between_two_image_sizes(tmp_path, claimed, box, frame, out
 
 def test_nan_boxes_do_not_decide_between_two_image_sizes(tmp_path):
     log = ProblemLog()
-    item = annotated(tmp_path, [[np.nan] * 4, [10, 20, 70, 100]], 80, 120)
+    item = item_of(tmp_path, [[np.nan] * 4, [10, 20, 70, 100]], 80, 120)
     example = to_example(item, PreparedImage(b"x", 40, 60), log)
     np.testing.assert_allclose(example.boxes[1], [0.125, 1 / 6, 0.875, 5 / 6], 1e-6)
 
 
 def test_no_boxes_at_all(tmp_path):
-    item = annotated(tmp_path, [], 80, 120)
+    item = item_of(tmp_path, [], 80, 120)
     example = to_example(item, PreparedImage(b"x", 40, 60), ProblemLog())
     assert example.boxes.shape == (0, 4)

@@ -10,26 +10,26 @@ from stillbox.records.label_map_text import LabelMapItem
 SHAPES = LabelMap((LabelMapItem(5, "star"), LabelMapItem(1, "disc"), LabelMapItem(3, "ring")), "m")
 
 
-def indices(slots, *ids):
+def indices_of(slots, *ids):
     return slots.index_of(np.array(ids, np.int32)).tolist()
 
 
-def ids(slots, *indices):
+def ids_of(slots, *indices):
     return slots.id_of(np.array(indices, np.int32)).tolist()
 
 
 def test_by_id_an_index_is_one_less_and_gaps_are_slots():
     slots = assign_slots(SHAPES, 6, "label_map_id")
     assert slots.ids == (1, 2, 3, 4, 5, 6)
-    assert indices(slots, 5, 1, 3) == [4, 0, 2]
-    assert ids(slots, 4, 0, 2) == [5, 1, 3]
+    assert indices_of(slots, 5, 1, 3) == [4, 0, 2]
+    assert ids_of(slots, 4, 0, 2) == [5, 1, 3]
 
 
 def test_contiguous_slots_follow_the_order_of_the_ids():
     slots = assign_slots(SHAPES, 3, "contiguous")
     assert slots.ids == (1, 3, 5)
-    assert indices(slots, 5, 1, 3) == [2, 0, 1]
-    assert ids(slots, 2, 0, 1) == [5, 1, 3]
+    assert indices_of(slots, 5, 1, 3) == [2, 0, 1]
+    assert ids_of(slots, 2, 0, 1) == [5, 1, 3]
 
 
 def test_without_gaps_both_rules_are_the_same():
@@ -41,8 +41,8 @@ def test_without_gaps_both_rules_are_the_same():
 def test_an_id_without_a_slot_becomes_the_index_after_the_last(rule):
     # `assign_targets` gives that index a target of zeros; it must not be another class's.
     classes = required_classes(SHAPES, rule)
-    assert indices(assign_slots(SHAPES, classes, rule), 0, 6, 90, -1) == [classes] * 4
-    assert indices(ClassSlots((1, 3, 5)), 2, 4) == [3, 3]
+    assert indices_of(assign_slots(SHAPES, classes, rule), 0, 6, 90, -1) == [classes] * 4
+    assert indices_of(ClassSlots((1, 3, 5)), 2, 4) == [3, 3]
 
 
 def test_types_and_empty_lists():
@@ -89,5 +89,5 @@ def test_coco_has_80_contiguous_classes():
     coco = LabelMap.from_file("coco")
     slots = assign_slots(coco, 80, "contiguous")
     assert slots.ids == tuple(wanted)
-    assert indices(slots, 1, 13, 90) == [0, 11, 79]
+    assert indices_of(slots, 1, 13, 90) == [0, 11, 79]
     assert required_classes(coco, "label_map_id") == 90

@@ -12,11 +12,11 @@ from tests.records.builders import image_bytes, read_records
 from tests.shared import SHARED, needs_shared
 
 TINY = SHARED / "data" / "tiny_coco"
-CATEGORIES = [{"id": 1, "name": "person"}, {"id": 90, "name": "toothbrush"}]
+CLASSES = [{"id": 1, "name": "person"}, {"id": 90, "name": "toothbrush"}]
 LAYOUT = ("--shard-names", "tfrecord", "--skip-images-without-boxes", "--json")
 
 
-def box(number, image, category, bbox, **values):
+def record(number, image, category, bbox, **values):
     return {"id": number, "image_id": image, "category_id": category, "bbox": bbox, **values}
 
 
@@ -47,10 +47,10 @@ def test_every_key_has_the_value_that_the_original_gives_it(tmp_path, convert):
     entry = {"id": 139, "file_name": "000000000139.jpg", "height": 40, "width": 60}
     boxes = [
         # x, y, width, height in pixels of 60 x 40: ymin 4/40, xmin 6/60, ymax 24/40, xmax 36/60.
-        box(1, 139, 90, [6, 4, 30, 20], iscrowd=0, area=412.5),
-        box(2, 139, 1, [0, 0, 60, 40], iscrowd=1, area=2000.25),
+        record(1, 139, 90, [6, 4, 30, 20], iscrowd=0, area=412.5),
+        record(2, 139, 1, [0, 0, 60, 40], iscrowd=1, area=2000.25),
     ]
-    convert({"images": [entry], "annotations": boxes, "categories": CATEGORIES}, tmp_path)
+    convert({"images": [entry], "annotations": boxes, "categories": CLASSES}, tmp_path)
     ((stored,),) = records(tmp_path).values()
     texts = {
         "image/filename": [b"000000000139.jpg"],
@@ -88,9 +88,9 @@ def test_images_without_boxes_take_no_turn(tmp_path, convert):
         for bbox in {1: [], 4: [[6, 4, 0, 20]], 5: [[6, 4, 0, 20], [6, 4, 9, 9]]}.get(
             number, [[6, 4, 30, 20]]
         ):
-            boxes.append(box(len(boxes), number, 1, bbox, iscrowd=0, area=1))
+            boxes.append(record(len(boxes), number, 1, bbox, iscrowd=0, area=1))
     report = convert(
-        {"images": entries, "annotations": boxes, "categories": CATEGORIES},
+        {"images": entries, "annotations": boxes, "categories": CLASSES},
         tmp_path,
         *("--shards", 2),
     )

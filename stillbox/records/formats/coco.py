@@ -32,7 +32,7 @@ def _kind(folder: DataFolder, file: Path) -> str:
 
 
 @register("coco", "COCO JSON", partial(_find, "boxes"))
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_coco_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads COCO files; category ids stay if the files agree about them and no box has id 0."""
     images: list[Labelled] = []
     maps: list[LabelMap] = []

@@ -26,7 +26,7 @@ def _kind(file: Path) -> tuple[bool, bool]:
 
 
 @register("cvat", "CVAT for images", partial(_find, False))
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_cvat(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; polygons, ellipses and masks become the boxes around them."""
     reading = FolderContents()
     classes: dict[str, None] = {}

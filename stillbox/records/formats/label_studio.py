@@ -38,7 +38,7 @@ def _is_export(folder: DataFolder, file: Path) -> bool:
     "Label Studio JSON",
     lambda folder: [f for f in folder.with_suffix(".json") if _is_export(folder, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
     reading = FolderContents()
     for file in files:

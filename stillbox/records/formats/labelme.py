@@ -32,7 +32,7 @@ def _is_labelme(folder: DataFolder, file: Path) -> bool:
     "LabelMe JSON",
     lambda folder: [f for f in folder.with_suffix(".json") if _is_labelme(folder, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads JSON files; polygons and circles become the boxes around them."""
     reading = FolderContents()
     for file in files:

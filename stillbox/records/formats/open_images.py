@@ -31,7 +31,7 @@ def _is_names(file: Path) -> bool:
     "Open Images CSV",
     lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_boxes, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files; rows of images that are not in the folder are counted and left out.
 
     A Confidence of 0 says that the object is not there; an empty one says nothing.

@@ -28,7 +28,7 @@ def _only_polygons(file: Path) -> bool:
 
 
 @register("voc", "Pascal VOC XML", _find)
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; the image of each is that of the same name, or else its `filename`."""
     images = []
     sets = _image_sets(folder)

@@ -23,7 +23,7 @@ def _is_voc_csv(file: Path) -> bool:
     "CSV with the columns filename, class, xmin, ymin, xmax, ymax",
     lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_voc_csv, f)],
 )
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files.
 
     A file with the rows of others, as `labels.csv` beside `train_labels.csv`, is passed over.

@@ -4,7 +4,7 @@ import pytest
 from stillbox.experiment import schema
 from tests.inputs.augment.samples import augmented, many, sample
 
-CROP = schema.RandomCropToAspectRatio
+ASPECT = schema.RandomCropToAspectRatio
 FIXED = schema.SsdRandomCropFixedAspectRatio
 PAD_FIXED = schema.SsdRandomCropPadFixedAspectRatio
 
@@ -23,14 +23,14 @@ PAD_FIXED = schema.SsdRandomCropPadFixedAspectRatio
     ],
 )
 def test_the_window_is_the_largest_of_its_ratio(size, ratio, expected):
-    for after in many(CROP(aspect_ratio=ratio), sample(size=size), 20):
+    for after in many(ASPECT(aspect_ratio=ratio), sample(size=size), 20):
         assert after.image.shape[:2] == expected
 
 
 def test_every_place_is_as_likely_both_ends_included():
     before = sample(size=(2, 5))
     before.image[:] = np.arange(5, dtype=np.uint8)[:, None]
-    first = [after.image[0, 0, 0] for after in many(CROP(), before, 1200)]
+    first = [after.image[0, 0, 0] for after in many(ASPECT(), before, 1200)]
     assert set(first) == {0, 1, 2, 3}
     assert all(abs(first.count(x) - 300) < 65 for x in range(4))  # 4.3 standard deviations
 
@@ -40,7 +40,7 @@ def test_boxes_of_which_too_little_is_inside_go():
     before = sample(boxes=[[0, 0.25, 1, 0.5]])
     seen = set()
     for number in range(200):
-        after = augmented(CROP(overlap_thresh=0.5), before, number)
+        after = augmented(ASPECT(overlap_thresh=0.5), before, number)
         x = next(x for x in range(41) if (before.image[:, x : x + 40] == after.image).all())
         share = np.clip(40 - max(20, x), 0, 20) / 20
         assert len(after.boxes) == (share >= 0.5)
