@@ -15,7 +15,7 @@ from stillbox.records.new_folder import new_folder, partial_folder
 WRITE = """
 import signal, sys
 from pathlib import Path
-from stillbox.records import new_folder as module
+from stillbox.records.new_folder import new_folder
 target, moment = Path(sys.argv[1]), sys.argv[2]
 if moment == "between":
     rename = Path.rename
@@ -24,7 +24,7 @@ if moment == "between":
             print("there", flush=True); signal.pause()
         return rename(self, other)
     Path.rename = halfway
-with module.new_folder(target) as folder:
+with new_folder(target) as folder:
     (folder / "half").write_text("half")
     if moment == "inside":
         print("there", flush=True); signal.pause()
