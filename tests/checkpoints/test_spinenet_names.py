@@ -3,8 +3,9 @@
 import pytest
 
 from stillbox.experiment import schema
+from tests import tpu_detection
 from tests.shared import needs_shared
-from tests.tpu_detection import golden_variables, named_shapes, retinanet, shapes
+from tests.tpu_detection import golden_variables, named_shapes, retinanet
 
 _MBCONV = retinanet(schema.Identity(), schema.SPINENET_MBCONV_SIZES["49"], depth=48, depthwise=True)
 
@@ -32,7 +33,9 @@ def test_every_variable_of_the_original_is_named_with_its_shape(name, model, cou
 
 
 def test_scopes_number_their_own_layers():
-    names = dict(zip(shapes(_spinenet("96")), named_shapes(_spinenet("96")), strict=True))
+    names = dict(
+        zip(tpu_detection.shapes(_spinenet("96")), named_shapes(_spinenet("96")), strict=True)
+    )
     assert names["backbone.stem.kernel"] == "spinenet/conv2d/kernel"
     # Two groups of two blocks: 0 is the stem, 1 the projection, 2 to 7 and 8 to 13 the blocks.
     assert names["backbone.node_0.block_1.shortcut.kernel"] == "spinenet/conv2d_1/kernel"
@@ -49,7 +52,7 @@ def test_scopes_number_their_own_layers():
 
 
 def test_depthwise_layers_and_gates_count_for_themselves():
-    names = dict(zip(shapes(_MBCONV), named_shapes(_MBCONV), strict=True))
+    names = dict(zip(tpu_detection.shapes(_MBCONV), named_shapes(_MBCONV), strict=True))
     block = "spinenet_mbconv/sub_policy2/scale_permuted_block_4"
     ours = "backbone.node_4.group.block_1"
     assert names[f"{ours}.depthwise.kernel"] == f"{block}/depthwise_conv2d/depthwise_kernel"
