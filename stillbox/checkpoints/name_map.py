@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stillbox.checkpoints.name_tables.rules import BackboneTable, Scope
+from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.names import backbone_tables, names_under
 from stillbox.checkpoints.weights_file import Weights
 from stillbox.errors import UserError
@@ -20,7 +20,7 @@ EMA = "/ExponentialMovingAverage"
 class NameMap:
     """Maps a detector's arrays to names and layouts in files of weights."""
 
-    table: BackboneTable
+    table: rules.BackboneTable
     names: Mapping[str, str]
     """By path in our detector, of paths that have a name."""
 
@@ -53,7 +53,7 @@ def choose_name_map(
     arrays: Mapping[str, Any],
     wanted: Collection[str],
     *,
-    scope: Scope,
+    scope: rules.Scope,
 ) -> NameMap:
     """Returns the name map by which most of the wanted arrays are found.
 
@@ -83,7 +83,7 @@ def _candidates(
     model: schema.Model,
     arrays: Mapping[str, Any],
     wanted: Collection[str],
-    scope: Scope,
+    scope: rules.Scope,
 ) -> Iterator[NameMap]:
     for table in backbone_tables(model):
         for root in table.roots[scope]:

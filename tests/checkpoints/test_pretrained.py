@@ -107,8 +107,7 @@ def row(server, data, *, name="zoo.tar.gz", published=True, **changes):
 @pytest.fixture
 def known(monkeypatch):
     def know(one):
-        for module in (pretrained,):
-            monkeypatch.setattr(module, "known_weights", lambda: {"ours": one})
+        monkeypatch.setattr(pretrained, "known_weights", lambda: {"ours": one})
 
     return know
 

@@ -15,7 +15,7 @@ from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
-from tests.checkpoints.tf2_writer import object_graph
+from tests.checkpoints.tf2_writer import object_graph as graph_of
 
 ARRAYS = {
     "model/layers/0/kernel": np.arange(6, dtype=np.float32).reshape(3, 2),
@@ -55,7 +55,7 @@ def test_tensorflow_restores_every_object_from_it(tmp_path):
     assert listed["model/layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE"] == [3, 2]
     # And the graph of the tests' own writer is understood alike.
     proto = pytest.importorskip("tensorflow.core.protobuf.trackable_object_graph_pb2")
-    parsed = proto.TrackableObjectGraph.FromString(object_graph({"a/b": "a/b"}))
+    parsed = proto.TrackableObjectGraph.FromString(graph_of({"a/b": "a/b"}))
     assert [[c.local_name for c in node.children] for node in parsed.nodes] == [["a"], ["b"], []]
 
 
